@@ -1,0 +1,116 @@
+"""Who holds what: the examples of all clients, client after client, in one array per split."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from functools import cached_property
+from typing import Any
+
+import numpy as np
+
+from coterie.errors import DataError
+
+Array = np.ndarray[Any, Any]
+
+
+@dataclass(frozen=True)
+class Split:
+    """Examples of m clients, stored client after client: client i holds rows ``offsets[i]:offsets[i+1]``."""
+
+    x: Array
+    y: Array
+    offsets: Array
+
+    @classmethod
+    def join(cls, parts: Sequence[tuple[Array, Array]]) -> Split:
+        """One split from each client's ``(x, y)``.
+
+        >>> s = Split.join([(np.zeros((2, 3)), np.array([0, 1])), (np.ones((1, 3)), np.array([1]))])
+        >>> s.sizes.tolist(), s.of(1)[1].tolist()
+        ([2, 1], [1])
+        """
+        sizes = [len(y) for _, y in parts]
+        x = np.concatenate([x for x, _ in parts])
+        return cls(x, np.concatenate([y for _, y in parts]), np.concatenate([[0], np.cumsum(sizes)]))
+
+    @property
+    def sizes(self) -> Array:
+        """How many examples each client holds."""
+        return np.diff(self.offsets)
+
+    def of(self, client: int) -> tuple[Array, Array]:
+        """The ``(x, y)`` of one client, as views."""
+        part = slice(int(self.offsets[client]), int(self.offsets[client + 1]))
+        return self.x[part], self.y[part]
+
+
+@dataclass(frozen=True)
+class Federated:
+    """A federation's data: named clients with a train, a test and perhaps a validation split.
+
+    ``x`` is float32, one row an example; ``y`` is int64 class numbers ``0..classes-1``, or float32 targets when
+    ``classes`` is None (regression). ``groups`` are the true groups where they are known; they are for scoring
+    only and no algorithm ever sees them.
+    """
+
+    data: str
+    partition: str
+    names: tuple[str, ...]
+    train: Split
+    test: Split
+    classes: int | None
+    validation: Split | None = None
+    groups: Array | None = None
+    notes: tuple[str, ...] = ()
+
+    def __post_init__(self) -> None:
+        if len(set(self.names)) != len(self.names):
+            raise DataError("client names must be unique; two clients share a name")
+        for what, split in (("train", self.train), ("test", self.test)):
+            if len(split.sizes) != len(self.names):
+                raise DataError(f"{len(self.names)} names but {len(split.sizes)} clients in the {what} split")
+            if split.sizes.min(initial=1) < 1:
+                empty = self.names[int(np.argmin(split.sizes))]
+                raise DataError(f"client {empty!r} has no {what} example; every client needs at least one")
+            self._check_values(what, split)
+
+    def _check_values(self, what: str, split: Split) -> None:
+        finite = np.isfinite(split.x) if split.x.dtype.kind == "f" else np.True_
+        if not np.all(finite):
+            self._complain(what, split, ~np.asarray(finite), "a NaN or infinite feature", "clean or impute it first")
+        if self.classes is None:
+            if not np.all(np.isfinite(split.y)):
+                self._complain(what, split, ~np.isfinite(split.y), "a NaN or infinite target", "clean it first")
+        elif split.y.size and not (split.y.min() >= 0 and split.y.max() < self.classes):
+            bad = (split.y < 0) | (split.y >= self.classes)
+            self._complain(what, split, bad, "a label out of range", f"labels must be 0..{self.classes - 1}")
+
+    def _complain(self, what: str, split: Split, bad: Array, problem: str, remedy: str) -> None:
+        row = int(np.argmax(bad.reshape(len(bad), -1).any(axis=1)))
+        client = int(np.searchsorted(split.offsets, row, side="right")) - 1
+        place = row - int(split.offsets[client])
+        raise DataError(f"client {self.names[client]!r} has {problem} in {what} row {place}; {remedy}")
+
+    def __len__(self) -> int:
+        return len(self.names)
+
+    @cached_property
+    def shape(self) -> tuple[int, ...]:
+        """The shape of one example."""
+        return tuple(self.train.x.shape[1:])
+
+    def select(self, clients: Sequence[int]) -> Federated:
+        """The same federation with only these clients, in this order."""
+
+        def keep(split: Split) -> Split:
+            return Split.join([split.of(i) for i in clients])
+
+        return replace(
+            self,
+            names=tuple(self.names[i] for i in clients),
+            train=keep(self.train),
+            test=keep(self.test),
+            validation=None if self.validation is None else keep(self.validation),
+            groups=None if self.groups is None else self.groups[list(clients)],
+        )

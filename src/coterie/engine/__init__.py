@@ -1,0 +1,1 @@
+"""The client's work, for one client or many at once."""

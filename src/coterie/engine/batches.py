@@ -1,0 +1,59 @@
+"""Which examples are in which minibatch: the same in every plan, because they are drawn here and nowhere else."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+
+from coterie.models.layout import Array
+from coterie.protocol.task import Fit
+
+
+@dataclass(frozen=True)
+class Batches:
+    """Minibatch q is ``order[bounds[q]:bounds[q+1]]``: row numbers of the client's examples."""
+
+    order: Array
+    bounds: Array
+
+    def __len__(self) -> int:
+        return len(self.bounds) - 1
+
+    def rows(self, step: int) -> Array:
+        """The row numbers of one minibatch."""
+        part: Array = self.order[self.bounds[step] : self.bounds[step + 1]]
+        return part
+
+
+def draw(examples: int, fit: Fit, rng: np.random.Generator) -> Batches:
+    """Walk through shuffled epochs, cut into minibatches; the last of an epoch may be smaller, none is padded.
+
+    >>> b = draw(5, Fit(steps=4, batch=2), np.random.default_rng(0))
+    >>> [len(b.rows(q)) for q in range(len(b))]
+    [2, 2, 1, 2]
+    """
+    wanted = fit.count(examples)
+    epoch = -(-examples // fit.batch)
+    epochs = -(-wanted // epoch)
+    order = np.concatenate([rng.permutation(examples) for _ in range(epochs)])
+    ends = np.minimum(np.arange(1, epoch + 1) * fit.batch, examples)
+    bounds = (ends[None, :] + examples * np.arange(epochs)[:, None]).ravel()[:wanted]
+    return Batches(order, np.concatenate([[0], bounds]))
+
+
+def pad(batches: list[Batches], starts: Array) -> tuple[Array, Array]:
+    """Minibatches of G clients side by side: pool row numbers ``(Q, G, B)`` and example weights that sum to 1.
+
+    A client whose batch is smaller, or who has finished, is padded with its first row at weight 0.
+    """
+    steps = max(len(b) for b in batches)
+    width = max(int(np.diff(b.bounds).max()) for b in batches)
+    rows = np.broadcast_to(starts[None, :, None], (steps, len(batches), width)).copy()
+    weights = np.zeros((steps, len(batches), width))
+    for g, b in enumerate(batches):
+        sizes = np.diff(b.bounds)
+        filled = np.arange(width)[None, :] < sizes[:, None]
+        rows[: len(b), g][filled] = b.order[: b.bounds[-1]] + starts[g]
+        weights[: len(b), g] = filled / sizes[:, None]
+    return rows, weights

@@ -1,0 +1,173 @@
+"""The client's work, for one client or thousands: choose, fit, report.
+
+The simulator runs it with all clients, a remote client with its own data: one implementation, so that a simulated
+algorithm is the deployed one.
+"""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+import numpy as np
+import torch
+
+from coterie.data.federated import Federated, Split
+from coterie.engine import fitting, metrics
+from coterie.engine.evaluator import Evaluator
+from coterie.engine.plan import make_plan
+from coterie.engine.pool import Pool
+from coterie.engine.room import LIMIT, room
+from coterie.engine.workers import Workers, available_cores
+from coterie.errors import DataError, UsageError
+from coterie.models.layout import Array
+from coterie.models.model import Model
+from coterie.protocol.address import Key
+from coterie.protocol.replies import Cost, Replies
+from coterie.protocol.stack import Stack
+from coterie.protocol.task import Report, Score, Task
+
+
+class _Served(NamedTuple):
+    """A model and the clients that it is evaluated for."""
+
+    params: Array
+    buffers: Array
+    places: Array
+
+
+class Engine:
+    """Runs tasks on the data of the clients it holds."""
+
+    def __init__(
+        self,
+        model: Model,
+        data: Federated,
+        threads: int | None = None,
+        plan: str = "auto",
+        device: str = "cpu",
+        spill: int = LIMIT,
+    ) -> None:
+        cores = available_cores()
+        if threads is not None and not 1 <= threads <= 4 * cores:
+            raise UsageError(f"threads is {threads}; it must be between 1 and {4 * cores} on this machine")
+        self.model, self.data, self.plan, self.spill = model, data, plan, spill
+        self.device = torch.device(device)
+        self.workers = Workers(threads or cores)
+        self._pools: dict[tuple[str, torch.dtype], Pool] = {}
+
+    def run(self, task: Task, stack: Stack, rows: Array, clients: Array, key: Key) -> Replies:
+        """Let ``clients`` do the task; ``clients[i]`` works on row ``rows[i]`` of the stack unless it chooses."""
+        train = self._pool("train", stack)
+        labels, losses, evaluations = np.asarray(rows), None, 0
+        if task.choose:
+            labels, evaluations = self._choose(task.choose, stack, clients)
+        if task.report.losses:
+            losses = self.cross_losses(stack, clients)
+            evaluations += len(stack) * int(train.sizes[clients].sum())
+        trained, loss = (None, None) if not task.fit else self._fit(task, stack, labels, clients, key)
+        reported = trained if trained is not None else stack.take(labels) if task.report.params else None
+        return Replies(
+            layout=self.model.layout,
+            clients=clients,
+            labels=labels,
+            examples=train.sizes[clients],
+            params=self._part(reported.params, task.report) if reported else None,
+            buffers=self._buffer_part(reported.buffers, task.report) if reported else None,
+            losses=losses,
+            metrics=self._metrics(task.report.metrics, stack, labels, clients, trained),
+            loss=loss,
+            cost=Cost(0, 0, evaluations, sum(f.count(int(n)) for f in task.fit for n in train.sizes[clients])),
+        )
+
+    def cross_losses(self, stack: Stack, clients: Array, examples: int | None = None) -> Array:
+        """Every model's mean loss on every client's train split (or its first ``examples``), ``(r, K)``."""
+        pool = self._pool("train", stack)
+        shards = [s for s in np.array_split(np.arange(len(clients)), self.workers.count) if len(s)]
+
+        def judge(job: tuple[int, Array]) -> Array:
+            row, shard = job
+            where, offsets = pool.rows_of(clients[shard], examples)
+            verdicts = self._evaluator(stack, stack.params[row], stack.buffers[row]).judge(pool, where)
+            return metrics.segment_mean(verdicts.losses, offsets)
+
+        jobs = [(row, shard) for shard in shards for row in range(len(stack))]
+        found = np.empty((len(clients), len(stack)))
+        for (row, shard), column in zip(jobs, self.workers.map(judge, jobs), strict=True):
+            found[shard, row] = column
+        return found
+
+    def _choose(self, scores: tuple[Score, ...], stack: Stack, clients: Array) -> tuple[Array, int]:
+        """Each client's model of the highest weighted score, ties to the lowest number; and how much was evaluated."""
+        sizes = self._pool("train", stack).sizes[clients]
+        total, seen = np.zeros((len(clients), len(stack))), 0
+        for score in scores:
+            total -= score.weight * self.cross_losses(stack, clients, score.examples)
+            seen += len(stack) * int(np.minimum(sizes, score.examples or sizes.max()).sum())
+        return total.argmax(axis=1), seen
+
+    def _fit(self, task: Task, stack: Stack, labels: Array, clients: Array, key: Key) -> tuple[Stack, Array]:
+        """Run the passes, each from the received parameters, and merge their parts."""
+        shape = (len(clients), self.model.layout.size)
+        out = Stack(room(shape, stack.params.dtype, self.spill), stack.buffers[labels])
+        loss = np.zeros(len(clients))
+        work = fitting.Work(self.model, self._pool("train", stack), self.data.names, stack, labels, clients, key, out)
+        merge = len(task.fit) > 1 or task.fit[0].part != "all"
+        if merge:
+            out.params[:] = stack.params[labels]
+        plan = make_plan(self.plan, self.model, len(clients), self.workers.count)
+        for number, fit in enumerate(task.fit):
+            loss += fitting.fit(work, fit, number, plan, self.workers) / len(task.fit)
+        return out, loss
+
+    def _metrics(
+        self, split: str | None, stack: Stack, labels: Array, clients: Array, trained: Stack | None
+    ) -> Array | None:
+        """Each client's metrics on one of its splits, with its trained model or the row that its label names."""
+        if split is None:
+            return None
+        pool = self._pool(split, stack)
+        shards = np.array_split(np.arange(len(clients)), self.workers.count)
+        if trained is None:
+            parts = [shard[labels[shard] == row] for shard in shards for row in np.unique(labels[shard])]
+            jobs = [_Served(stack.params[row], stack.buffers[row], p) for p in parts for row in labels[p[:1]]]
+        else:
+            jobs = [_Served(trained.params[i], trained.buffers[i], np.array([i])) for i in range(len(clients))]
+        found = np.empty((len(clients), 4))
+
+        def judge(job: _Served) -> None:
+            where, offsets = pool.rows_of(clients[job.places])
+            verdicts = self._evaluator(stack, job.params, job.buffers).judge(pool, where)
+            truth = pool.y.numpy()[where]
+            if self.model.classes is None:
+                found[job.places] = metrics.regression(verdicts.predictions, truth, verdicts.losses, offsets)
+            else:
+                found[job.places] = metrics.classification(
+                    verdicts.predictions, truth, verdicts.losses, offsets, self.model.classes
+                )
+
+        self.workers.map(judge, jobs)
+        return found
+
+    def _evaluator(self, stack: Stack, params: Array, buffers: Array) -> Evaluator:
+        like = self._like(stack)
+        evaluator: Evaluator = self.workers.desk(("evaluate", like.dtype), lambda: Evaluator(self.model, like))
+        evaluator.load(torch.from_numpy(params), torch.from_numpy(buffers))
+        return evaluator
+
+    def _like(self, stack: Stack) -> torch.Tensor:
+        return torch.empty(0, dtype=torch.from_numpy(stack.params[:1]).dtype, device=self.device)
+
+    def _pool(self, split: str, stack: Stack) -> Pool:
+        like = self._like(stack)
+        if (split, like.dtype) not in self._pools:
+            found: Split | None = getattr(self.data, split)
+            if found is None:
+                raise DataError(f"there is no {split} split; ask for one with --validation 0.1")
+            self._pools[split, like.dtype] = Pool(found, like)
+        return self._pools[split, like.dtype]
+
+    def _part(self, params: Array, report: Report) -> Array | None:
+        return None if report.params is None else params[:, self.model.layout.part(report.params)]
+
+    def _buffer_part(self, buffers: Array, report: Report) -> Array | None:
+        return None if report.params is None else buffers[:, self.model.layout.buffer_part(report.params)]

@@ -1,0 +1,112 @@
+"""Local training of many clients under a plan; each client's random draws come from its own address."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from coterie.engine.batches import Batches, draw, pad
+from coterie.engine.plan import Plan
+from coterie.engine.pool import Pool
+from coterie.engine.trainer import Batch, Trainer
+from coterie.engine.workers import Workers
+from coterie.models.layout import Array, Coordinates
+from coterie.models.model import Model
+from coterie.protocol.address import Key
+from coterie.protocol.stack import Stack
+from coterie.protocol.task import Fit
+
+
+@dataclass(frozen=True)
+class Work:
+    """Who trains from which row, and where the results go: row i of ``out`` is for ``clients[i]``."""
+
+    model: Model
+    pool: Pool
+    names: tuple[str, ...]
+    stack: Stack
+    labels: Array
+    clients: Array
+    key: Key
+    out: Stack
+
+    def batches(self, place: int, fit: Fit, number: int) -> Batches:
+        """The minibatches of the client at ``place`` in pass ``number``."""
+        client = self.clients[place]
+        rng = self.key.generator(self.names[client], "batches", number)
+        return draw(int(self.pool.sizes[client]), fit, rng)
+
+    def rate(self, fit: Fit) -> float:
+        """The learning rate of this round."""
+        return (self.model.default_lr if fit.lr is None else fit.lr) * fit.lr_decay**self.key.round
+
+    def keep(self, places: Array, fit: Fit, params: Tensor, buffers: Tensor) -> None:
+        """Write the trained part into the reply rows."""
+        layout = self.model.layout
+        _write(self.out.params, places, layout.part(fit.part), params)
+        if layout.buffer_size:
+            _write(self.out.buffers, places, layout.buffer_part(fit.part), buffers)
+
+
+def _write(rows: Array, places: Array, part: Coordinates, values: Tensor) -> None:
+    chosen = values.cpu().numpy()[..., part]
+    rows[(places, part) if isinstance(part, slice) else np.ix_(places, part)] = chosen
+
+
+def fit(work: Work, fit: Fit, number: int, plan: Plan, workers: Workers) -> Array:
+    """Train every client's pass ``number``; returns each one's mean minibatch loss."""
+    count = len(work.clients)
+    if plan.kind == "lockstep":
+        groups = _groups(work, fit, plan.group)
+        parts = workers.map(lambda places: _fit_group(work, fit, number, places, workers), groups)
+        loss = np.empty(count)
+        loss[np.concatenate(groups)] = np.concatenate(parts)
+        return loss
+    go = workers.here if plan.kind == "single" else workers.map
+    return np.array(go(lambda place: _fit_one(work, fit, number, place, workers), range(count)))
+
+
+def _groups(work: Work, fit: Fit, size: int) -> list[Array]:
+    """Clients in groups of about ``size`` with similar numbers of steps, so that few wait for the slowest."""
+    steps = np.array([fit.count(int(n)) for n in work.pool.sizes[work.clients]])
+    order = np.argsort(-steps, kind="stable")
+    return [np.sort(group) for group in np.array_split(order, -(-len(order) // size))]
+
+
+def _fit_one(work: Work, fit: Fit, number: int, place: int, workers: Workers) -> float:
+    like = work.pool.like
+    trainer: Trainer = workers.desk(("one", like.dtype), lambda: Trainer(work.model, like))
+    row, client = work.labels[place], work.clients[place]
+    trainer.seed_dropout(work.key.number(work.names[client], "dropout", number))
+    trainer.buffers.copy_(torch.from_numpy(work.stack.buffers[row]))
+    start = torch.from_numpy(work.stack.params[row]).to(like.device)
+    batches = work.batches(place, fit, number)
+    first = work.pool.offsets[client]
+    feed = (Batch(*work.pool.take(batches.rows(q) + first)) for q in range(len(batches)))
+    loss = trainer.fit(start, fit, work.rate(fit), feed)
+    work.keep(np.array([place]), fit, trainer.params, trainer.buffers)
+    return float(loss)
+
+
+def _fit_group(work: Work, fit: Fit, number: int, places: Array, workers: Workers) -> Array:
+    like = work.pool.like
+    trainer: Trainer = workers.desk(
+        ("group", len(places), like.dtype), lambda: Trainer(work.model, like, group=len(places))
+    )
+    batches = [work.batches(place, fit, number) for place in places]
+    start = torch.from_numpy(work.stack.params[work.labels[places]]).to(like.device)
+    loss = trainer.fit(start, fit, work.rate(fit), _feed(work, places, batches))
+    work.keep(places, fit, trainer.params, trainer.buffers)
+    return loss.cpu().numpy().astype(np.float64)
+
+
+def _feed(work: Work, places: Array, batches: list[Batches]) -> Iterator[Batch]:
+    rows, weights = pad(batches, work.pool.offsets[work.clients[places]])
+    for where, weight in zip(rows, torch.from_numpy(weights).to(work.pool.like), strict=True):
+        x, y = work.pool.take(where)
+        active = (weight.sum(1, keepdim=True) > 0).to(weight)
+        yield Batch(x, y, weight, active)

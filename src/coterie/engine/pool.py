@@ -1,0 +1,44 @@
+"""The examples of all clients as tensors, read by row numbers."""
+
+from __future__ import annotations
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from coterie.data.federated import Split
+from coterie.models.layout import Array
+
+
+class Pool:
+    """One split's examples; ``take`` gives a batch on the right device, in the right precision and memory format."""
+
+    def __init__(self, split: Split, like: Tensor) -> None:
+        self.x = torch.from_numpy(split.x)
+        self.y = torch.from_numpy(split.y)
+        self.offsets = split.offsets
+        self.sizes = split.sizes
+        self.like = like
+
+    def take(self, rows: Array) -> tuple[Tensor, Tensor]:
+        """Examples by row number, in any shape of ``rows``; adjacent rows are viewed, not copied."""
+        x, y = self._read(rows)
+        x = x.to(device=self.like.device, dtype=self.like.dtype)
+        if x.dim() == 4:
+            x = x.contiguous(memory_format=torch.channels_last)
+        return x, y.to(self.like.device) if y.dtype == torch.int64 else y.to(self.like)
+
+    def _read(self, rows: Array) -> tuple[Tensor, Tensor]:
+        if rows.ndim == 1 and len(rows) and rows[-1] - rows[0] + 1 == len(rows) and np.all(np.diff(rows) == 1):
+            part = slice(int(rows[0]), int(rows[-1]) + 1)
+            return self.x[part], self.y[part]
+        index = torch.from_numpy(np.ascontiguousarray(rows)).flatten()
+        shape = tuple(rows.shape)
+        return self.x[index].view(*shape, *self.x.shape[1:]), self.y[index].view(shape)
+
+    def rows_of(self, clients: Array, at_most: int | None = None) -> tuple[Array, Array]:
+        """The rows that these clients hold (their first ``at_most``), and where each client's begin and end."""
+        sizes = self.sizes[clients] if at_most is None else np.minimum(self.sizes[clients], at_most)
+        ends = np.cumsum(sizes)
+        rows = np.arange(int(ends[-1])) + np.repeat(self.offsets[clients] - (ends - sizes), sizes)
+        return rows, np.concatenate([[0], ends])

@@ -1,0 +1,112 @@
+"""Local training on flat vectors: one client at a time, or a group of clients in lockstep, by the same code."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import NamedTuple
+
+import torch
+from torch import Tensor, nn
+from torch.func import functional_call, vmap
+
+from coterie.engine.objective import losses
+from coterie.engine.optimiser import Optimiser
+from coterie.engine.terms import gradient
+from coterie.models.dropout import AddressedDropout
+from coterie.models.model import Model
+from coterie.protocol.task import Fit
+
+
+class Batch(NamedTuple):
+    """A minibatch: ``x (B, ...)`` and ``y (B,)`` of one client, or of G clients with a leading G.
+
+    ``weights (G, B)`` sum to 1 over a client's examples (None: plain mean); ``active (G, 1)`` is 0 for the finished.
+    """
+
+    x: Tensor
+    y: Tensor
+    weights: Tensor | None = None
+    active: Tensor | None = None
+
+
+class Trainer:
+    """A reusable desk: flat parameters, their gradient and a module bound to them.
+
+    With ``group`` None it serves one client at a time. With ``group`` G it serves G at once: every layer runs once
+    for all of them (``torch.func.vmap``), which pays for small dense nets.
+    """
+
+    def __init__(self, model: Model, like: Tensor, group: int | None = None) -> None:
+        lead = () if group is None else (group,)
+        self.model = model
+        self.params = like.new_zeros(*lead, model.layout.size)
+        self.buffers = like.new_zeros(model.layout.buffer_size)
+        self.gradient = torch.zeros_like(self.params)
+        self.module = model.bind(self.params if group is None else self.params[0], self.buffers)
+        named = dict(self.module.named_parameters())
+        self.leaves: dict[str, Tensor] = {
+            s.name: named[s.name] if group is None else s.view(self.params).requires_grad_() for s in model.slots
+        }
+        self.gradients = {s.name: s.view(self.gradient) for s in model.slots}
+        self.grouped = group is not None
+
+    def outputs(self, x: Tensor) -> Tensor:
+        """The outputs of the current parameters, each client's for its own examples."""
+        if self.grouped:
+            batched: Tensor = vmap(lambda leaves, part: functional_call(self.module, leaves, (part,)))(self.leaves, x)
+            return batched
+        single: Tensor = self.module(x)
+        return single
+
+    def seed_dropout(self, number: int) -> None:
+        """Give every dropout layer its address."""
+        for layer, module in enumerate(self.module.modules()):
+            if isinstance(module, AddressedDropout):
+                module.generator.manual_seed((number + layer) % 2**63)
+
+    def fit(self, start: Tensor, fit: Fit, lr: float, batches: Iterable[Batch]) -> Tensor:
+        """Train from ``start`` on the batches; the result is in ``params``. Returns the mean minibatch loss."""
+        trained = self._prepare(fit.part)
+        with torch.no_grad():
+            self.params.copy_(start)
+        self.gradient.zero_()
+        optimiser = Optimiser(fit, self.params)
+        total, count = start.new_zeros(start.shape[:-1]), start.new_zeros(start.shape[:-1])
+        for batch in batches:
+            loss = self._differentiate(batch, trained)
+            with torch.no_grad():
+                self._add_terms(fit, start, trained)
+                optimiser.step(self.params, self.gradient, lr, batch.active)
+                total += loss
+                count += 1 if batch.active is None else batch.active.squeeze(-1)
+        return total / count
+
+    def _prepare(self, part: str) -> list[str]:
+        """Train mode for the modules that hold the trained part, eval mode for the frozen rest."""
+        keep = self.model.layout.parts[part]
+        inside = set(keep.tolist()) if part != "all" else None
+        trained = [s.name for s in self.model.slots if inside is None or s.start in inside]
+        homes = {name.rpartition(".")[0] for name in trained}
+        self.module.train()
+        if inside is not None:
+            for name, module in self.module.named_modules():
+                if isinstance(module, nn.modules.batchnorm._NormBase):
+                    module.train(name in homes)
+        return trained
+
+    def _differentiate(self, batch: Batch, trained: list[str]) -> Tensor:
+        """Write the gradient of the task loss into ``gradient``; returns each client's loss."""
+        each = losses(self.outputs(batch.x), batch.y, self.model.classes)
+        loss = each.mean(-1) if batch.weights is None else (each * batch.weights).sum(-1)
+        found = torch.autograd.grad(loss.sum(), [self.leaves[name] for name in trained])
+        torch._foreach_copy_([self.gradients[name] for name in trained], found)
+        return loss.detach()
+
+    def _add_terms(self, fit: Fit, start: Tensor, trained: list[str]) -> None:
+        if fit.weight_decay:
+            self.gradient.add_(self.params, alpha=fit.weight_decay)
+        for term in fit.terms:
+            self.gradient.add_(gradient(term, self.params, start))
+        if len(trained) < len(self.model.slots) and (fit.terms or fit.weight_decay):
+            for name in self.gradients.keys() - set(trained):
+                self.gradients[name].zero_()

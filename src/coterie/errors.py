@@ -1,0 +1,62 @@
+"""Every error a user can meet, in one tree.
+
+::
+
+    CoterieError
+    ├── UsageError                what was asked for is wrong (exit code 2)
+    │   ├── UnknownName           no such algorithm, partition, model, data set, argument
+    │   ├── DataError             a file or array that cannot be used, a fetch that failed
+    │   ├── PartitionError        a partition that these data cannot be cut into
+    │   ├── ModelError            a model that cannot be built or does not fit the data
+    │   └── RunFolderError        a run folder that exists, is damaged or belongs to another run
+    └── FederationError           too few clients answered
+
+A message names the value, the limit and the remedy, in one line.
+"""
+
+from __future__ import annotations
+
+import difflib
+from collections.abc import Iterable
+
+
+class CoterieError(Exception):
+    """The root: catch this to catch everything coterie raises on purpose."""
+
+
+class UsageError(CoterieError):
+    """What was asked for is wrong; the message says what, the limit and the remedy."""
+
+
+class UnknownName(UsageError):
+    """A name that is in no catalogue; the message offers the nearest ones.
+
+    >>> print(UnknownName("algorithm", "wecf", ["fedavg", "ifca", "wecfl"]))
+    unknown algorithm 'wecf'; did you mean 'wecfl'? known: fedavg, ifca, wecfl
+    """
+
+    def __init__(self, kind: str, name: str, known: Iterable[str]) -> None:
+        names = sorted(known)
+        near = difflib.get_close_matches(name, names, n=1, cutoff=0.5)
+        hint = f" did you mean {near[0]!r}?" if near else ""
+        super().__init__(f"unknown {kind} {name!r};{hint} known: {', '.join(names) or 'none'}")
+
+
+class DataError(UsageError):
+    """A file or an array that cannot be used, or a fetch that failed."""
+
+
+class PartitionError(UsageError):
+    """A partition that these data cannot be cut into."""
+
+
+class ModelError(UsageError):
+    """A model that cannot be built, or that does not fit the data."""
+
+
+class RunFolderError(UsageError):
+    """A run folder that exists, is damaged, or belongs to another run."""
+
+
+class FederationError(CoterieError):
+    """Too few clients answered for a round to count."""

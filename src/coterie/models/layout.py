@@ -1,0 +1,53 @@
+"""Which coordinates of a flat parameter vector belong to which part of a network. Numpy only: the server reads it."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+
+from coterie.errors import UnknownName
+
+Array = np.ndarray[Any, Any]
+Coordinates = slice | Array
+
+
+@dataclass(frozen=True)
+class Layout:
+    """Sizes and named parts of a model's two flat vectors: parameters and normalisation buffers.
+
+    The parts are ``all``, ``head`` (last linear layer), ``head_weight`` (its weight alone), ``body`` (all but the
+    head) and ``linear`` (every linear layer). Buffers belong to the part that holds their module's parameters.
+    """
+
+    size: int
+    buffer_size: int
+    parts: Mapping[str, Array] = field(repr=False)
+    buffer_parts: Mapping[str, Array] = field(repr=False)
+
+    def part(self, name: str) -> Coordinates:
+        """The parameter coordinates of a part: a slice where they are adjacent, else their numbers."""
+        return _shortest(self._find(self.parts, name))
+
+    def buffer_part(self, name: str) -> Coordinates:
+        """The buffer coordinates of a part."""
+        return _shortest(self._find(self.buffer_parts, name))
+
+    def part_size(self, name: str) -> int:
+        """How many parameters a part has."""
+        return len(self._find(self.parts, name))
+
+    @staticmethod
+    def _find(parts: Mapping[str, Array], name: str) -> Array:
+        if name not in parts:
+            raise UnknownName("part of a model", name, parts)
+        return parts[name]
+
+
+def _shortest(numbers: Array) -> Coordinates:
+    """A slice copies nothing where an index array would."""
+    if len(numbers) and numbers[-1] - numbers[0] + 1 == len(numbers):
+        return slice(int(numbers[0]), int(numbers[-1]) + 1)
+    return numbers

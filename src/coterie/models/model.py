@@ -1,0 +1,214 @@
+"""A network as flat vectors: how parameters become one row, and a row becomes a network again."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+
+from coterie.errors import ModelError
+from coterie.models.dropout import AddressedDropout, address_dropout
+from coterie.models.layout import Array, Layout
+
+_NORMALISATION = (nn.modules.batchnorm._NormBase,)
+_CONVOLUTION = (nn.Conv1d, nn.Conv2d, nn.Conv3d)
+
+
+@dataclass(frozen=True)
+class Slot:
+    """Where one tensor lives in a flat vector."""
+
+    name: str
+    shape: tuple[int, ...]
+    start: int
+    stop: int
+
+    def view(self, flat: Tensor) -> Tensor:
+        """This tensor as a view of ``flat (..., P)``.
+
+        Image kernels lie channels-last in the vector, so that views of it are what fast convolutions want.
+        """
+        part = flat[..., self.start : self.stop]
+        lead = part.shape[:-1]
+        if len(self.shape) != 4:
+            return part.view(*lead, *self.shape)
+        out, inner, height, width = self.shape
+        return part.view(*lead, out, height, width, inner).movedim(-1, -3)
+
+
+@dataclass(frozen=True)
+class Model:
+    """A network's architecture for one kind of data; its parameters are rows of a ``(K, P)`` array elsewhere.
+
+    ``build`` makes a fresh module. ``classes`` is None for regression (one output, squared loss), otherwise the
+    loss is cross entropy.
+    """
+
+    text: str
+    build: Callable[[], nn.Module]
+    shape: tuple[int, ...]
+    classes: int | None
+
+    def module(self) -> nn.Module:
+        """A fresh module whose dropout draws from addressed generators."""
+        return address_dropout(self.build())
+
+    @cached_property
+    def _template(self) -> nn.Module:
+        with torch.random.fork_rng(devices=[]):
+            return self.module()
+
+    @cached_property
+    def slots(self) -> tuple[Slot, ...]:
+        """Where each trainable parameter lives in the parameter vector."""
+        return tuple(_slots((n, p) for n, p in self._template.named_parameters() if p.requires_grad))
+
+    @cached_property
+    def buffer_slots(self) -> tuple[Slot, ...]:
+        """Where each float buffer lives in the buffer vector; counters are left out: a mean of them is nothing."""
+        return tuple(_slots((n, b) for n, b in self._template.named_buffers() if b.is_floating_point()))
+
+    @cached_property
+    def layout(self) -> Layout:
+        """The named parts of the two vectors."""
+        names = [slot.name for slot in self.slots]
+        chosen = _parts(self._template, names)
+        parts = {part: _numbers(s for s in self.slots if s.name in keep) for part, keep in chosen.items()}
+        homes = {part: {name.rpartition(".")[0] for name in keep} for part, keep in chosen.items()}
+        buffers = {
+            part: _numbers(s for s in self.buffer_slots if s.name.rpartition(".")[0] in home)
+            for part, home in homes.items()
+        }
+        buffers["all"] = _numbers(iter(self.buffer_slots))
+        return Layout(
+            sum(s.stop - s.start for s in self.slots), sum(s.stop - s.start for s in self.buffer_slots), parts, buffers
+        )
+
+    def initial(self, seed: int) -> tuple[Array, Array]:
+        """Parameters and buffers as the layers' own initialisers draw them from ``seed``."""
+        with torch.random.fork_rng(devices=[]):
+            torch.manual_seed(seed)
+            module = self.module()
+        return self.flatten(module)
+
+    def flatten(self, module: nn.Module) -> tuple[Array, Array]:
+        """The two flat vectors of a module."""
+        params, buffers = torch.empty(self.layout.size), torch.empty(self.layout.buffer_size)
+        self.copy(module, params, buffers)
+        return params.numpy(), buffers.numpy()
+
+    def copy(self, module: nn.Module, params: Tensor, buffers: Tensor) -> None:
+        """Write a module's tensors into flat vectors."""
+        with torch.no_grad():
+            named = dict(module.named_parameters())
+            for slot in self.slots:
+                slot.view(params).copy_(named[slot.name])
+            counted = dict(module.named_buffers())
+            for slot in self.buffer_slots:
+                slot.view(buffers).copy_(counted[slot.name])
+
+    def bind(self, params: Tensor, buffers: Tensor) -> nn.Module:
+        """A module whose parameters and buffers *are* the flat vectors: changing one changes the other."""
+        module = self.module().to(dtype=params.dtype, device=params.device)
+        owners, named = dict(module.named_modules()), dict(module.named_parameters())
+        for slot in self.slots:
+            named[slot.name].data = slot.view(params)
+        for slot in self.buffer_slots:
+            home, _, name = slot.name.rpartition(".")
+            owners[home]._buffers[name] = slot.view(buffers)
+        return module
+
+    def with_row(self, params: Array, buffers: Array) -> nn.Module:
+        """A stand-alone module in evaluation mode, holding a copy of one row."""
+        return self.bind(torch.from_numpy(params.copy()), torch.from_numpy(buffers.copy())).eval()
+
+    @cached_property
+    def is_convolutional(self) -> bool:
+        """Whether any layer convolves: then clients are trained one per core, channels last."""
+        return any(isinstance(m, _CONVOLUTION) for m in self._template.modules())
+
+    @cached_property
+    def can_lockstep(self) -> bool:
+        """Whether many clients may train as one batched computation: no layer looks across the batch or draws."""
+        exact = (*_NORMALISATION, AddressedDropout)
+        return not any(isinstance(m, exact) for m in self._template.modules()) and not self.layout.buffer_size
+
+    @property
+    def default_lr(self) -> float:
+        """The learning rate where none is given: 0.1 for dense nets, 0.01 for convolutions."""
+        return 0.01 if self.is_convolutional else 0.1
+
+    @cached_property
+    def flops(self) -> int:
+        """Multiply-adds x 2 of one example's forward pass through its linear and convolution layers."""
+        total = 0
+
+        def count(layer: nn.Module, _: Any, out: Tensor) -> None:
+            nonlocal total
+            weight = layer.weight
+            assert isinstance(weight, Tensor)
+            total += 2 * weight.numel() * (out[0].numel() // weight.shape[0])
+
+        module = self.module().eval()
+        hooks = [m.register_forward_hook(count) for m in module.modules() if isinstance(m, (nn.Linear, *_CONVOLUTION))]
+        with torch.no_grad():
+            module(torch.zeros(1, *self.shape))
+        for hook in hooks:
+            hook.remove()
+        return total
+
+    def check(self) -> Model:
+        """Run one example through: a model that does not fit the data says so now, not in round 1."""
+        wanted = 1 if self.classes is None else self.classes
+        try:
+            with torch.no_grad():
+                out = self._template.eval()(torch.zeros(2, *self.shape))
+        except (RuntimeError, ValueError, TypeError, IndexError) as error:
+            reason = str(error).partition("\n")[0]
+            raise ModelError(f"model {self.text!r} does not fit examples of shape {self.shape}: {reason}") from error
+        if tuple(out.shape) != (2, wanted):
+            raise ModelError(
+                f"model {self.text!r} gives outputs of shape {tuple(out.shape)[1:]} an example; "
+                f"these data need ({wanted},): make its last layer {wanted} wide"
+            )
+        if not self.slots:
+            raise ModelError(f"model {self.text!r} has no trainable parameter")
+        return self
+
+
+def head_of(module: nn.Module) -> str | None:
+    """The name of the last layer: a submodule the user called ``head``, else the last linear layer."""
+    if isinstance(getattr(module, "head", None), nn.Module):
+        return "head"
+    linear = [name for name, m in module.named_modules() if isinstance(m, nn.Linear)]
+    return linear[-1] if linear else None
+
+
+def _parts(module: nn.Module, names: list[str]) -> dict[str, set[str]]:
+    head = head_of(module)
+    inside = {n for n in names if head is not None and n.startswith(f"{head}." if head else "")}
+    linear = {f"{name}." for name, m in module.named_modules() if isinstance(m, nn.Linear)}
+    return {
+        "all": set(names),
+        "head": inside,
+        "head_weight": {n for n in inside if n.rpartition(".")[2] == "weight"},
+        "body": set(names) - inside,
+        "linear": {n for n in names if any(n.startswith(prefix) for prefix in linear)},
+    }
+
+
+def _slots(named: Iterator[tuple[str, Tensor]]) -> Iterator[Slot]:
+    start = 0
+    for name, tensor in named:
+        yield Slot(name, tuple(tensor.shape), start, start + tensor.numel())
+        start += tensor.numel()
+
+
+def _numbers(slots: Iterator[Slot]) -> Array:
+    parts = [np.arange(s.start, s.stop) for s in slots]
+    return np.concatenate(parts) if parts else np.arange(0)

@@ -1,0 +1,200 @@
+"""The networks of the papers, and any network of the user's, built for a shape of data.
+
+An entry is a function of its own arguments that returns a recipe ``(shape, outputs) -> nn.Module``. Pooling stands
+before ReLU throughout: the two commute, and ReLU then has a quarter of the work.
+"""
+
+from __future__ import annotations
+
+import importlib
+import math
+from collections.abc import Callable
+from functools import partial
+from itertools import chain, pairwise
+
+import torch
+from torch import Tensor, nn
+
+from coterie.catalogue import Call, Catalogue, parse_one
+from coterie.errors import ModelError
+from coterie.models.model import Model
+
+Recipe = Callable[[tuple[int, ...], int], nn.Module]
+
+
+def mlp(*hidden: int) -> Recipe:
+    """Fully connected ReLU layers; ``mlp`` alone is ``mlp(64)``, ifca's is ``mlp(200)``, joint's ``mlp(512,128)``."""
+    return partial(_dense, hidden or (64,))
+
+
+def logistic() -> Recipe:
+    """One linear layer: logistic regression, or linear regression on a real target."""
+    return partial(_dense, ())
+
+
+def tabular(width: int = 128, depth: int = 2, dropout: float = 0.1) -> Recipe:
+    """A perceptron for tables: ``depth`` layers of ``width`` with ReLU and dropout."""
+
+    def recipe(shape: tuple[int, ...], outputs: int) -> nn.Module:
+        widths = [math.prod(shape), *[width] * depth]
+        layers = [[nn.Linear(a, b), nn.ReLU(), nn.Dropout(dropout)] for a, b in pairwise(widths)]
+        return nn.Sequential(nn.Flatten(), *chain.from_iterable(layers), nn.Linear(widths[-1], outputs))
+
+    return recipe
+
+
+def cnn() -> Recipe:
+    """Thesis tables A.1 and A.4: 5x5 convolutions (16, 32) with batch normalisation and pooling, one linear layer."""
+    return partial(_conv_net, lambda c: [*_normed(c, 16), *_normed(16, 32)], ())
+
+
+def lenet() -> Recipe:
+    """Thesis tables A.2 and A.3: two 5x5 convolutions (6, 16) with pooling, linear 120, 84."""
+    return partial(_conv_net, lambda c: [*_pooled(c, 6, 5), *_pooled(6, 16, 5)], (120, 84))
+
+
+def cnn_joint() -> Recipe:
+    """The joint paper's CNN for 28x28: two 3x3 convolutions (32, 64), one pooling, linear 128 (for CIFAR-10: lenet)."""
+    return partial(_conv_net, lambda c: [nn.Conv2d(c, 32, 3), nn.ReLU(), *_pooled(32, 64, 3)], (128,))
+
+
+def cnn_lcfl() -> Recipe:
+    """The lcfl paper's CNN: two 5x5 convolutions (16, 32) with pooling, linear 256."""
+    return partial(_conv_net, lambda c: [*_pooled(c, 16, 5), *_pooled(16, 32, 5)], (256,))
+
+
+def tiny_vgg(width: int = 16) -> Recipe:
+    """A small VGG-like net as in the ocfl paper: two blocks of two 3x3 convolutions and a pooling, one linear layer."""
+
+    def layers(channels: int) -> list[nn.Module]:
+        first = [nn.Conv2d(channels, width, 3, padding=1), nn.ReLU(), *_pooled(width, width, 3, padding=1)]
+        second = [nn.Conv2d(width, 2 * width, 3, padding=1), nn.ReLU(), *_pooled(2 * width, 2 * width, 3, padding=1)]
+        return [*first, *second]
+
+    return partial(_conv_net, layers, ())
+
+
+def resnet34() -> Recipe:
+    """ResNet-34 with the 3x3 first layer usual for 32x32 images (ocfl's net for CIFAR-10)."""
+    return _resnet
+
+
+models = Catalogue(
+    "model",
+    {
+        "mlp": mlp,
+        "logistic": logistic,
+        "linear": logistic,
+        "tabular": tabular,
+        "cnn": cnn,
+        "lenet": lenet,
+        "cnn-joint": cnn_joint,
+        "cnn-lcfl": cnn_lcfl,
+        "tiny-vgg": tiny_vgg,
+        "resnet34": resnet34,
+    },
+)
+
+
+def build_model(text: str | None, shape: tuple[int, ...], classes: int | None) -> Model:
+    """The model a text names, for examples of one shape; None picks a default by shape.
+
+    >>> build_model("mlp(32)", (8, 8), 10).layout.size
+    2410
+    """
+    text = text or default_for(shape)
+    outputs = 1 if classes is None else classes
+    call = parse_one(text)
+    recipe = _users(call) if ":" in call.name else models.build(call)
+    if not callable(recipe):
+        raise ModelError(f"{text!r} must give a function (shape, outputs) -> nn.Module, not {type(recipe).__name__}")
+
+    def build() -> nn.Module:
+        module = recipe(shape, outputs)
+        if not isinstance(module, nn.Module):
+            raise ModelError(f"{text!r} must build a torch.nn.Module, not {type(module).__name__}")
+        return module
+
+    try:
+        build()
+    except (RuntimeError, ValueError, TypeError) as error:
+        reason = str(error).partition("\n")[0]
+        raise ModelError(f"model {text!r} cannot be built for examples of shape {shape}: {reason}") from error
+    return Model(str(call), build, tuple(shape), classes).check()
+
+
+def default_for(shape: tuple[int, ...]) -> str:
+    """The default network: mlp(64) for vectors and small images, cnn for 28x28, lenet for 32x32 and above."""
+    if len(shape) != 3 or min(shape[1:]) < 16:
+        return "mlp(64)"
+    return "cnn" if min(shape[1:]) < 32 else "lenet"
+
+
+def _users(call: Call) -> Recipe:
+    """A user's ``module:function``; the function gets ``(shape, outputs)`` plus the text's arguments."""
+    module_name, _, name = call.name.partition(":")
+    try:
+        function = getattr(importlib.import_module(module_name), name)
+    except ImportError as error:
+        raise ModelError(
+            f"cannot import {module_name!r} of model {str(call)!r}: {error}; is it on PYTHONPATH?"
+        ) from None
+    except AttributeError:
+        raise ModelError(f"{module_name!r} has no function {name!r}; write --model package.module:function") from None
+    return lambda shape, outputs: function(shape, outputs, *call.args, **dict(call.kwargs))
+
+
+def _dense(hidden: tuple[int, ...], shape: tuple[int, ...], outputs: int) -> nn.Module:
+    widths = [math.prod(shape), *hidden]
+    layers = [[nn.Linear(a, b), nn.ReLU()] for a, b in pairwise(widths)]
+    return nn.Sequential(nn.Flatten(), *chain.from_iterable(layers), nn.Linear(widths[-1], outputs))
+
+
+def _conv_net(
+    layers: Callable[[int], list[nn.Module]], hidden: tuple[int, ...], shape: tuple[int, ...], outputs: int
+) -> nn.Module:
+    if len(shape) != 3:
+        raise ModelError(f"a convolution net needs images of shape (channels, height, width), not {shape}; use mlp")
+    body = nn.Sequential(*layers(shape[0]), nn.Flatten())
+    with torch.no_grad():
+        width = body.eval()(torch.zeros(1, *shape)).shape[1]
+    return nn.Sequential(*body.train(), *_dense(hidden, (width,), outputs).children())
+
+
+def _pooled(inner: int, outer: int, kernel: int, padding: int = 0) -> list[nn.Module]:
+    return [nn.Conv2d(inner, outer, kernel, padding=padding), nn.MaxPool2d(2), nn.ReLU()]
+
+
+def _normed(inner: int, outer: int) -> list[nn.Module]:
+    return [nn.Conv2d(inner, outer, 5, padding=2), nn.BatchNorm2d(outer), nn.MaxPool2d(2), nn.ReLU()]
+
+
+class _Residual(nn.Module):
+    """Two 3x3 convolutions around a short cut."""
+
+    def __init__(self, inner: int, outer: int, stride: int) -> None:
+        super().__init__()
+        self.path = nn.Sequential(
+            nn.Conv2d(inner, outer, 3, stride, 1, bias=False),
+            nn.BatchNorm2d(outer),
+            nn.ReLU(),
+            nn.Conv2d(outer, outer, 3, 1, 1, bias=False),
+            nn.BatchNorm2d(outer),
+        )
+        same = stride == 1 and inner == outer
+        project = nn.Sequential(nn.Conv2d(inner, outer, 1, stride, bias=False), nn.BatchNorm2d(outer))
+        self.short: nn.Module = nn.Identity() if same else project
+
+    def forward(self, x: Tensor) -> Tensor:
+        return torch.relu(self.path(x) + self.short(x))
+
+
+def _resnet(shape: tuple[int, ...], outputs: int) -> nn.Module:
+    widths, depths = (64, 128, 256, 512), (3, 4, 6, 3)
+    layers: list[nn.Module] = [nn.Conv2d(shape[0], 64, 3, 1, 1, bias=False), nn.BatchNorm2d(64), nn.ReLU()]
+    inner = 64
+    for stage, (width, depth) in enumerate(zip(widths, depths, strict=True)):
+        for block in range(depth):
+            layers.append(_Residual(inner, width, 2 if stage and not block else 1))
+            inner = width
+    return nn.Sequential(*layers, nn.AdaptiveAvgPool2d(1), nn.Flatten(), nn.Linear(512, outputs))

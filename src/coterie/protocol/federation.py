@@ -1,0 +1,32 @@
+"""The one port to the clients."""
+
+from __future__ import annotations
+
+from typing import Protocol
+
+from coterie.models.layout import Array, Layout
+from coterie.protocol.address import Key
+from coterie.protocol.replies import Replies
+from coterie.protocol.stack import Stack
+from coterie.protocol.task import Task
+
+
+class Federation(Protocol):
+    """Named clients that answer tasks. A simulator, a loopback of bytes and a real federation all look like this."""
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        """The clients' stable names; everywhere else a client is its position here."""
+
+    @property
+    def layout(self) -> Layout:
+        """The named parts of the model that the clients train."""
+
+    def initial(self, seed: int) -> Stack:
+        """One freshly initialised model."""
+
+    def ask(self, task: Task, stack: Stack, labels: Array, clients: Array, key: Key) -> Replies:
+        """Give ``clients`` a task on the models they need and collect what comes back, a row for each that answered.
+
+        ``labels`` names, for each of ``clients``, the row of ``stack`` that it works on.
+        """

@@ -1,0 +1,69 @@
+"""What came back from the clients that answered, one row each."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+
+from coterie.models.layout import Array, Layout
+from coterie.protocol.stack import Stack
+
+METRICS = ("accuracy", "macro_f1", "loss", "examples")
+"""The columns of ``Replies.metrics`` for classification."""
+
+REGRESSION_METRICS = ("squared_error", "target_variance", "loss", "examples")
+"""The columns of ``Replies.metrics`` for regression: means over the client's examples."""
+
+
+@dataclass(frozen=True)
+class Cost:
+    """What an exchange cost: bytes to and from all clients, examples x models evaluated, minibatch steps taken."""
+
+    bytes_down: int = 0
+    bytes_up: int = 0
+    evaluations: int = 0
+    steps: int = 0
+
+    def __add__(self, other: Cost) -> Cost:
+        return Cost(
+            self.bytes_down + other.bytes_down,
+            self.bytes_up + other.bytes_up,
+            self.evaluations + other.evaluations,
+            self.steps + other.steps,
+        )
+
+
+@dataclass(frozen=True)
+class Replies:
+    """Rows of the clients that answered; a dropout is a missing row, with its reason in ``missing``.
+
+    ``clients`` are ascending positions, ``labels`` the cluster each client worked under (its own choice if it was asked
+    to choose), ``examples`` its train size. ``params``, ``buffers`` (the reported part), ``losses (r, K)``, ``metrics``
+    and ``loss`` (mean over its minibatches) are there when the task asked for them. ``params`` may be a memory map:
+    read it by parts or by chunks of rows.
+    """
+
+    layout: Layout
+    clients: Array
+    labels: Array
+    examples: Array
+    params: Array | None = None
+    buffers: Array | None = None
+    losses: Array | None = None
+    metrics: Array | None = None
+    loss: Array | None = None
+    missing: Mapping[str, str] = field(default_factory=dict)
+    cost: Cost = Cost()
+
+    def __len__(self) -> int:
+        return len(self.clients)
+
+    def models(self) -> Stack:
+        """The whole trained models."""
+        assert self.params is not None, "the task did not ask for parameters"
+        assert self.buffers is not None, "the task did not ask for parameters"
+        return Stack(self.params, self.buffers)
+
+    def part(self, name: str) -> Array:
+        """One part of each client's parameters, ``(r, size of the part)``."""
+        return self.models().params[:, self.layout.part(name)]

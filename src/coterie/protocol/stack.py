@@ -1,0 +1,39 @@
+"""A stack of models: K rows of flat parameters and of normalisation buffers."""
+
+from __future__ import annotations
+
+from typing import Any, NamedTuple
+
+import numpy as np
+
+Array = np.ndarray[Any, Any]
+
+
+class Stack(NamedTuple):
+    """``params (K, P)`` and ``buffers (K, B)``; row k is cluster k's model."""
+
+    params: Array
+    buffers: Array
+
+    def __len__(self) -> int:
+        """The number of models, not of fields."""
+        return len(self.params)
+
+    def take(self, rows: Any) -> Stack:
+        """These rows, in this order."""
+        return Stack(self.params[rows], self.buffers[rows])
+
+    def mix(self, weights: Array) -> Stack:
+        """The models ``weights @ rows``, computed in double precision."""
+        wide = np.asarray(weights, dtype=np.float64)
+        return Stack(*((wide @ part).astype(part.dtype) for part in (self.params, self.buffers)))
+
+    @property
+    def nbytes(self) -> int:
+        """How many bytes the two arrays take."""
+        return int(self.params.nbytes + self.buffers.nbytes)
+
+
+def copies(params: Array, buffers: Array, count: int) -> Stack:
+    """A stack of ``count`` copies of one model."""
+    return Stack(np.tile(params, (count, 1)), np.tile(buffers, (count, 1)))

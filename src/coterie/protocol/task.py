@@ -1,0 +1,113 @@
+"""What a client is asked to do, as plain data: choose -> fit -> report.
+
+Frozen values and no closures, so that a task can be sent, hashed, logged and refused, and only code the client
+already has runs there. What leaves a client is exactly what ``report`` names.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from math import isfinite
+
+from coterie.errors import UsageError
+
+
+def _require(good: bool, name: str, value: object, limit: str) -> None:
+    if not good:
+        raise UsageError(f"{name} is {value}; it must be {limit}")
+
+
+@dataclass(frozen=True)
+class Loss:
+    """Score a model by minus its mean loss on the client's train split (all of it, or the first ``examples``)."""
+
+    weight: float = 1.0
+    examples: int | None = None
+
+
+@dataclass(frozen=True)
+class Proximal:
+    """A penalty ``strength / 2 * |w - start|^2`` that keeps a client near the model it received."""
+
+    strength: float
+
+    def __post_init__(self) -> None:
+        _require(isfinite(self.strength) and self.strength >= 0, "the proximal strength", self.strength, ">= 0")
+
+
+Score = Loss
+Term = Proximal
+
+
+@dataclass(frozen=True)
+class Fit:
+    """One pass of local training: from the received parameters, on one part of them, the rest frozen.
+
+    ``steps`` minibatches or ``epochs`` passes over the client's data (10 steps when neither is given); ``lr`` None is
+    the model's default; the rate in round t is ``lr * lr_decay ** t``. Optimiser state starts at zero every round.
+    """
+
+    steps: int | None = None
+    epochs: int | None = None
+    batch: int = 32
+    lr: float | None = None
+    momentum: float = 0.9
+    optimizer: str = "sgd"
+    weight_decay: float = 0.0
+    lr_decay: float = 1.0
+    part: str = "all"
+    terms: tuple[Term, ...] = ()
+
+    def __post_init__(self) -> None:
+        _require(self.steps is None or self.epochs is None, "steps and epochs", "both given", "one or the other")
+        _require(self.steps is None or self.steps >= 1, "steps", self.steps, "at least 1")
+        _require(self.epochs is None or self.epochs >= 1, "epochs", self.epochs, "at least 1")
+        _require(self.batch >= 1, "batch", self.batch, "at least 1")
+        _require(self.lr is None or (isfinite(self.lr) and self.lr > 0), "lr", self.lr, "a number > 0")
+        _require(0 <= self.momentum < 1, "momentum", self.momentum, "in [0, 1)")
+        _require(isfinite(self.weight_decay) and self.weight_decay >= 0, "weight-decay", self.weight_decay, ">= 0")
+        _require(0 < self.lr_decay <= 1, "lr-decay", self.lr_decay, "in (0, 1]")
+        _require(self.optimizer in ("sgd", "adam"), "optimizer", repr(self.optimizer), "sgd or adam")
+
+    def count(self, examples: int) -> int:
+        """How many minibatches a client with so many examples takes."""
+        if self.epochs is None:
+            return 10 if self.steps is None else self.steps
+        return self.epochs * -(-examples // self.batch)
+
+
+@dataclass(frozen=True)
+class Report:
+    """What comes back: ``params`` names the part of the trained model (None: nothing of it), ``losses`` asks for the
+    mean train loss under every model received, ``metrics`` names the split to be evaluated with the resulting model.
+    """
+
+    params: str | None = "all"
+    losses: bool = False
+    metrics: str | None = None
+
+    def __post_init__(self) -> None:
+        known = (None, "train", "validation", "test")
+        _require(self.metrics in known, "report.metrics", repr(self.metrics), "train, validation or test")
+
+
+@dataclass(frozen=True)
+class Task:
+    """Choose a model among those received, train it, report.
+
+    ``choose``: the client takes the model of the highest weighted sum of scores, ties to the lowest number; empty: it
+    takes the one that its label names. ``fit``: passes with disjoint parts, each from the *received* parameters, merged
+    in the reply; empty: no training. ``examples`` of the client's train split always come back with the reply.
+
+    >>> Task(choose=(Loss(),)).receives_all, Task().receives_all
+    (True, False)
+    """
+
+    choose: tuple[Score, ...] = ()
+    fit: tuple[Fit, ...] = ()
+    report: Report = Report()
+
+    @property
+    def receives_all(self) -> bool:
+        """Whether a client must be sent every cluster model, or only its own."""
+        return bool(self.choose) or self.report.losses

@@ -1,0 +1,1 @@
+"""Ways to reach the clients: each implements the one port, ``Federation.ask``."""

@@ -1,0 +1,69 @@
+"""All clients in this process: the engine run on everybody's data."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import numpy as np
+
+from coterie.data.federated import Federated
+from coterie.engine.engine import Engine
+from coterie.engine.room import LIMIT
+from coterie.models.layout import Array, Layout
+from coterie.models.model import Model
+from coterie.protocol import message
+from coterie.protocol.address import Key
+from coterie.protocol.replies import Cost, Replies
+from coterie.protocol.stack import Stack, copies
+from coterie.protocol.task import Task
+
+
+class Simulator:
+    """A federation on one machine, as many clients as you like."""
+
+    def __init__(
+        self,
+        data: Federated,
+        model: Model,
+        threads: int | None = None,
+        plan: str = "auto",
+        device: str = "cpu",
+        spill: int = LIMIT,
+    ) -> None:
+        self.data, self.model = data, model
+        self.engine = Engine(model, data, threads, plan, device, spill)
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        """The clients' names."""
+        return self.data.names
+
+    @property
+    def layout(self) -> Layout:
+        """The parts of the model."""
+        return self.model.layout
+
+    def initial(self, seed: int) -> Stack:
+        """One freshly initialised model."""
+        return copies(*self.model.initial(seed), count=1)
+
+    def ask(self, task: Task, stack: Stack, labels: Array, clients: Array, key: Key) -> Replies:
+        """Run the engine on these clients; a result that is not finite is a missing row."""
+        replies = drop_broken(self.engine.run(task, stack, labels, clients, key), self.names)
+        down = message.bytes_down(task, stack) * len(clients)
+        up = message.bytes_up(task, self.layout, len(stack), stack.params.itemsize) * len(replies)
+        return replace(replies, cost=replies.cost + Cost(down, up))
+
+
+def drop_broken(replies: Replies, names: tuple[str, ...]) -> Replies:
+    """Turn rows with NaN or infinite numbers into missing rows with a reason."""
+    sound = np.ones(len(replies), dtype=bool)
+    for rows in (replies.params, replies.buffers, replies.losses, replies.metrics):
+        if rows is not None:
+            sound &= np.array([bool(np.isfinite(row).all()) for row in rows], dtype=bool)
+    if sound.all():
+        return replies
+    reasons = {names[c]: "sent numbers that are not finite; lower the learning rate" for c in replies.clients[~sound]}
+    fields = ("clients", "labels", "examples", "params", "buffers", "losses", "metrics", "loss")
+    rows_kept = {f: getattr(replies, f)[sound] for f in fields if getattr(replies, f) is not None}
+    return replace(replies, **rows_kept, missing={**replies.missing, **reasons})

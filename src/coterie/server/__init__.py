@@ -1,0 +1,1 @@
+"""The server: one loop, and the parts that algorithms are composed of."""

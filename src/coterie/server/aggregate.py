@@ -1,0 +1,71 @@
+"""Aggregation is a matrix: labels and weights make a row-stochastic A, and the new models are A @ client models."""
+
+from __future__ import annotations
+
+import numpy as np
+from scipy import sparse
+
+from coterie.models.layout import Array, Coordinates, Layout
+from coterie.protocol.replies import Replies
+from coterie.protocol.stack import Stack
+
+CHUNK_BYTES = 64 << 20
+"""Client models are read in chunks of about this size, so that a memory-mapped reply never fills the memory."""
+
+
+def matrix(labels: Array, weights: Array, clusters: int) -> sparse.csr_array:
+    """A ``(K, r)``: row k holds the normalised weights of the clients labelled k, and is zero for an empty cluster.
+
+    >>> matrix(np.array([0, 1, 0]), np.array([1.0, 5.0, 3.0]), 3).toarray().tolist()
+    [[0.25, 0.0, 0.75], [0.0, 1.0, 0.0], [0.0, 0.0, 0.0]]
+    """
+    placed = np.flatnonzero(labels >= 0)
+    totals = np.bincount(labels[placed], weights[placed], minlength=clusters)
+    shares = weights[placed] / totals[labels[placed]]
+    return sparse.csr_array((shares, (labels[placed], placed)), shape=(clusters, len(labels)))
+
+
+def average(
+    replies: Replies, labels: Array, weights: Array, kept: Stack, shared: str | None = None
+) -> tuple[Stack, Array]:
+    """Each cluster's weighted mean model, and each cluster's share of the total weight.
+
+    ``labels`` and ``weights`` are those of the clients that answered. A cluster without any keeps its row of ``kept``.
+    The part named ``shared`` is averaged over everyone instead and is the same in all rows.
+    """
+    A = matrix(labels, weights, len(kept))
+    models = replies.models()
+    mean = Stack(multiply(A, models.params, kept.params), multiply(A, models.buffers, kept.buffers))
+    if shared is not None:
+        _share(mean, models, weights, replies.layout, shared)
+    totals = np.bincount(labels[labels >= 0], weights[labels >= 0], minlength=len(kept))
+    return mean, totals / max(totals.sum(), np.finfo(float).tiny)
+
+
+def multiply(A: sparse.csr_array, rows: Array, kept: Array) -> Array:
+    """``A @ rows`` in double precision, rows read chunk by chunk; where A has an empty row, that of ``kept``."""
+    chunk = max(1, CHUNK_BYTES // max(1, rows.shape[1] * 8))
+    total = np.zeros(kept.shape)
+    for i in range(0, len(rows), chunk):
+        total += A[:, i : i + chunk] @ rows[i : i + chunk].astype(np.float64)
+    empty = np.diff(A.indptr) == 0
+    total[empty] = kept[empty]
+    return total.astype(kept.dtype)
+
+
+def _share(mean: Stack, models: Stack, weights: Array, layout: Layout, part: str) -> None:
+    """Overwrite one part of every row by its mean over all clients that answered."""
+    everyone = matrix(np.zeros(len(weights), int), weights, 1)
+    places: tuple[Coordinates, Coordinates] = (layout.part(part), layout.buffer_part(part))
+    for target, rows, place in zip(mean, models, places, strict=True):
+        target[:, place] = multiply(everyone, rows[:, place], target[:1, place])
+
+
+def by_examples(replies: Replies) -> Array:
+    """A client weighs as much as it has train examples."""
+    return replies.examples.astype(np.float64)
+
+
+def uniform(replies: Replies) -> Array:
+    """Every client weighs the same."""
+    return np.ones(len(replies))

@@ -1,0 +1,74 @@
+"""Assign rules: from what the clients sent to every client's cluster."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import numpy as np
+
+from coterie.models.layout import Array
+from coterie.protocol.address import Key
+from coterie.protocol.replies import Replies
+from coterie.protocol.stack import Stack
+from coterie.protocol.task import Task
+from coterie.server.clusterers import KMeansClusters, match
+from coterie.server.state import Assignment, State
+
+Ask = Callable[[Task, Stack, Array, Array], Replies]
+"""The port as a rule sees it: ``(task, stack, labels, clients) -> replies``; a rule may make further exchanges."""
+
+Assign = Callable[[State, Replies, Key, Ask], Assignment]
+Weigh = Callable[[Replies], Array]
+
+
+def keep() -> Assign:
+    """Every client stays in the cluster it worked under: its own choice, or its old label."""
+
+    def assign(state: State, replies: Replies, key: Key, ask: Ask) -> Assignment:
+        return Assignment(placed(state, replies, replies.labels), state.memory)
+
+    return assign
+
+
+def cluster_parts(part: str, clusterer: KMeansClusters, weigh: Weigh) -> Assign:
+    """Cluster one part of the clients' parameters every round; numbers follow the largest overlap with the old ones.
+
+    Clients that did not answer keep their labels. With fewer answers than clusters nobody moves.
+    """
+
+    def assign(state: State, replies: Replies, key: Key, ask: Ask) -> Assignment:
+        clusters = clusterer.clusters
+        if len(replies) < clusters:
+            return Assignment(state.labels, state.memory, _parents(state, clusters))
+        points = replies.part(part).astype(np.float64)
+        new, centres = clusterer(points, weigh(replies), key, state.memory.get("centres"))
+        numbers = match(new, state.labels[replies.clients], clusters)
+        ordered = np.empty_like(centres)
+        ordered[numbers] = centres
+        return Assignment(
+            placed(state, replies, numbers[new]), {**state.memory, "centres": ordered}, _parents(state, clusters)
+        )
+
+    return assign
+
+
+def until(rounds: int | None, rule: Assign, then: Assign) -> Assign:
+    """One rule in the first ``rounds`` rounds (None: always), another afterwards."""
+
+    def assign(state: State, replies: Replies, key: Key, ask: Ask) -> Assignment:
+        chosen = rule if rounds is None or state.round < rounds else then
+        return chosen(state, replies, key, ask)
+
+    return assign
+
+
+def placed(state: State, replies: Replies, labels: Array) -> Array:
+    """All clients' labels: new ones for those that answered, the old ones for the rest."""
+    everyone = state.labels.copy()
+    everyone[replies.clients] = labels
+    return everyone
+
+
+def _parents(state: State, clusters: int) -> tuple[int, ...] | None:
+    """From one shared model to several clusters: each goes on from row 0."""
+    return None if len(state.stack) == clusters else (0,) * clusters

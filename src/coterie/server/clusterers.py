@@ -1,0 +1,46 @@
+"""Clustering of points: each a frozen value that maps rows to cluster numbers."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+from scipy.optimize import linear_sum_assignment
+from sklearn.cluster import KMeans
+
+from coterie.models.layout import Array
+from coterie.protocol.address import Key
+
+
+@dataclass(frozen=True)
+class KMeansClusters:
+    """Weighted k-means: the lowest inertia of ``restarts`` fresh k-means++ starts and of the previous centres."""
+
+    clusters: int
+    restarts: int = 5
+
+    def __call__(self, points: Array, weights: Array, key: Key, centres: Array | None) -> tuple[Array, Array]:
+        """Labels of the points and the centres."""
+        runs = [self._run(points, weights, "k-means++", key.number("k-means", i) % 2**32) for i in range(self.restarts)]
+        if centres is not None:
+            runs.append(self._run(points, weights, centres, 0))
+        best = min(runs, key=lambda run: run.inertia_)
+        return best.labels_.astype(np.int64), best.cluster_centers_
+
+    def _run(self, points: Array, weights: Array, init: str | Array, seed: int) -> KMeans:
+        return KMeans(self.clusters, init=init, n_init=1, random_state=seed).fit(points, sample_weight=weights)
+
+
+def match(new: Array, old: Array, clusters: int) -> Array:
+    """New numbers for the new clusters, ``numbers[new]``, so that they overlap most with the old ones (Hungarian).
+
+    >>> match(np.array([1, 1, 0]), np.array([0, 0, 1]), 2).tolist()
+    [1, 0]
+    """
+    both = old >= 0
+    overlap = np.zeros((clusters, clusters))
+    np.add.at(overlap, (new[both], old[both]), 1)
+    numbers = np.empty(clusters, dtype=np.int64)
+    rows, columns = linear_sum_assignment(overlap, maximize=True)
+    numbers[rows] = columns
+    return numbers

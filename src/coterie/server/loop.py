@@ -1,0 +1,144 @@
+"""The loop. It exists once: ask, assign, average, update, and round again."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, replace
+
+import numpy as np
+
+from coterie.errors import FederationError
+from coterie.models.layout import Array
+from coterie.protocol.address import Key
+from coterie.protocol.federation import Federation
+from coterie.protocol.replies import Cost, Replies
+from coterie.protocol.stack import Stack
+from coterie.protocol.task import Report, Task
+from coterie.server.aggregate import average, by_examples
+from coterie.server.assign import Ask, Assign, Weigh
+from coterie.server.start import BEGINNING, Start
+from coterie.server.state import UNPLACED, Assignment, State
+from coterie.server.update import Update, replace_models
+
+
+@dataclass(frozen=True)
+class Algorithm:
+    """A clustered federated algorithm as a composition of parts; it has no loop of its own.
+
+    start     where it begins
+    task      what clients are asked, a function of the state
+    assign    from the replies to every client's cluster
+    weigh     how much a client counts in its cluster's mean
+    update    from the mean to the next model
+    shared    a part of the model averaged over everyone, whatever the cluster
+    serve     what a client does to get its model at test time (nothing: it uses its label's model)
+    """
+
+    start: Start
+    task: Callable[[State], Task]
+    assign: Assign
+    weigh: Weigh = by_examples
+    update: Update = replace_models
+    shared: str | None = None
+    serve: Task = Task()
+
+
+@dataclass(frozen=True)
+class Round:
+    """What one round gave: the new state, the replies it came from, and what all its exchanges cost."""
+
+    state: State
+    replies: Replies
+    cost: Cost
+
+
+def rounds(
+    algorithm: Algorithm,
+    federation: Federation,
+    seed: int,
+    state: State | None = None,
+    participation: float = 1.0,
+    min_clients: int = 1,
+) -> Iterator[Round]:
+    """Train for ever, a round at a time; the caller stops when it has seen enough. ``state`` resumes."""
+    spent = Cost()
+    if state is None:
+        meter = Meter(federation, Key(seed, BEGINNING))
+        state, spent = algorithm.start(federation, Key(seed, BEGINNING), meter.ask), meter.cost
+    while True:
+        key = Key(seed, state.round)
+        meter = Meter(federation, key, state.shares)
+        clients = participants(len(federation.names), participation, key)
+        replies = meter.ask(algorithm.task(state), state.stack, state.labels[clients], clients)
+        if len(replies) < min_clients:
+            raise FederationError(
+                f"only {len(replies)} of {len(clients)} clients answered in round {state.round}, at least "
+                f"{min_clients} are needed; reasons: {dict(list(replies.missing.items())[:3])}"
+            )
+        state = advance(algorithm, state, replies, algorithm.assign(state, replies, key, meter.ask))
+        yield Round(state, replies, spent + meter.cost)
+        spent = Cost()
+
+
+def advance(algorithm: Algorithm, state: State, replies: Replies, assignment: Assignment) -> State:
+    """The next state: average the replies by their new labels and update the models."""
+    parents = range(len(state.stack)) if assignment.parents is None else assignment.parents
+    kept = state.stack.take(list(parents))
+    moments = {name: rows[list(parents)] for name, rows in state.moments.items()}
+    labels = assignment.labels[replies.clients]
+    mean, shares = average(replies, labels, algorithm.weigh(replies), kept, algorithm.shared)
+    answered = np.bincount(labels[labels >= 0], minlength=len(kept)) > 0
+    stack, next_moments = algorithm.update(kept, mean, moments, answered)
+    return State(
+        stack if assignment.start is None else assignment.start,
+        assignment.labels,
+        state.round + 1,
+        previous=kept,
+        shares=shares,
+        moments=next_moments,
+        memory=assignment.memory,
+    )
+
+
+def evaluate(algorithm: Algorithm, federation: Federation, state: State, seed: int, split: str = "test") -> Replies:
+    """Every client's metrics on its own split, with the model it would be served; costs nothing that is counted."""
+    task = replace(algorithm.serve, report=Report(params=None, metrics=split))
+    everyone = np.arange(len(federation.names))
+    return Meter(federation, Key(seed, state.round), state.shares).ask(task, state.stack, state.labels, everyone)
+
+
+def participants(clients: int, fraction: float, key: Key) -> Array:
+    """The positions of the clients asked this round, ascending; at least one."""
+    if fraction >= 1:
+        return np.arange(clients)
+    count = max(1, round(fraction * clients))
+    return np.sort(key.generator("participants").choice(clients, count, replace=False))
+
+
+class Meter:
+    """The port as the parts see it: adds up costs, and gives clients that are not placed yet the mean model."""
+
+    def __init__(self, federation: Federation, key: Key, shares: Array | None = None) -> None:
+        self.federation, self.key, self.shares = federation, key, shares
+        self.cost = Cost()
+
+    def ask(self, task: Task, stack: Stack, labels: Array, clients: Array) -> Replies:
+        """Ask, and count what it cost."""
+        known, rows = (stack, np.maximum(labels, 0)) if task.receives_all else self._with_mean(stack, labels)
+        replies = self.federation.ask(task, known, rows, clients, self.key)
+        self.cost += replies.cost
+        if len(known) == len(stack):
+            return replies
+        return replace(replies, labels=np.where(replies.labels == len(stack), UNPLACED, replies.labels))
+
+    def _with_mean(self, stack: Stack, labels: Array) -> tuple[Stack, Array]:
+        """A further row, the mean of the models by their clusters' shares, for clients without a cluster."""
+        if (labels >= 0).all():
+            return stack, labels
+        shares = np.full(len(stack), 1 / len(stack)) if self.shares is None else self.shares
+        mean = stack.mix(shares[None] / shares.sum())
+        longer = Stack(*(np.concatenate(parts) for parts in zip(stack, mean, strict=True)))
+        return longer, np.where(labels < 0, len(stack), labels)
+
+
+__all__ = ["Algorithm", "Ask", "Meter", "Round", "advance", "evaluate", "participants", "rounds"]

@@ -1,0 +1,95 @@
+"""Where a run begins: how many models, how they are made, and the first labels."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import numpy as np
+
+from coterie.errors import UsageError
+from coterie.models.layout import Array
+from coterie.protocol.address import Key
+from coterie.protocol.federation import Federation
+from coterie.protocol.stack import Stack
+from coterie.protocol.task import Fit, Report, Task
+from coterie.server.assign import Ask
+from coterie.server.state import UNPLACED, State
+
+Start = Callable[[Federation, Key, Ask], State]
+BEGINNING = -1
+"""The round number of draws and exchanges before round 0."""
+
+
+def one_model() -> Start:
+    """A single model; every client belongs to it."""
+
+    def start(federation: Federation, key: Key, ask: Ask) -> State:
+        return first_state(initial(federation, key, 1), np.zeros(len(federation.names), dtype=np.int64))
+
+    return start
+
+
+def model_per_client() -> Start:
+    """The same initial model for each client, which nobody else will touch."""
+
+    def start(federation: Federation, key: Key, ask: Ask) -> State:
+        clients = len(federation.names)
+        return first_state(initial(federation, key, 1).take(np.zeros(clients, dtype=np.int64)), np.arange(clients))
+
+    return start
+
+
+def random_models(clusters: int) -> Start:
+    """``clusters`` independent random models; nobody is placed yet."""
+
+    def start(federation: Federation, key: Key, ask: Ask) -> State:
+        return unplaced(federation, initial(federation, key, clusters))
+
+    return start
+
+
+def farthest_first(clusters: int, fit: Fit) -> Start:
+    """Models that differ because their first trainers do.
+
+    All clients train once from one model; one of the results is taken at random, then repeatedly the model of the
+    client that the models taken so far serve worst. With one cluster there is nothing to tell apart: the plain start.
+    """
+
+    def start(federation: Federation, key: Key, ask: Ask) -> State:
+        first = initial(federation, key, 1)
+        if clusters == 1:
+            return unplaced(federation, first)
+        everyone = np.arange(len(federation.names))
+        zeros = np.zeros(len(everyone), dtype=np.int64)
+        trained = ask(Task(fit=(fit,)), first, zeros, everyone)
+        models, best = trained.models(), np.full(len(everyone), np.inf)
+        chosen = [int(key.generator("farthest-first").integers(len(trained)))]
+        for _ in range(clusters - 1):
+            scored = ask(Task(report=Report(params=None, losses=True)), models.take(chosen[-1:]), zeros, everyone)
+            assert scored.losses is not None
+            best[scored.clients] = np.minimum(best[scored.clients], scored.losses[:, 0])
+            worst = best[trained.clients].copy()
+            worst[chosen] = -np.inf
+            chosen.append(int(worst.argmax()))
+        return unplaced(federation, models.take(chosen))
+
+    return start
+
+
+def initial(federation: Federation, key: Key, count: int) -> Stack:
+    """``count`` freshly initialised models; the first is the same for every algorithm with this seed."""
+    rows = [federation.initial(key.number("model", i)) for i in range(count)]
+    return Stack(*(np.concatenate(part) for part in zip(*rows, strict=True)))
+
+
+def first_state(stack: Stack, labels: Array) -> State:
+    """Round 0 with these models and labels; shares are equal until someone has answered."""
+    return State(stack, labels, 0, stack, np.full(len(stack), 1 / len(stack)))
+
+
+def unplaced(federation: Federation, stack: Stack) -> State:
+    """Round 0 with several models and no client placed."""
+    clients = len(federation.names)
+    if len(stack) > clients:
+        raise UsageError(f"{len(stack)} clusters for {clients} clients; ask for at most {clients} clusters")
+    return first_state(stack, np.full(clients, UNPLACED, dtype=np.int64))

@@ -1,0 +1,44 @@
+"""What the server knows between two rounds."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+from coterie.models.layout import Array
+from coterie.protocol.stack import Stack
+
+UNPLACED = -1
+"""The label of a client that belongs to no cluster yet; it never indexes a row."""
+
+
+@dataclass(frozen=True)
+class State:
+    """A stack of cluster models and every client's label.
+
+    ``previous`` are the models before the last round, ``shares`` each cluster's share of examples in the last
+    aggregation, ``moments`` the server optimiser's rows, ``memory`` what an assign rule carries: arrays and JSON.
+    """
+
+    stack: Stack
+    labels: Array
+    round: int
+    previous: Stack
+    shares: Array
+    moments: Mapping[str, Array] = field(default_factory=dict)
+    memory: Mapping[str, Any] = field(default_factory=dict)
+
+
+@dataclass(frozen=True)
+class Assignment:
+    """Where an assign rule puts the clients.
+
+    ``labels`` of all clients; ``parents[k]`` is the row from which cluster k goes on when the number of clusters
+    changes (None: the same rows as before); ``start`` replaces the averaged models, where a rule sets them itself.
+    """
+
+    labels: Array
+    memory: Mapping[str, Any] = field(default_factory=dict)
+    parents: tuple[int, ...] | None = None
+    start: Stack | None = None

@@ -1,0 +1,64 @@
+"""How the averaged models become the next ones: plain replacement, or a server optimiser (FedOpt)."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+
+import numpy as np
+
+from coterie.errors import UnknownName, UsageError
+from coterie.models.layout import Array
+from coterie.protocol.stack import Stack
+
+Moments = Mapping[str, Array]
+Update = Callable[[Stack, Stack, Moments, Array], tuple[Stack, Moments]]
+"""``(models, mean, moments, answered) -> (models, moments)``; rows where ``answered`` is False stay as they are."""
+
+SERVERS = ("sgd", "adam", "yogi", "adagrad")
+
+
+def replace_models(models: Stack, mean: Stack, moments: Moments, answered: Array) -> tuple[Stack, Moments]:
+    """The mean is the new model."""
+    return mean, moments
+
+
+def server_optimiser(server: str, lr: float, momentum: float, beta1: float, beta2: float, tau: float) -> Update:
+    """Treat ``mean - model`` as a gradient (Reddi et al. 2021); without bias correction, second moment from tau^2.
+
+    sgd: m = momentum m + d, x += lr m. Others: m = beta1 m + (1 - beta1) d, x += lr m / (sqrt(v) + tau), with
+    adagrad v += d^2; adam v = beta2 v + (1 - beta2) d^2; yogi v -= (1 - beta2) d^2 sign(v - d^2).
+    """
+    if server not in SERVERS:
+        raise UnknownName("server optimiser", server, SERVERS)
+    if lr <= 0:
+        raise UsageError(f"the server's lr is {lr}; it must be > 0")
+
+    def update(models: Stack, mean: Stack, moments: Moments, answered: Array) -> tuple[Stack, Moments]:
+        old = models.params.astype(np.float64)
+        delta = mean.params - old
+        first = moments.get("first", np.zeros_like(old))
+        second = moments.get("second", np.full_like(old, tau**2))
+        if server == "sgd":
+            new_first, new_second = momentum * first + delta, second
+            new = old + lr * new_first
+        else:
+            new_first = beta1 * first + (1 - beta1) * delta
+            new_second = _second(server, second, delta**2, beta2)
+            new = old + lr * new_first / (np.sqrt(new_second) + tau)
+        rows = answered[:, None]
+        params = np.where(rows, new, old).astype(models.params.dtype)
+        kept = {"first": np.where(rows, new_first, first)}
+        if server != "sgd":
+            kept["second"] = np.where(rows, new_second, second)
+        return Stack(params, mean.buffers), kept
+
+    return update
+
+
+def _second(server: str, second: Array, square: Array, beta2: float) -> Array:
+    if server == "adagrad":
+        return second + square
+    if server == "adam":
+        return beta2 * second + (1 - beta2) * square
+    yogi: Array = second - (1 - beta2) * square * np.sign(second - square)
+    return yogi
