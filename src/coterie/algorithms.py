@@ -24,7 +24,7 @@ def always(task: Task) -> Callable[[State], Task]:
 
 def local(fit: Fit = Fit()) -> Algorithm:
     """Every client trains alone: the floor that federation has to beat, and the ceiling of privacy."""
-    return Algorithm(start=model_per_client(), task=always(Task(fit=(fit,))), assign=keep())
+    return Algorithm("local", start=model_per_client(), task=always(Task(fit=(fit,))), assign=keep())
 
 
 def fedavg(fit: Fit = Fit()) -> Algorithm:
@@ -33,7 +33,7 @@ def fedavg(fit: Fit = Fit()) -> Algorithm:
     T <- sum_i (n_i / n) w_i. McMahan et al., "Communication-efficient learning of deep networks from decentralized
     data", 2017. Fails when clients disagree: the mean of two good models can be good for nobody.
     """
-    return Algorithm(start=one_model(), task=always(Task(fit=(fit,))), assign=keep())
+    return Algorithm("fedavg", start=one_model(), task=always(Task(fit=(fit,))), assign=keep())
 
 
 def fedprox(strength: float = 0.95, fit: Fit = Fit()) -> Algorithm:
@@ -43,7 +43,8 @@ def fedprox(strength: float = 0.95, fit: Fit = Fit()) -> Algorithm:
     2020; the thesis uses 0.95. ``strength=0`` is fedavg. The term's gradient is added in closed form: in some public
     code it is built from detached tensors and does nothing.
     """
-    return fedavg(replace(fit, terms=(*fit.terms, Proximal(strength))))
+    near = replace(fit, terms=(*fit.terms, Proximal(strength)))
+    return replace(fedavg(near), name="fedprox")
 
 
 def fedopt(
@@ -60,7 +61,7 @@ def fedopt(
     d = mean_i w_i - T is treated as a descent direction. Reddi et al., "Adaptive federated optimization", 2021.
     ``fedopt(server=sgd,lr=1)`` is fedavg.
     """
-    return replace(fedavg(fit), update=server_optimiser(server, lr, momentum, beta1, beta2, tau))
+    return replace(fedavg(fit), name="fedopt", update=server_optimiser(server, lr, momentum, beta1, beta2, tau))
 
 
 def ifca(clusters: int = 2, start: str = "farthest", fresh: bool = False, fit: Fit = Fit()) -> Algorithm:
@@ -76,6 +77,7 @@ def ifca(clusters: int = 2, start: str = "farthest", fresh: bool = False, fit: F
         raise UsageError(f"start is {start!r}; it must be farthest or random")
     choose = (Loss(),)
     return Algorithm(
+        "ifca",
         start=starts[start],
         task=always(Task(choose=choose, fit=(fit,))),
         assign=keep(),
@@ -88,7 +90,7 @@ def fesem(clusters: int = 2, layer: str = "head_weight", shots: int | None = Non
 
     min sum_i |w_i - T_c(i)|^2. Xie et al., "Multi-center federated learning", 2021 (thesis eq. 3.2). See ``wecfl``.
     """
-    return _parameter_clustering(clusters, layer, shots, fit, uniform)
+    return _parameter_clustering("fesem", clusters, layer, shots, fit, uniform)
 
 
 def wecfl(clusters: int = 2, layer: str = "head_weight", shots: int | None = None, fit: Fit = Fit()) -> Algorithm:
@@ -98,12 +100,12 @@ def wecfl(clusters: int = 2, layer: str = "head_weight", shots: int | None = Non
     different starts k-means finds the starts for ever, not the data. ``layer`` is the part that is clustered
     (head_weight, linear, all); after ``shots`` rounds the clusters are frozen (the add-on chapters use 10).
     """
-    return _parameter_clustering(clusters, layer, shots, fit, by_examples)
+    return _parameter_clustering("wecfl", clusters, layer, shots, fit, by_examples)
 
 
-def _parameter_clustering(clusters: int, layer: str, shots: int | None, fit: Fit, weigh: Weigh) -> Algorithm:
+def _parameter_clustering(name: str, clusters: int, layer: str, shots: int | None, fit: Fit, weigh: Weigh) -> Algorithm:
     rule = cluster_parts(layer, KMeansClusters(clusters), weigh)
-    return Algorithm(start=one_model(), task=always(Task(fit=(fit,))), assign=until(shots, rule, keep()))
+    return Algorithm(name, start=one_model(), task=always(Task(fit=(fit,))), assign=until(shots, rule, keep()))
 
 
 algorithms = Catalogue(
@@ -134,9 +136,10 @@ REDUCES_TO = {
 def build_algorithm(text: str, clusters: int | None = None, fit: Fit = Fit()) -> Algorithm:
     """The algorithm a text names; ``clusters`` and ``fit`` apply unless the text says otherwise.
 
-    >>> build_algorithm("wecfl(shots=10)", clusters=4).shared is None
-    True
+    >>> build_algorithm("wecfl(shots=10)", clusters=4).name
+    'wecfl(shots=10)'
     """
     given = {"fit": fit} if clusters is None else {"fit": fit, "clusters": clusters}
-    algorithm: Algorithm = algorithms.build(parse_one(text), **given)
-    return algorithm
+    call = parse_one(text)
+    algorithm: Algorithm = algorithms.build(call, **given)
+    return replace(algorithm, name=str(call))

@@ -4,5 +4,6 @@ from coterie.data.dataset import Dataset
 from coterie.data.federated import Federated, Split
 from coterie.data.partition import parse_partition, partitions
 from coterie.data.sources import fetch, load, sources
+from coterie.data.userdata import load_folder
 
-__all__ = ["Dataset", "Federated", "Split", "fetch", "load", "parse_partition", "partitions", "sources"]
+__all__ = ["Dataset", "Federated", "Split", "fetch", "load", "load_folder", "parse_partition", "partitions", "sources"]

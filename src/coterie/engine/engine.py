@@ -13,7 +13,7 @@ import torch
 
 from coterie.data.federated import Federated, Split
 from coterie.engine import fitting, metrics
-from coterie.engine.evaluator import Evaluator
+from coterie.engine.evaluator import Evaluator, Verdicts
 from coterie.engine.plan import make_plan
 from coterie.engine.pool import Pool
 from coterie.engine.room import LIMIT, room
@@ -96,6 +96,24 @@ class Engine:
             found[shard, row] = column
         return found
 
+    def judge(self, stack: Stack, split: Split) -> Array:
+        """Every model's metrics on one common set of examples, ``(K, 4)``."""
+        pool = Pool(split, self._like(stack))
+        where, offsets = pool.rows_of(np.array([0]))
+
+        def one(row: int) -> Array:
+            verdicts = self._evaluator(stack, stack.params[row], stack.buffers[row]).judge(pool, where)
+            row_metrics: Array = self._columns(verdicts, split.y[where], offsets)[0]
+            return row_metrics
+
+        return np.array(self.workers.map(one, range(len(stack))))
+
+    def _columns(self, verdicts: Verdicts, truth: Array, offsets: Array) -> Array:
+        """The metric columns of the clients that these verdicts are about."""
+        if self.model.classes is None:
+            return metrics.regression(verdicts.predictions, truth, verdicts.losses, offsets)
+        return metrics.classification(verdicts.predictions, truth, verdicts.losses, offsets, self.model.classes)
+
     def _choose(self, scores: tuple[Score, ...], stack: Stack, clients: Array) -> tuple[Array, int]:
         """Each client's model of the highest weighted score, ties to the lowest number; and how much was evaluated."""
         sizes = self._pool("train", stack).sizes[clients]
@@ -137,13 +155,7 @@ class Engine:
         def judge(job: _Served) -> None:
             where, offsets = pool.rows_of(clients[job.places])
             verdicts = self._evaluator(stack, job.params, job.buffers).judge(pool, where)
-            truth = pool.y.numpy()[where]
-            if self.model.classes is None:
-                found[job.places] = metrics.regression(verdicts.predictions, truth, verdicts.losses, offsets)
-            else:
-                found[job.places] = metrics.classification(
-                    verdicts.predictions, truth, verdicts.losses, offsets, self.model.classes
-                )
+            found[job.places] = self._columns(verdicts, pool.y.numpy()[where], offsets)
 
         self.workers.map(judge, jobs)
         return found

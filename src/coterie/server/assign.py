@@ -6,6 +6,7 @@ from collections.abc import Callable
 
 import numpy as np
 
+from coterie.errors import UsageError
 from coterie.models.layout import Array
 from coterie.protocol.address import Key
 from coterie.protocol.replies import Replies
@@ -38,6 +39,7 @@ def cluster_parts(part: str, clusterer: KMeansClusters, weigh: Weigh) -> Assign:
 
     def assign(state: State, replies: Replies, key: Key, ask: Ask) -> Assignment:
         clusters = clusterer.clusters
+        check_clusters(clusters, len(state.labels))
         if len(replies) < clusters:
             return Assignment(state.labels, state.memory, _parents(state, clusters))
         points = replies.part(part).astype(np.float64)
@@ -67,6 +69,12 @@ def placed(state: State, replies: Replies, labels: Array) -> Array:
     everyone = state.labels.copy()
     everyone[replies.clients] = labels
     return everyone
+
+
+def check_clusters(clusters: int, clients: int) -> None:
+    """There cannot be more clusters than clients."""
+    if not 1 <= clusters <= clients:
+        raise UsageError(f"clusters is {clusters} for {clients} clients; it must be between 1 and {clients}")
 
 
 def _parents(state: State, clusters: int) -> tuple[int, ...] | None:

@@ -8,6 +8,8 @@ import numpy as np
 from scipy.optimize import linear_sum_assignment
 from sklearn.cluster import KMeans
 
+from coterie.catalogue import Catalogue
+from coterie.errors import UsageError
 from coterie.models.layout import Array
 from coterie.protocol.address import Key
 
@@ -19,6 +21,10 @@ class KMeansClusters:
     clusters: int
     restarts: int = 5
 
+    def __post_init__(self) -> None:
+        if self.clusters < 1:
+            raise UsageError(f"clusters is {self.clusters}; it must be at least 1")
+
     def __call__(self, points: Array, weights: Array, key: Key, centres: Array | None) -> tuple[Array, Array]:
         """Labels of the points and the centres."""
         runs = [self._run(points, weights, "k-means++", key.number("k-means", i) % 2**32) for i in range(self.restarts)]
@@ -29,6 +35,9 @@ class KMeansClusters:
 
     def _run(self, points: Array, weights: Array, init: str | Array, seed: int) -> KMeans:
         return KMeans(self.clusters, init=init, n_init=1, random_state=seed).fit(points, sample_weight=weights)
+
+
+clusterers = Catalogue("clusterer", {"kmeans": KMeansClusters})
 
 
 def match(new: Array, old: Array, clusters: int) -> Array:

@@ -15,7 +15,7 @@ from coterie.protocol.replies import Cost, Replies
 from coterie.protocol.stack import Stack
 from coterie.protocol.task import Report, Task
 from coterie.server.aggregate import average, by_examples
-from coterie.server.assign import Ask, Assign, Weigh
+from coterie.server.assign import Assign, Weigh
 from coterie.server.start import BEGINNING, Start
 from coterie.server.state import UNPLACED, Assignment, State
 from coterie.server.update import Update, replace_models
@@ -25,6 +25,7 @@ from coterie.server.update import Update, replace_models
 class Algorithm:
     """A clustered federated algorithm as a composition of parts; it has no loop of its own.
 
+    name      what it is called in tables and run folders
     start     where it begins
     task      what clients are asked, a function of the state
     assign    from the replies to every client's cluster
@@ -34,6 +35,7 @@ class Algorithm:
     serve     what a client does to get its model at test time (nothing: it uses its label's model)
     """
 
+    name: str
     start: Start
     task: Callable[[State], Task]
     assign: Assign
@@ -45,8 +47,9 @@ class Algorithm:
 
 @dataclass(frozen=True)
 class Round:
-    """What one round gave: the new state, the replies it came from, and what all its exchanges cost."""
+    """What one round gave: the state before and after, the replies, and what all its exchanges cost."""
 
+    before: State
     state: State
     replies: Replies
     cost: Cost
@@ -75,8 +78,9 @@ def rounds(
                 f"only {len(replies)} of {len(clients)} clients answered in round {state.round}, at least "
                 f"{min_clients} are needed; reasons: {dict(list(replies.missing.items())[:3])}"
             )
+        before = state
         state = advance(algorithm, state, replies, algorithm.assign(state, replies, key, meter.ask))
-        yield Round(state, replies, spent + meter.cost)
+        yield Round(before, state, replies, spent + meter.cost)
         spent = Cost()
 
 
@@ -139,6 +143,3 @@ class Meter:
         mean = stack.mix(shares[None] / shares.sum())
         longer = Stack(*(np.concatenate(parts) for parts in zip(stack, mean, strict=True)))
         return longer, np.where(labels < 0, len(stack), labels)
-
-
-__all__ = ["Algorithm", "Ask", "Meter", "Round", "advance", "evaluate", "participants", "rounds"]

@@ -6,13 +6,12 @@ from collections.abc import Callable
 
 import numpy as np
 
-from coterie.errors import UsageError
 from coterie.models.layout import Array
 from coterie.protocol.address import Key
 from coterie.protocol.federation import Federation
 from coterie.protocol.stack import Stack
 from coterie.protocol.task import Fit, Report, Task
-from coterie.server.assign import Ask
+from coterie.server.assign import Ask, check_clusters
 from coterie.server.state import UNPLACED, State
 
 Start = Callable[[Federation, Key, Ask], State]
@@ -43,6 +42,7 @@ def random_models(clusters: int) -> Start:
     """``clusters`` independent random models; nobody is placed yet."""
 
     def start(federation: Federation, key: Key, ask: Ask) -> State:
+        check_clusters(clusters, len(federation.names))
         return unplaced(federation, initial(federation, key, clusters))
 
     return start
@@ -56,6 +56,7 @@ def farthest_first(clusters: int, fit: Fit) -> Start:
     """
 
     def start(federation: Federation, key: Key, ask: Ask) -> State:
+        check_clusters(clusters, len(federation.names))
         first = initial(federation, key, 1)
         if clusters == 1:
             return unplaced(federation, first)
@@ -89,7 +90,4 @@ def first_state(stack: Stack, labels: Array) -> State:
 
 def unplaced(federation: Federation, stack: Stack) -> State:
     """Round 0 with several models and no client placed."""
-    clients = len(federation.names)
-    if len(stack) > clients:
-        raise UsageError(f"{len(stack)} clusters for {clients} clients; ask for at most {clients} clusters")
-    return first_state(stack, np.full(clients, UNPLACED, dtype=np.int64))
+    return first_state(stack, np.full(len(federation.names), UNPLACED, dtype=np.int64))

@@ -1,0 +1,101 @@
+"""A data set before it is anybody's: raw arrays, already split into train and test, to be handed to clients."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from coterie.data.chance import generator
+from coterie.data.federated import Federated, Split
+from coterie.data.partition import parse_partition
+from coterie.data.shares import Partition, View
+from coterie.data.validation import with_validation
+from coterie.errors import DataError
+
+Array = np.ndarray[Any, Any]
+
+
+@dataclass(frozen=True)
+class Dataset:
+    """Raw examples, held by nobody yet: ``x`` images ``(n, channels, height, width)`` or rows ``(n, ...)``.
+
+    ``y`` are class numbers ``0..classes-1``, or float targets when ``classes`` is None. ``scaling`` is the range of
+    the raw values; clients get it mapped to [-1, 1] (scaled to [0, 1], then mean and deviation 0.5). Without it,
+    bytes are taken to range over 0..255 and floats are left as they are.
+    """
+
+    name: str
+    x_train: Array
+    y_train: Array
+    x_test: Array
+    y_test: Array
+    classes: int | None
+    scaling: tuple[float, float] | None = None
+    class_names: tuple[str, ...] = ()
+
+    def __post_init__(self) -> None:
+        for what, x, y in (("train", self.x_train, self.y_train), ("test", self.x_test, self.y_test)):
+            if len(x) != len(y):
+                raise DataError(f"{self.name} has {len(x)} {what} examples but {len(y)} labels; they must be equal")
+        if self.x_train.shape[1:] != self.x_test.shape[1:]:
+            shapes = f"{self.x_train.shape[1:]} in train and {self.x_test.shape[1:]} in test"
+            raise DataError(f"an example of {self.name} has shape {shapes}; they must be equal")
+
+    def partition(
+        self, how: str | Partition = "iid", clients: int = 20, seed: int = 1, validation: float = 0.0
+    ) -> Federated:
+        """Hand the examples to clients; ``validation`` is the fraction of its train data that each sets aside.
+
+        >>> x, y = np.arange(40.0).reshape(20, 2), np.arange(20) % 2
+        >>> toy = Dataset("toy", x, y, x, y, classes=2)
+        >>> toy.partition("iid(minimum=5)", clients=4).train.sizes.tolist()
+        [5, 5, 5, 5]
+        """
+        how = parse_partition(how) if isinstance(how, str) else how
+        shares = how.divide(self, clients, generator(seed, "partition", how.text))
+        views = [share.view for share in shares.clients]
+        federated = Federated(
+            data=self.name,
+            partition=how.text,
+            names=client_names(len(shares.clients)),
+            train=self._hand_over(self.x_train, self.y_train, [share.train for share in shares.clients], views),
+            test=self._hand_over(self.x_test, self.y_test, [share.test for share in shares.clients], views),
+            classes=self.classes,
+            groups=shares.groups,
+            notes=shares.notes,
+        )
+        return with_validation(federated, validation, seed) if validation else federated
+
+    def _hand_over(self, x: Array, y: Array, rows: Sequence[Array], views: Sequence[View]) -> Split:
+        """Copy each client's rows, scaled and seen through its view, to its place in one array."""
+        offsets = np.concatenate([[0], np.cumsum([len(own) for own in rows])])
+        everyone_x = np.empty((offsets[-1], *x.shape[1:]), np.float32)
+        everyone_y = np.empty(offsets[-1], np.float32 if self.classes is None else np.int64)
+        for start, own, view in zip(offsets, rows, views, strict=False):
+            place = slice(start, start + len(own))
+            everyone_x[place], everyone_y[place] = view(self._scaled(x[own]), y[own])
+        return Split(everyone_x, everyone_y, offsets)
+
+    def _scaled(self, x: Array) -> Array:
+        scaling = (0, 255) if self.scaling is None and x.dtype == np.uint8 else self.scaling
+        values = x.astype(np.float32)
+        if scaling is None:
+            return values
+        low, high = scaling
+        values -= low
+        values /= (high - low) / 2
+        values -= 1
+        return values
+
+
+def client_names(clients: int) -> tuple[str, ...]:
+    """Names that sort as they are numbered.
+
+    >>> client_names(2)
+    ('client-000', 'client-001')
+    """
+    width = max(3, len(str(clients - 1)))
+    return tuple(f"client-{i:0{width}d}" for i in range(clients))

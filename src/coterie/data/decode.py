@@ -1,0 +1,130 @@
+"""File formats: the bytes of published files become plain arrays.
+
+A data set is four arrays under the names of ``PARTS``. Images come out as uint8 ``(n, channels, height, width)``,
+labels as int64 ``(n,)``, whatever the format, so that the same set has the same arrays from every place.
+"""
+
+from __future__ import annotations
+
+import io
+import json
+import struct
+import warnings
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import numpy as np
+from PIL import Image
+
+from coterie.errors import DataError
+
+Array = np.ndarray[Any, Any]
+Arrays = dict[str, Array]
+Files = Mapping[str, bytes]
+
+PARTS = ("x_train", "y_train", "x_test", "y_test")
+IDX_FILES = (
+    "train-images-idx3-ubyte",
+    "train-labels-idx1-ubyte",
+    "t10k-images-idx3-ubyte",
+    "t10k-labels-idx1-ubyte",
+)
+CSV_FILES = ("mnist_train.csv", "mnist_test.csv")
+BATCHES = ("data_batch_1", "data_batch_2", "data_batch_3", "data_batch_4", "data_batch_5", "test_batch")
+BINARY_FILES = tuple(f"{batch}.bin" for batch in BATCHES)
+# The package that carries these pictures spells its labels so.
+PICTURE_FILES = (*(f"{batch}.png" for batch in BATCHES), "train_lables.json", "test_lables.json")
+
+_UNSIGNED_BYTES = 0x08
+
+
+def idx(raw: bytes) -> Array:
+    """The array of an idx file of unsigned bytes (the format of MNIST and its family).
+
+    >>> idx(bytes([0, 0, 8, 1, 0, 0, 0, 3, 7, 8, 9])).tolist()
+    [7, 8, 9]
+    """
+    if len(raw) < 4 or raw[:3] != bytes([0, 0, _UNSIGNED_BYTES]):
+        raise DataError(f"not an idx file of unsigned bytes: it starts with {raw[:4]!r}")
+    start = 4 + 4 * raw[3]
+    if len(raw) < start:
+        raise DataError(f"an idx file of {raw[3]} dimensions ends within its header")
+    shape = struct.unpack(f">{raw[3]}I", raw[4:start])
+    if len(raw) - start != int(np.prod(shape)):
+        raise DataError(f"an idx file of shape {shape} holds {len(raw) - start} bytes; it is cut short or damaged")
+    return np.frombuffer(raw, np.uint8, offset=start).reshape(shape)
+
+
+def idx_set(files: Files) -> Arrays:
+    """MNIST and Fashion-MNIST as published: two files of images, two of labels."""
+    x_train, y_train, x_test, y_test = (idx(files[name]) for name in IDX_FILES)
+    return _arrays((x_train[:, None], y_train), (x_test[:, None], y_test))
+
+
+def csv_rows(raw: bytes, side: int) -> tuple[Array, Array]:
+    """Square images of a table with a header, one image a row, its label first.
+
+    >>> x, y = csv_rows(b"label,1x1,1x2,2x1,2x2\\n7,0,1,2,255\\n", side=2)
+    >>> y.tolist(), x.tolist()
+    ([7], [[[[0, 1], [2, 255]]]])
+    """
+    table, columns = _numbers(raw.partition(b"\n")[2]), 1 + side * side
+    if table.size == 0 or table.size % columns or table.min() < 0 or table.max() > 255:
+        raise DataError(f"not a table of {columns} columns of numbers 0..255; it is cut short or damaged")
+    rows = table.astype(np.uint8).reshape(-1, columns)
+    return rows[:, 1:].reshape(-1, 1, side, side), rows[:, 0]
+
+
+def _numbers(body: bytes) -> Array:
+    text = body.strip().replace(b"\n", b",").decode("ascii", errors="replace")
+    with warnings.catch_warnings():
+        # numpy only warns about a text that it cannot read to its end.
+        warnings.simplefilter("error")
+        try:
+            return np.fromstring(text, dtype=np.int16, sep=",")
+        except (ValueError, DeprecationWarning):
+            raise DataError("not a table of numbers; it is cut short or damaged") from None
+
+
+def csv_set(files: Files, side: int = 28) -> Arrays:
+    """MNIST as one table of train and one of test images."""
+    return _arrays(*(csv_rows(files[name], side) for name in CSV_FILES))
+
+
+def picture(raw: bytes, side: int = 32) -> Array:
+    """The images of a batch that is stored as one picture: a row of it is one image, pixel after pixel."""
+    pixels = np.asarray(Image.open(io.BytesIO(raw)).convert("RGB"))
+    if pixels.shape[1] != side * side:
+        raise DataError(f"a picture {pixels.shape[1]} pixels wide cannot hold {side}x{side} images, one a row")
+    return pixels.reshape(-1, side, side, 3).transpose(0, 3, 1, 2)
+
+
+def picture_set(files: Files) -> Arrays:
+    """CIFAR-10 as one lossless picture per batch, with the labels beside them."""
+    *train, test = (picture(files[f"{batch}.png"]) for batch in BATCHES)
+    y_train, y_test = (np.array(json.loads(files[name])) for name in PICTURE_FILES[-2:])
+    return _arrays((np.concatenate(train), y_train), (test, y_test))
+
+
+def records(raw: bytes) -> tuple[Array, Array]:
+    """CIFAR-10's binary batches: a byte of label, then 32x32 pixels of red, of green, of blue."""
+    size = 1 + 3 * 32 * 32
+    if not raw or len(raw) % size:
+        raise DataError(f"{len(raw)} bytes are not whole records of {size}; the file is cut short or damaged")
+    rows = np.frombuffer(raw, np.uint8).reshape(-1, size)
+    return rows[:, 1:].reshape(-1, 3, 32, 32), rows[:, 0]
+
+
+def record_set(files: Files) -> Arrays:
+    """CIFAR-10 as published in its binary version."""
+    *train, test = (records(files[name]) for name in BINARY_FILES)
+    return _arrays((np.concatenate([x for x, _ in train]), np.concatenate([y for _, y in train])), test)
+
+
+def _arrays(train: Sequence[Array], test: Sequence[Array]) -> Arrays:
+    values = (*train, *test)
+    for name, x, y in (("train", *train), ("test", *test)):
+        if len(x) != len(y):
+            raise DataError(f"{len(x)} {name} images but {len(y)} labels; the files do not belong together")
+    kinds = (np.uint8, np.int64, np.uint8, np.int64)
+    return {name: np.ascontiguousarray(value, kind) for name, value, kind in zip(PARTS, values, kinds, strict=True)}

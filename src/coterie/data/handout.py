@@ -1,0 +1,131 @@
+"""Handing out: from a table of how many examples of each class every client gets to the rows it gets.
+
+Most partitions only decide weights, clients x classes. Every row goes to one client at most, because it is the row
+that is marked with its owner; each class of the test set is divided as that class was in train.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from coterie.data.limits import require_whole
+from coterie.data.shares import Array, Rng, Share, Shares
+from coterie.data.tables import mixes, share_out, top_up
+from coterie.errors import PartitionError
+
+if TYPE_CHECKING:
+    from coterie.data.dataset import Dataset
+
+
+@dataclass(frozen=True)
+class Pool:
+    """What is to be handed out: the class of every train and of every test example."""
+
+    train: Array
+    test: Array
+    classes: int
+
+    @property
+    def counts(self) -> Array:
+        """How many train examples each class has."""
+        return np.bincount(self.train, minlength=self.classes)
+
+
+def by_class(data: Dataset, clients: int, minimum: int) -> Pool:
+    """The data set as classes, for partitions that divide each class on its own; enough for these clients."""
+    if data.classes is None:
+        raise PartitionError(f"{data.name} has numbers for targets, not classes; use the partition iid")
+    _check_room(data, clients, minimum)
+    return Pool(data.y_train, data.y_test, data.classes)
+
+
+def as_one(data: Dataset, clients: int, minimum: int) -> Pool:
+    """The data set as a single class, for partitions that do not look at labels; enough for these clients."""
+    _check_room(data, clients, minimum)
+    return Pool(np.zeros(len(data.y_train), np.int64), np.zeros(len(data.y_test), np.int64), 1)
+
+
+def _check_room(data: Dataset, clients: int, minimum: int) -> None:
+    require_whole("clients", clients)
+    require_whole("minimum", minimum)
+    if clients * minimum > len(data.y_train):
+        raise PartitionError(
+            f"{clients} clients x {minimum} examples need {clients * minimum} train examples and {data.name} has "
+            f"{len(data.y_train)}; use at most {len(data.y_train) // minimum} clients or a smaller minimum"
+        )
+    if clients > len(data.y_test):
+        raise PartitionError(
+            f"{clients} clients need a test example each and {data.name} has {len(data.y_test)}; "
+            f"use at most {len(data.y_test)} clients"
+        )
+
+
+def fill(counts: Array, weights: Array, minimum: int) -> tuple[Array, Array]:
+    """The train table of these weights, topped up to ``minimum``, and how many examples that moved to each client."""
+    table = share_out(counts, weights)
+    full = top_up(table, mixes(weights * counts), minimum, "train")
+    return full, np.maximum(full.sum(axis=1) - table.sum(axis=1), 0)
+
+
+def hand_out(pool: Pool, weights: Array, minimum: int, rng: Rng, groups: Array | None = None) -> Shares:
+    """Divide each class by its column of ``weights``, in train and test alike."""
+    table, moved = fill(pool.counts, weights, minimum)
+    return settle(pool, table, rng, groups, topped_up(moved, minimum, "train"))
+
+
+def equal_shares(data: Dataset, clients: int, minimum: int, rng: Rng) -> Shares:
+    """Divide the whole set into equal parts at random, whatever its labels."""
+    pool = as_one(data, clients, minimum)
+    return hand_out(pool, np.ones((clients, 1)), minimum, rng)
+
+
+def settle(pool: Pool, train: Array, rng: Rng, groups: Array | None = None, notes: tuple[str, ...] = ()) -> Shares:
+    """Turn a train table into shares: each class of the test set is divided as in train, rows are drawn at random."""
+    plain = share_out(np.bincount(pool.test, minlength=pool.classes), train)
+    test = top_up(plain, mixes(train), 1, "test")
+    moved = np.maximum(test.sum(axis=1) - plain.sum(axis=1), 0)
+    rows = zip(_rows(pool.train, train, rng), _rows(pool.test, test, rng), strict=True)
+    clients = tuple(Share(own, check) for own, check in rows)
+    return Shares(clients, groups, (*notes, *topped_up(moved, 1, "test"), *_unused(pool, train, test)))
+
+
+def topped_up(moved: Array, minimum: int, what: str) -> tuple[str, ...]:
+    """A note of how many clients were topped up, if any were."""
+    count = int(np.count_nonzero(moved))
+    if not count:
+        return ()
+    return (f"{count} of {len(moved)} clients were topped up to {minimum} {what} examples, {moved.sum()} in all",)
+
+
+def _unused(pool: Pool, train: Array, test: Array) -> tuple[str, ...]:
+    left = len(pool.train) - int(train.sum()), len(pool.test) - int(test.sum())
+    if not any(left):
+        return ()
+    held = np.flatnonzero(train.sum(axis=0))
+    nobodys = map(str, np.setdiff1d(np.union1d(pool.train, pool.test), held))
+    return (f"{left[0]} train and {left[1]} test examples are unused: nobody holds class {', '.join(nobodys)}",)
+
+
+def _rows(labels: Array, table: Array, rng: Rng) -> list[Array]:
+    """The rows of each client, in order: each class shuffled, then cut by its column."""
+    owners = np.full(len(labels), -1)
+    for column in range(table.shape[1]):
+        rows = rng.permutation(np.flatnonzero(labels == column))
+        owners[rows[: table[:, column].sum()]] = np.repeat(np.arange(len(table)), table[:, column])
+    order = np.argsort(owners, kind="stable")
+    return np.split(order, np.searchsorted(owners[order], np.arange(len(table))))[1:]
+
+
+def even(clients: int, groups: int) -> Array:
+    """Clients per group, as equal as possible.
+
+    >>> even(10, 4).tolist()
+    [3, 3, 2, 2]
+    """
+    require_whole("groups", groups)
+    if groups > clients:
+        raise PartitionError(f"{groups} groups need as many clients and there are {clients}; use fewer groups")
+    return clients // groups + (np.arange(groups) < clients % groups)

@@ -1,0 +1,36 @@
+"""Files of arrays: ``.npz`` without pickle, there whole or not at all, and checked as they are read."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Collection, Mapping
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from coterie.errors import DataError
+
+Array = np.ndarray[Any, Any]
+
+
+def load_npz(path: Path, names: Collection[str], remedy: str) -> dict[str, Array]:
+    """Those of the named arrays that the file has; a damaged file is an error that ends with ``remedy``."""
+    try:
+        # Opened here, because numpy would leave a file open that turns out to be damaged.
+        with path.open("rb") as raw, np.load(raw, allow_pickle=False) as file:
+            return {name: file[name] for name in names if name in file}
+    except Exception as error:  # a damaged file can fail anywhere inside numpy, zipfile or zlib
+        objects = "Object arrays" in str(error)
+        reason = "holds Python objects, not plain arrays" if objects else f"is damaged or no .npz file ({error})"
+        raise DataError(f"{path} {reason}; {remedy}") from error
+
+
+def save_npz(path: Path, arrays: Mapping[str, Array]) -> None:
+    """Write beside the place, flush to the disk, then rename; the caller sees to it that one process does so."""
+    partial, parts = path.with_suffix(".partial"), dict[str, Any](arrays)
+    with partial.open("wb") as file:
+        np.savez(file, **parts)
+        file.flush()
+        os.fsync(file.fileno())
+    os.replace(partial, path)

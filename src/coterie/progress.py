@@ -1,0 +1,55 @@
+"""What a person sees while a run goes on: a live bar on a terminal, one line a round elsewhere, always on stderr."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any
+
+from rich.console import Console
+from rich.progress import BarColumn, MofNCompleteColumn, TextColumn, TimeElapsedColumn, TimeRemainingColumn
+from rich.progress import Progress as Bar
+
+from coterie.experiment import Progress
+from coterie.settings import Settings
+
+errors = Console(stderr=True, highlight=False)
+
+
+@contextmanager
+def watch(settings: Settings, quiet: bool = False) -> Iterator[Progress]:
+    """A callback for round records that shows them."""
+    if quiet:
+        yield lambda record: None
+    elif errors.is_terminal:
+        columns = (
+            TextColumn("{task.description:<24}"),
+            BarColumn(bar_width=24),
+            MofNCompleteColumn(),
+            TextColumn("{task.fields[now]}"),
+            TimeElapsedColumn(),
+            TimeRemainingColumn(),
+        )
+        with Bar(*columns, console=errors) as bar:
+            task = bar.add_task(f"{settings.algorithm} seed {settings.seed}", total=settings.rounds, now="")
+            yield lambda record: bar.update(task, completed=record["round"] + 1, now=describe(record))
+    else:
+        head = f"{settings.algorithm} seed {settings.seed}"
+        yield lambda record: errors.print(
+            f"{head} round {record['round'] + 1}/{settings.rounds} {describe(record)} {record['seconds']:.1f} s"
+        )
+
+
+def describe(record: dict[str, Any]) -> str:
+    """The few numbers of a round that a person follows."""
+    words = []
+    if "accuracy" in record:
+        words.append(f"accuracy {record['accuracy']:.3f} worst {record['worst']:.3f}")
+    elif "rmse" in record:
+        words.append(f"rmse {record['rmse']:.4g}")
+    words.append(f"clusters {sum(size > 0 for size in record['clusters'])}")
+    if record["moved"]:
+        words.append(f"moved {record['moved']}")
+    if "missing" in record:
+        words.append(f"missing {len(record['missing'])}")
+    return " ".join(words)

@@ -1,0 +1,189 @@
+"""The run folder: what a run writes, atomically, so that a kill at any moment loses at most one round."""
+
+from __future__ import annotations
+
+import hashlib
+import io
+import json
+import os
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import tomli_w
+from safetensors import SafetensorError, safe_open
+from safetensors.numpy import save
+
+from coterie.errors import RunFolderError
+from coterie.models.layout import Array
+from coterie.protocol.stack import Stack
+from coterie.server.state import State
+
+CONFIG, ROUNDS, LABELS, STATE, BEFORE, SUMMARY = (
+    "config.toml",
+    "rounds.jsonl",
+    "labels.npy",
+    "state.safetensors",
+    "state.before.safetensors",
+    "summary.json",
+)
+
+
+def write_atomically(path: Path, content: bytes) -> None:
+    """All of the content or none of it: temporary file, fsync, rename."""
+    temporary = path.with_name(f".{path.name}.{os.getpid()}")
+    with temporary.open("wb") as file:
+        file.write(content)
+        file.flush()
+        os.fsync(file.fileno())
+    os.replace(temporary, path)
+
+
+def save_state(path: Path, state: State) -> None:
+    """A state as safetensors: arrays by name, JSON values and a hash of everything in the header."""
+    arrays = {
+        "params": state.stack.params,
+        "buffers": state.stack.buffers,
+        "previous.params": state.previous.params,
+        "previous.buffers": state.previous.buffers,
+        "labels": state.labels,
+        "shares": state.shares,
+        **{f"moments.{k}": v for k, v in state.moments.items()},
+        **{f"memory.{k}": v for k, v in state.memory.items() if isinstance(v, np.ndarray)},
+    }
+    values = {k: v for k, v in state.memory.items() if not isinstance(v, np.ndarray)}
+    whole = {name: np.ascontiguousarray(array) for name, array in arrays.items()}
+    header = {"round": str(state.round), "memory": json.dumps(values)}
+    write_atomically(path, save(whole, metadata={**header, "hash": fingerprint(whole, header)}))
+
+
+def load_state(path: Path) -> State:
+    """The state that was saved; a damaged file is an error."""
+    try:
+        with safe_open(path, framework="np") as file:
+            arrays = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118 - not a mapping
+            header = dict(file.metadata() or {})
+    except (SafetensorError, OSError, ValueError) as error:
+        raise RunFolderError(f"checkpoint {path} cannot be read ({error}); delete the folder and run again") from None
+    if header.pop("hash", None) != fingerprint(arrays, header):
+        raise RunFolderError(f"checkpoint {path} is damaged (its hash is wrong); delete the folder and run again")
+    return State(
+        stack=Stack(arrays["params"], arrays["buffers"]),
+        labels=arrays["labels"],
+        round=int(header["round"]),
+        previous=Stack(arrays["previous.params"], arrays["previous.buffers"]),
+        shares=arrays["shares"],
+        moments=_under("moments.", arrays),
+        memory={**_under("memory.", arrays), **json.loads(header["memory"])},
+    )
+
+
+def npy_bytes(array: Array) -> bytes:
+    """An array as the content of an ``.npy`` file."""
+    file = io.BytesIO()
+    np.save(file, array, allow_pickle=False)
+    return file.getvalue()
+
+
+def load_rounds(path: Path) -> list[dict[str, Any]]:
+    """The records of all rounds; a last line cut short by a kill is left out."""
+    if not (path / ROUNDS).exists():
+        return []
+    records = []
+    for line in (path / ROUNDS).read_text().splitlines():
+        try:
+            records.append(json.loads(line))
+        except json.JSONDecodeError:
+            break
+    return records
+
+
+def load_labels(path: Path) -> Array:
+    """Every client's label after every round, ``(rounds, clients)``."""
+    if not (path / LABELS).exists():
+        return np.zeros((0, 0), dtype=np.int64)
+    labels: Array = np.load(path / LABELS, allow_pickle=False)
+    return labels
+
+
+def load_summary(path: Path) -> dict[str, Any] | None:
+    """The summary of a finished run, or None."""
+    if not (path / SUMMARY).exists():
+        return None
+    summary: dict[str, Any] = json.loads((path / SUMMARY).read_text())
+    return summary
+
+
+def fingerprint(arrays: Mapping[str, Array], header: Mapping[str, str]) -> str:
+    """A hash over names, shapes and bytes of all arrays and over the header."""
+    digest = hashlib.blake2b(json.dumps(dict(sorted(header.items()))).encode(), digest_size=16)
+    for name in sorted(arrays):
+        array = arrays[name]
+        digest.update(f"{name}{array.dtype}{array.shape}".encode())
+        digest.update(np.ascontiguousarray(array).data)
+    return digest.hexdigest()
+
+
+def _under(prefix: str, arrays: Mapping[str, Array]) -> dict[str, Array]:
+    return {name.removeprefix(prefix): array for name, array in arrays.items() if name.startswith(prefix)}
+
+
+class RunFolder:
+    """One run on disk. ``create`` starts a new one, ``resume`` reads what is there."""
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+        self.rounds: list[dict[str, Any]] = []
+        self.labels: list[Array] = []
+
+    @classmethod
+    def create(cls, path: Path, config: Mapping[str, Any]) -> RunFolder:
+        """A new folder; one that already holds a run is never overwritten."""
+        if (path / CONFIG).exists():
+            raise RunFolderError(f"{path} already holds a run; continue it with --resume, or give another --out")
+        try:
+            path.mkdir(parents=True, exist_ok=True)
+            write_atomically(path / CONFIG, tomli_w.dumps(config).encode())
+        except OSError as error:
+            raise RunFolderError(f"cannot write to {path}: {error.strerror}; give another --out") from None
+        return cls(path)
+
+    def resume(self) -> State | None:
+        """The newest sound checkpoint, records cut back to its round; None if there is none yet."""
+        state = None
+        for name in (STATE, BEFORE):
+            if (self.path / name).exists():
+                try:
+                    state = load_state(self.path / name)
+                    break
+                except RunFolderError:
+                    if name == BEFORE or not (self.path / BEFORE).exists():
+                        raise
+        done = 0 if state is None else state.round
+        self.rounds = load_rounds(self.path)[:done]
+        labels = load_labels(self.path)[:done]
+        if len(self.rounds) < done or len(labels) < done:
+            raise RunFolderError(f"{self.path} has records of {len(self.rounds)} rounds but a state of round {done}")
+        self.labels = list(labels)
+        lines = "".join(json.dumps(r) + "\n" for r in self.rounds)
+        write_atomically(self.path / ROUNDS, lines.encode())
+        return state
+
+    def add(self, record: dict[str, Any], labels: Array) -> None:
+        """One more round: its record on disk at once, its labels with the next checkpoint."""
+        self.rounds.append(record)
+        self.labels.append(labels)
+        with (self.path / ROUNDS).open("a") as file:
+            file.write(json.dumps(record) + "\n")
+
+    def checkpoint(self, state: State) -> None:
+        """Labels, then state; the state before stays as a second line of defence."""
+        write_atomically(self.path / LABELS, npy_bytes(np.array(self.labels)))
+        if (self.path / STATE).exists():
+            os.replace(self.path / STATE, self.path / BEFORE)
+        save_state(self.path / STATE, state)
+
+    def finish(self, summary: Mapping[str, Any]) -> None:
+        """The summary says that the run is complete."""
+        write_atomically(self.path / SUMMARY, (json.dumps(summary, indent=2) + "\n").encode())

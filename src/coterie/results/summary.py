@@ -1,0 +1,169 @@
+"""From rounds to records, from records to a summary."""
+
+from __future__ import annotations
+
+import resource
+import sys
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+
+from coterie.data.federated import Federated, Split
+from coterie.engine.engine import Engine
+from coterie.models.layout import Array
+from coterie.protocol.address import Key
+from coterie.results.scores import agreement, client_scores, cluster_shape, clusterability, majority_rate, silhouette
+from coterie.server.loop import Round
+from coterie.server.state import State
+
+UNIFORM_EXAMPLES = 1000
+"""Size of the uniform held-out test on which GF1 is measured."""
+
+MOST_MODELS = 64
+"""With more models than this (local on many clients) GF1 is left to the last round."""
+
+MOST_CLIENTS = 500
+"""With more clients than this the quadratic or memory-hungry diagnostics are left out."""
+
+
+def uniform_test(data: Federated) -> Split | None:
+    """Up to 1000 test examples of all clients, the same number of each class as far as they go."""
+    if data.classes is None:
+        return None
+    rng = Key(0, 0).generator("uniform test")
+    order = rng.permutation(len(data.test.y))
+    labels = data.test.y[order]
+    rank = np.empty(len(order), dtype=np.int64)
+    for label in np.unique(labels):
+        rank[labels == label] = np.arange((labels == label).sum())
+    rows = np.sort(order[np.argsort(rank, kind="stable")[:UNIFORM_EXAMPLES]])
+    return Split(data.test.x[rows], data.test.y[rows], np.array([0, len(rows)]))
+
+
+class Watch:
+    """Describes rounds as records, one dictionary each."""
+
+    def __init__(self, data: Federated, engine: Engine) -> None:
+        self.data, self.engine = data, engine
+        self.uniform = uniform_test(data)
+
+    def describe(self, step: Round, table: Array | None, served: Array | None) -> dict[str, Any]:
+        """The record of one round; ``table`` holds the clients' test metrics where it was evaluated."""
+        state, replies = step.state, step.replies
+        record: dict[str, Any] = {"round": state.round - 1}
+        if table is not None and served is not None:
+            record |= client_scores(table, self.data.classes)
+            record |= self._general(state, table, served)
+        record |= cluster_shape(state.labels, len(state.stack))
+        record["moved"] = moved(step)
+        if self.data.groups is not None:
+            record |= agreement(state.labels, self.data.groups)
+        record |= self._diagnostics(step)
+        if replies.loss is not None:
+            record["loss"] = float(np.average(replies.loss, weights=replies.examples))
+        if replies.missing:
+            record["missing"] = dict(replies.missing)
+        return record | vars(step.cost)
+
+    def _general(self, state: State, table: Array, served: Array) -> dict[str, Any]:
+        """GF1: each client's model on the uniform test, and the gap to its own test."""
+        used = np.unique(served[served >= 0])
+        if self.uniform is None or len(used) > MOST_MODELS or (served < 0).any():
+            return {}
+        found = np.zeros(len(state.stack))
+        found[used] = self.engine.judge(state.stack.take(used), self.uniform)[:, 1]
+        general = found[served]
+        return {"gf1": float(general.mean()), "gap": float(np.abs(table[:, 1] - general).mean())}
+
+    def _diagnostics(self, step: Round) -> dict[str, Any]:
+        """Silhouette of the heads and the thesis' clusterability of the updates, where they cost little."""
+        replies, labels = step.replies, step.state.labels[step.replies.clients]
+        if replies.params is None or len(replies) > MOST_CLIENTS or isinstance(replies.params, np.memmap):
+            return {}
+        if (labels < 0).any() or (replies.labels < 0).any():
+            return {}
+        updates = replies.params - step.before.stack.params[replies.labels]
+        found = {
+            "silhouette": silhouette(replies.part("head_weight"), labels),
+            "clusterability": clusterability(updates, labels, replies.examples),
+        }
+        return {name: value for name, value in found.items() if value is not None}
+
+
+def moved(step: Round) -> int:
+    """How many clients changed from one cluster to another; being placed for the first time is not a move."""
+    if len(step.before.stack) != len(step.state.stack):
+        return 0
+    placed = step.before.labels >= 0
+    return int((step.before.labels != step.state.labels)[placed].sum())
+
+
+def summarise(history: Sequence[dict[str, Any]], settings: Any, data: Federated, state: State) -> dict[str, Any]:
+    """The summary of a run from its records."""
+    judged = [r for r in history if "accuracy" in r or "rmse" in r]
+    last = judged[-1]
+    steps, seconds = sum(r["steps"] for r in history), sum(r["seconds"] for r in history)
+    return {
+        "algorithm": settings.algorithm,
+        "data": data.data,
+        "partition": data.partition,
+        "model": settings.model,
+        "clients": len(data),
+        "clusters_found": len(np.unique(state.labels[state.labels >= 0])),
+        "rounds": len(history),
+        "seed": settings.seed,
+        **_quality(judged, last, data),
+        **_clusters(history),
+        "bytes_down": sum(r["bytes_down"] for r in history),
+        "bytes_up": sum(r["bytes_up"] for r in history),
+        "evaluations": sum(r["evaluations"] for r in history),
+        "steps": steps,
+        "seconds": seconds,
+        "client_steps_per_second": steps / seconds,
+        "peak_memory_mb": peak_memory_mb(),
+        "notes": list(data.notes),
+    }
+
+
+def _quality(judged: list[dict[str, Any]], last: dict[str, Any], data: Federated) -> dict[str, Any]:
+    if data.classes is None:
+        return {"rmse": last["rmse"], "r2": last["r2"], "worst_client": last["worst"]}
+    three = judged[-3:]
+    clients = range(len(data))
+    means = {name: _mean(judged, name) for name in ("pf1", "gf1", "gap")}
+    return {
+        "accuracy": last["accuracy"],
+        "accuracy_last3": _mean(three, "accuracy"),
+        "macro_f1": last["macro_f1"],
+        "macro_f1_last3": _mean(three, "macro_f1"),
+        "worst_client": last["worst"],
+        "p10_client": last["p10"],
+        "std_clients": last["std"],
+        "majority": majority_rate([data.train.of(i)[1] for i in clients], [data.test.of(i)[1] for i in clients]),
+        **means,
+    }
+
+
+def _clusters(history: Sequence[dict[str, Any]]) -> dict[str, Any]:
+    """Agreement with the truth at the end, averaged over rounds, and when purity first reached 0.9."""
+    names = ("ari", "ami", "nmi", "homogeneity", "completeness", "purity", "matched")
+    if "ari" not in history[-1]:
+        return {}
+    reached = [r["round"] for r in history if r.get("purity", 0) >= 0.9]
+    return {
+        **{name: history[-1][name] for name in names},
+        **{f"mean_{name}": _mean(history, name) for name in ("ari", "ami", "completeness")},
+        "rounds_to": reached[0] if reached else None,
+    }
+
+
+def _mean(records: Sequence[dict[str, Any]], name: str) -> float | None:
+    values = [r[name] for r in records if name in r]
+    return float(np.mean(values)) if values else None
+
+
+def peak_memory_mb() -> float:
+    """The most memory this process has held."""
+    peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+    return peak / (2**20 if sys.platform == "darwin" else 2**10)

@@ -1,0 +1,157 @@
+"""Everything needed to run an experiment again, as one value: from flags, from a TOML file, to a run folder."""
+
+from __future__ import annotations
+
+import tomllib
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass, field, fields, replace
+from pathlib import Path
+from typing import Any
+
+from coterie.algorithms import build_algorithm
+from coterie.data import Federated, load, load_folder
+from coterie.errors import UnknownName, UsageError
+from coterie.models.model import Model
+from coterie.models.zoo import build_model
+from coterie.protocol.task import Fit
+from coterie.server.loop import Algorithm
+
+
+def _option(default: Any, text: str) -> Any:
+    return field(default=default, metadata={"help": text})
+
+
+@dataclass(frozen=True)
+class Settings:
+    """The options of a run. Each is a flag of the command line and a key of an experiment file, by the same name."""
+
+    algorithm: str
+    data: str = _option("digits", "a data set (coterie list data) or a folder with one .npz file per client")
+    partition: str | None = _option(None, "how data are dealt to clients, e.g. 'dirichlet(0.1,10)'")
+    clients: int | None = _option(None, "number of clients (40 for digits, otherwise 200)")
+    clusters: int | None = _option(None, "number of clusters (4 for digits, otherwise 10)")
+    model: str | None = _option(None, "a network: 'mlp(512,128)', cnn, lenet, package.module:function")
+    rounds: int = _option(20, "communication rounds")
+    steps: int | None = _option(None, "local minibatch steps a round (10 unless --epochs)")
+    epochs: int | None = _option(None, "local epochs a round, instead of steps")
+    batch: int = _option(32, "minibatch size")
+    lr: float | None = _option(None, "local learning rate (0.1 for dense nets, 0.01 for convolutions)")
+    momentum: float = _option(0.9, "local momentum, reset every round")
+    optimizer: str = _option("sgd", "local optimiser: sgd or adam")
+    weight_decay: float = _option(0.0, "local weight decay")
+    lr_decay: float = _option(1.0, "factor on the learning rate after every round")
+    validation: float = _option(0.0, "share of each client's train data set aside for validation")
+    participation: float = _option(1.0, "share of clients asked each round")
+    min_clients: int = _option(1, "answers without which a round fails")
+    seed: int = _option(1, "the seed of everything: draw, starts, minibatches")
+    eval_every: int = _option(1, "evaluate every so many rounds (the last three always)")
+    checkpoint_every: int = _option(1, "save the state every so many rounds")
+    threads: int | None = _option(None, "worker threads (all cores)")
+    plan: str = _option("auto", "how the engine lays work on cores: auto, single, workers, lockstep")
+    device: str = _option("cpu", "torch device of the clients' work")
+
+    def __post_init__(self) -> None:
+        _limit("rounds", self.rounds, 1, None)
+        _limit("clients", self.clients, 1, None)
+        _limit("clusters", self.clusters, 1, None)
+        _limit("eval-every", self.eval_every, 1, None)
+        _limit("checkpoint-every", self.checkpoint_every, 1, None)
+        _limit("seed", self.seed, 0, None)
+        if not 0 < self.participation <= 1:
+            raise UsageError(f"participation is {self.participation}; it must be in (0, 1]")
+        if not 0 <= self.validation < 1:
+            raise UsageError(f"validation is {self.validation}; it must be in [0, 1)")
+        self.fit()
+
+    def completed(self) -> Settings:
+        """With the defaults that depend on the data filled in."""
+        small = self.data == "digits"
+        return replace(
+            self,
+            partition=self.partition or _default_partition(self.data),
+            clients=self.clients or (None if is_folder(self.data) else 40 if small else 200),
+            clusters=self.clusters or (4 if small else 10),
+        )
+
+    def fit(self) -> Fit:
+        """How clients train."""
+        return Fit(
+            self.steps,
+            self.epochs,
+            self.batch,
+            self.lr,
+            self.momentum,
+            self.optimizer,
+            self.weight_decay,
+            self.lr_decay,
+        )
+
+    def build_algorithm(self) -> Algorithm:
+        """The algorithm, with these clusters and this local training."""
+        return build_algorithm(self.algorithm, self.completed().clusters, self.fit())
+
+    def build_data(self) -> Federated:
+        """The federation's data."""
+        full = self.completed()
+        if is_folder(full.data):
+            return load_folder(full.data, seed=full.seed, validation=full.validation)
+        assert full.partition is not None
+        assert full.clients is not None
+        return load(full.data).partition(
+            full.partition, clients=full.clients, seed=full.seed, validation=full.validation
+        )
+
+    def build_model(self, data: Federated) -> Model:
+        """The network for these data."""
+        return build_model(self.model, data.shape, data.classes)
+
+    def table(self) -> dict[str, Any]:
+        """As a TOML table: what is None is left out."""
+        return {name: value for name, value in asdict(self).items() if value is not None}
+
+
+def load_settings(path: Path, given: Mapping[str, Any]) -> Settings:
+    """Settings from an experiment file or a run's config.toml; ``given`` flags override it."""
+    try:
+        table = tomllib.loads(path.read_text())
+    except FileNotFoundError:
+        raise UsageError(f"there is no experiment file {path}; name an algorithm or an existing .toml file") from None
+    except (OSError, UnicodeDecodeError, tomllib.TOMLDecodeError) as error:
+        raise UsageError(f"cannot read {path}: {error}; it must be a TOML file of settings") from None
+    table.pop("made_by", None)
+    return make_settings({**table, **given}, str(path))
+
+
+def make_settings(table: Mapping[str, Any], where: str = "the command line") -> Settings:
+    """Settings from names and values; unknown names and wrong types are errors."""
+    known = {f.name: f for f in fields(Settings)}
+    for name, value in table.items():
+        if name not in known:
+            raise UnknownName(f"setting in {where}", name, known)
+        wanted = str(known[name].type)
+        if not _fits(value, wanted):
+            raise UsageError(f"{name} is {value!r} in {where}; it must be {wanted.replace(' | None', '')}")
+    if "algorithm" not in table:
+        raise UsageError(f"{where} names no algorithm; add algorithm = 'wecfl', see `coterie list algorithms`")
+    return Settings(**dict(table))
+
+
+def is_folder(data: str) -> bool:
+    """Whether ``data`` means a folder rather than a named data set."""
+    return "/" in data or "\\" in data or Path(data).is_dir()
+
+
+def _default_partition(data: str) -> str:
+    if is_folder(data):
+        return "natural"
+    return "rotation(0,90,180,270)" if data == "digits" else "dirichlet(0.1,10)"
+
+
+def _fits(value: Any, wanted: str) -> bool:
+    kinds: dict[str, tuple[type, ...]] = {"int": (int,), "float": (int, float), "str": (str,)}
+    return isinstance(value, kinds[wanted.partition(" ")[0]]) and not isinstance(value, bool)
+
+
+def _limit(name: str, value: int | None, low: int, high: int | None) -> None:
+    if value is not None and (value < low or (high is not None and value > high)):
+        raise UsageError(f"{name} is {value}; it must be at least {low}")

@@ -1,0 +1,67 @@
+"""Many runs: algorithms x seeds, each in its own folder, skipping what is done and resuming what is not."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import AbstractContextManager
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+from coterie.errors import UsageError
+from coterie.experiment import Progress, run_settings
+from coterie.results.record import load_rounds, load_summary
+from coterie.settings import Settings
+
+Watcher = Callable[[Settings], AbstractContextManager[Progress]]
+
+
+def folder_for(settings: Settings, out: Path) -> Path:
+    """The folder of one run of a comparison.
+
+    >>> str(folder_for(Settings("wecfl(shots=10)", seed=3), Path("runs")))
+    'runs/wecfl-shots-10/seed-3'
+    """
+    slug = re.sub(r"[^a-z0-9.]+", "-", settings.algorithm.lower()).strip("-")
+    return out / slug / f"seed-{settings.seed}"
+
+
+def run_all(plan: Sequence[Settings], out: Path, watch: Watcher) -> Iterator[tuple[Settings, dict[str, Any]]]:
+    """Each setting's summary, in order; a finished run is read, an unfinished one resumed, a new one begun."""
+    for settings in plan:
+        folder = folder_for(settings, out)
+        summary = load_summary(folder)
+        if summary is None or summary["rounds"] < settings.rounds:
+            with watch(settings) as progress:
+                summary = run_settings(settings, folder, resume=True, progress=progress).summary
+        yield settings, summary
+
+
+def grid(base: Settings, algorithms: Sequence[str], seeds: Sequence[int]) -> list[Settings]:
+    """Every algorithm on every seed, seed by seed, so that an early stop leaves whole comparisons."""
+    twice = {a for a in algorithms if list(algorithms).count(a) > 1}
+    if twice:
+        raise UsageError(f"{', '.join(sorted(twice))} is listed twice; name each algorithm once")
+    return [replace(base, algorithm=a, seed=s) for s in seeds for a in algorithms]
+
+
+def histories(algorithms: Sequence[str], seeds: Sequence[int], base: Settings, out: Path) -> dict[str, list[Any]]:
+    """The round records of a finished comparison, by algorithm."""
+    return {a: [load_rounds(folder_for(replace(base, algorithm=a, seed=s), out)) for s in seeds] for a in algorithms}
+
+
+def parse_seeds(text: str) -> list[int]:
+    """Seeds as people write them.
+
+    >>> parse_seeds("1..3"), parse_seeds("1,5")
+    ([1, 2, 3], [1, 5])
+    """
+    first, dots, last = text.partition("..")
+    try:
+        seeds = list(range(int(first), int(last) + 1)) if dots else [int(word) for word in text.split(",")]
+    except ValueError:
+        seeds = []
+    if not seeds or min(seeds) < 0 or len(set(seeds)) < len(seeds):
+        raise UsageError(f"seeds are {text!r}; write a range such as 1..5 or a list such as 1,2,7")
+    return seeds

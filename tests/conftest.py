@@ -1,0 +1,140 @@
+"""Builders of small federations, shared by all tests as fixtures that return functions."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Mapping, Sequence
+from dataclasses import replace
+from itertools import islice
+from typing import Any
+
+import numpy as np
+import pytest
+
+from coterie.algorithms import build_algorithm
+from coterie.data.federated import Federated, Split
+from coterie.models.zoo import build_model
+from coterie.protocol.address import Key
+from coterie.protocol.federation import Federation
+from coterie.protocol.replies import Replies
+from coterie.protocol.stack import Stack
+from coterie.protocol.task import Fit, Task
+from coterie.runtimes.simulator import Simulator
+from coterie.server.loop import Round, rounds
+
+Array = np.ndarray[Any, Any]
+Client = tuple[Array, Array]
+QUICK = Fit(steps=4, batch=8, lr=0.05)
+
+
+def _federated(train: Sequence[Client], test: Sequence[Client], classes: int | None, groups: Array) -> Federated:
+    names = tuple(f"client-{i}" for i in range(len(train)))
+    return Federated("made up", "by hand", names, Split.join(train), Split.join(test), classes, groups=groups)
+
+
+def make_images(
+    sizes: Sequence[int] = (24, 30, 18, 36, 24, 27, 33, 21),
+    shape: tuple[int, ...] = (1, 8, 8),
+    classes: int = 4,
+    groups: int = 2,
+    seed: int = 0,
+) -> Federated:
+    """Noisy class prototypes; client i is of group ``i % groups``, and groups name the same pictures differently."""
+    rng = np.random.default_rng(seed)
+    prototypes = rng.normal(size=(classes, *shape))
+
+    def client(size: int, group: int) -> Client:
+        kind = rng.integers(classes, size=size)
+        x = prototypes[kind] + 0.5 * rng.normal(size=(size, *shape))
+        return x.astype(np.float32), (kind + group) % classes
+
+    truth = np.arange(len(sizes)) % groups
+    train = [client(n, g) for n, g in zip(sizes, truth, strict=True)]
+    test = [client(max(2, n // 2), g) for n, g in zip(sizes, truth, strict=True)]
+    return _federated(train, test, classes, truth)
+
+
+def make_targets(sizes: Sequence[int] = (3, 7, 8, 20, 13), features: int = 5, seed: int = 0) -> Federated:
+    """Regression on a noisy linear function."""
+    rng = np.random.default_rng(seed)
+    slopes = rng.normal(size=features)
+
+    def client(size: int) -> Client:
+        x = rng.normal(size=(size, features))
+        return x.astype(np.float32), (x @ slopes + 0.1 * rng.normal(size=size)).astype(np.float32)
+
+    return _federated([client(n) for n in sizes], [client(4) for _ in sizes], None, np.zeros(len(sizes), int))
+
+
+def make_lines(slopes: Sequence[float], pairs: Sequence[int]) -> Federated:
+    """Client i holds ``pairs[i]`` times the two points (1, slope) and (-1, -slope).
+
+    Its squared loss under weight w and bias b is exactly (w - slope)^2 + b^2, whatever its size.
+    """
+    train = []
+    for slope, count in zip(slopes, pairs, strict=True):
+        x = np.tile(np.array([1.0, -1.0], np.float32), count)
+        train.append((x[:, None], np.float32(slope) * x))
+    return _federated(train, train, None, (np.asarray(slopes) > 0).astype(int))
+
+
+class Flaky:
+    """A federation some of whose clients do not answer: ``absent[t]`` are those of round t."""
+
+    def __init__(self, inner: Federation, absent: Mapping[int, Collection[int]]) -> None:
+        self.inner, self.absent = inner, absent
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self.inner, name)
+
+    def ask(self, task: Task, stack: Stack, labels: Array, clients: Array, key: Key) -> Replies:
+        gone = np.isin(clients, list(self.absent.get(key.round, ())))
+        replies = self.inner.ask(task, stack, labels[~gone], clients[~gone], key)
+        missing = {self.inner.names[c]: "did not answer" for c in clients[gone]}
+        return replace(replies, missing={**replies.missing, **missing})
+
+
+def make_simulator(data: Federated, model: str = "mlp(16)", **options: Any) -> Simulator:
+    """All clients of ``data`` with a model that a text names."""
+    return Simulator(data, build_model(model, data.shape, data.classes), **options)
+
+
+def run_rounds(
+    text: str,
+    federation: Federation,
+    count: int = 3,
+    clusters: int | None = 2,
+    fit: Fit = QUICK,
+    **options: Any,
+) -> list[Round]:
+    """The first rounds of the algorithm that a text names."""
+    return list(islice(rounds(build_algorithm(text, clusters, fit), federation, seed=1, **options), count))
+
+
+@pytest.fixture(scope="session")
+def images() -> Callable[..., Federated]:
+    return make_images
+
+
+@pytest.fixture(scope="session")
+def targets() -> Callable[..., Federated]:
+    return make_targets
+
+
+@pytest.fixture(scope="session")
+def lines() -> Callable[..., Federated]:
+    return make_lines
+
+
+@pytest.fixture(scope="session")
+def simulator() -> Callable[..., Simulator]:
+    return make_simulator
+
+
+@pytest.fixture(scope="session")
+def flaky() -> type[Flaky]:
+    return Flaky
+
+
+@pytest.fixture(scope="session")
+def train() -> Callable[..., list[Round]]:
+    return run_rounds

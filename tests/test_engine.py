@@ -1,0 +1,554 @@
+"""The engine against a slow reference: plain autograd, torch's own optimisers, one client after the other."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import numpy as np
+import pytest
+import torch
+from sklearn.metrics import accuracy_score, f1_score, mean_squared_error, r2_score
+from torch import nn
+from torch.nn.functional import cross_entropy, mse_loss
+
+from coterie.engine import fitting, metrics, plan
+from coterie.engine.batches import draw
+from coterie.engine.evaluator import fold
+from coterie.engine.terms import gradient
+from coterie.errors import DataError, UnknownName, UsageError
+from coterie.models.model import Model
+from coterie.protocol.address import Key
+from coterie.protocol.stack import Stack
+from coterie.protocol.task import Fit, Loss, Proximal, Report, Task
+from coterie.runtimes.simulator import Simulator
+
+KEY = Key(seed=7, round=3)
+SIZES = (3, 7, 8, 20, 13)
+PLAIN = Fit(steps=4, batch=8, lr=0.1, momentum=0.0)
+FITS = {
+    "sgd": PLAIN,
+    "momentum": replace(PLAIN, momentum=0.9),
+    "adam": replace(PLAIN, optimizer="adam", lr=0.01),
+    "weight decay": replace(PLAIN, momentum=0.9, weight_decay=0.1),
+    "adam with weight decay": replace(PLAIN, optimizer="adam", lr=0.01, weight_decay=0.1),
+    "proximal": replace(PLAIN, momentum=0.9, terms=(Proximal(0.5),)),
+    "rate decay": replace(PLAIN, lr_decay=0.5),
+    "epochs": replace(PLAIN, steps=None, epochs=2),
+    "whole train split": replace(PLAIN, batch=100),
+    "one example a step": replace(PLAIN, batch=1),
+    "default rate and steps": Fit(batch=8),
+}
+HALVES = (replace(PLAIN, part="head", lr=0.2), replace(PLAIN, part="body", terms=(Proximal(0.5),), weight_decay=0.1))
+PLANS = ("single", "workers", "lockstep")
+
+
+def loss_of(model, module, x, y):
+    return mse_loss(module(x).squeeze(-1), y) if model.classes is None else cross_entropy(module(x), y)
+
+
+def of_part(model, module, part):
+    """The parameters to be trained, by name, with batch normalisation elsewhere in evaluation mode."""
+    inside = set(model.layout.parts[part].tolist())
+    names = {slot.name for slot in model.slots if slot.start in inside}
+    for home, layer in module.named_modules():
+        if isinstance(layer, nn.modules.batchnorm._BatchNorm):
+            layer.train(any(name.startswith(f"{home}.") for name in names))
+    return {name: p for name, p in module.named_parameters() if name in names}
+
+
+def reference(sim, stack, row, client, fits, key=KEY):
+    """One client's trained parameters and buffers, in the precision of the stack."""
+    model, dtype = sim.model, torch.from_numpy(stack.params).dtype
+    x, y = (torch.from_numpy(part) for part in sim.data.train.of(client))
+    x, y = x.to(dtype), y if model.classes else y.to(dtype)
+    received = model.with_row(stack.params[row], stack.buffers[row]).state_dict()
+    result = Stack(stack.params[row].copy(), stack.buffers[row].copy())
+    for number, fit in enumerate(fits):
+        module = model.build().to(dtype).train()
+        module.load_state_dict(received)
+        trained = of_part(model, module, fit.part)
+        start = {name: p.detach().clone() for name, p in trained.items()}
+        lr = (model.default_lr if fit.lr is None else fit.lr) * fit.lr_decay**key.round
+        kind = {"sgd": torch.optim.SGD, "adam": torch.optim.Adam}[fit.optimizer]
+        options = {"momentum": fit.momentum} if fit.optimizer == "sgd" else {}
+        optimizer = kind(trained.values(), lr=lr, weight_decay=fit.weight_decay, **options)
+        batches = draw(len(y), fit, key.generator(sim.names[client], "batches", number))
+        for step in range(len(batches)):
+            rows = batches.rows(step)
+            loss = loss_of(model, module, x[rows], y[rows])
+            for term in fit.terms:
+                loss = loss + term.strength / 2 * sum(((p - start[n]) ** 2).sum() for n, p in trained.items())
+            optimizer.zero_grad()
+            loss.backward()
+            optimizer.step()
+        vectors = [torch.from_numpy(np.empty_like(part)) for part in result]
+        model.copy(module, *vectors)
+        for target, vector, part in zip(result, vectors, (model.layout.part, model.layout.buffer_part), strict=True):
+            target[part(fit.part)] = vector.numpy()[part(fit.part)]
+    return result
+
+
+def make_stack(sim, dtype=np.float64, count=2):
+    """Different models, with buffers that are not the initial ones."""
+    rows = [sim.initial(seed) for seed in range(count)]
+    params, buffers = (np.concatenate(part).astype(dtype) for part in zip(*rows, strict=True))
+    return Stack(params, buffers + np.linspace(0, 0.5, buffers.size, dtype=dtype).reshape(buffers.shape))
+
+
+def ask(sim, task, stack, clients=None, rows=None, key=KEY):
+    clients = np.arange(len(sim.names)) if clients is None else np.asarray(clients)
+    return sim.ask(task, stack, clients % len(stack) if rows is None else np.asarray(rows), clients, key)
+
+
+def trained(sim, fit, stack, **options):
+    return ask(sim, Task(fit=fit if isinstance(fit, tuple) else (fit,)), stack, **options).models()
+
+
+def expected(sim, fits, stack):
+    rows = [reference(sim, stack, c % len(stack), c, fits) for c in range(len(sim.names))]
+    return Stack(*(np.stack(part) for part in zip(*rows, strict=True)))
+
+
+def assert_close(found, wanted, tolerance):
+    for part, other in zip(found, wanted, strict=True):
+        np.testing.assert_allclose(part, other, rtol=0, atol=tolerance)
+
+
+@pytest.fixture(scope="module")
+def dense(images, simulator):
+    return simulator(images(SIZES, shape=(1, 4, 4)), "mlp(6)", threads=2)
+
+
+@pytest.fixture(scope="module")
+def normed(images, simulator):
+    return simulator(images(SIZES, shape=(1, 12, 12)), "cnn", threads=2, plan="workers")
+
+
+def planned(sim, kind, **options):
+    return Simulator(sim.data, sim.model, **{"threads": 2, **options}, plan=kind)
+
+
+class TestAgainstTheReference:
+    @pytest.mark.parametrize("kind", PLANS)
+    @pytest.mark.parametrize("name", FITS)
+    def test_every_plan_trains_a_dense_net_as_torch_does(self, dense, kind, name):
+        stack = make_stack(dense)
+        assert_close(trained(planned(dense, kind), FITS[name], stack), expected(dense, (FITS[name],), stack), 1e-10)
+
+    @pytest.mark.parametrize("kind", PLANS)
+    @pytest.mark.parametrize("name", ["sgd", "adam", "proximal", "epochs"])
+    @pytest.mark.parametrize("model", ["linear", "mlp(6)"])
+    def test_every_plan_trains_a_regression_as_torch_does(self, targets, simulator, kind, name, model):
+        sim = simulator(targets(SIZES), model, threads=2, plan=kind)
+        stack = make_stack(sim)
+        assert_close(trained(sim, FITS[name], stack), expected(sim, (FITS[name],), stack), 1e-10)
+
+    @pytest.mark.parametrize("kind", ["single", "workers"])
+    @pytest.mark.parametrize("name", FITS)
+    def test_batch_normalisation_trains_as_torch_does(self, normed, kind, name):
+        stack = make_stack(normed)
+        assert_close(trained(planned(normed, kind), FITS[name], stack), expected(normed, (FITS[name],), stack), 1e-10)
+
+    @pytest.mark.parametrize("kind", PLANS)
+    def test_convolutions_may_train_in_lockstep_too(self, images, simulator, kind):
+        sim = simulator(images((5, 9, 4), shape=(3, 32, 32)), "lenet", threads=2, plan=kind)
+        fit, stack = replace(PLAIN, steps=2, momentum=0.9), make_stack(sim)
+        assert_close(trained(sim, fit, stack), expected(sim, (fit,), stack), 1e-10)
+
+    @pytest.mark.parametrize("kind", PLANS)
+    @pytest.mark.parametrize("model", ["mlp(16)", "lenet"])
+    def test_single_precision_stays_within_rounding(self, images, simulator, kind, model):
+        shape = (3, 32, 32) if model == "lenet" else (1, 8, 8)
+        sim = simulator(images((20, 33, 12), shape=shape), model, threads=2, plan=kind)
+        fit, stack = replace(PLAIN, momentum=0.9), make_stack(sim, np.float32)
+        assert_close(trained(sim, fit, stack), expected(sim, (fit,), stack), 1e-5)
+
+    @pytest.mark.parametrize("kind", ["single", "workers"])
+    def test_pooling_ties_in_single_precision_cost_at_most_a_thousandth_of_the_update(self, images, simulator, kind):
+        sim = simulator(images((40, 33, 64, 20), shape=(1, 12, 12)), "cnn", threads=2, plan=kind)
+        fit, stack = Fit(steps=5, batch=16, lr=0.01), make_stack(sim, np.float32)
+        wanted = expected(sim, (fit,), stack)
+        update = wanted.params - stack.params[np.arange(4) % 2]
+        error = trained(sim, fit, stack).params - wanted.params
+        assert (np.linalg.norm(error, axis=1) / np.linalg.norm(update, axis=1)).max() < 1e-3
+
+    @pytest.mark.parametrize("kind", PLANS)
+    def test_two_passes_on_halves_merge_as_the_reference_does(self, dense, kind):
+        stack = make_stack(dense)
+        assert_close(trained(planned(dense, kind), HALVES, stack), expected(dense, HALVES, stack), 1e-10)
+
+    def test_two_passes_on_halves_of_a_normalised_net_merge_as_the_reference_does(self, normed):
+        stack = make_stack(normed)
+        assert_close(trained(normed, HALVES, stack), expected(normed, HALVES, stack), 1e-10)
+
+    def test_the_reported_loss_is_the_mean_over_minibatches(self, dense):
+        stack, fit = make_stack(dense), replace(PLAIN, steps=1)
+        found = {kind: ask(planned(dense, kind), Task(fit=(fit,)), stack).loss for kind in PLANS}
+        for client, loss in enumerate(found["single"]):
+            x, y = (torch.from_numpy(part) for part in dense.data.train.of(client))
+            rows = draw(len(y), fit, KEY.generator(dense.names[client], "batches", 0)).rows(0)
+            module = dense.model.with_row(stack.params[client % 2], stack.buffers[client % 2])
+            assert loss == pytest.approx(cross_entropy(module(x[rows].double()), y[rows]).item(), abs=1e-12)
+        np.testing.assert_allclose(found["lockstep"], found["single"], atol=1e-12)
+        np.testing.assert_allclose(found["workers"], found["single"], atol=1e-12)
+
+
+class TestParts:
+    @pytest.mark.parametrize(("part", "other"), [("head", "body"), ("body", "head")])
+    def test_a_pass_on_one_half_leaves_the_other_untouched(self, normed, part, other):
+        stack = make_stack(normed)
+        found, received = trained(normed, replace(PLAIN, part=part), stack), stack.take(np.arange(5) % 2)
+        layout = normed.layout
+        assert np.array_equal(found.params[:, layout.part(other)], received.params[:, layout.part(other)])
+        assert not np.isclose(found.params[:, layout.part(part)], received.params[:, layout.part(part)]).all()
+        moved = not np.array_equal(found.buffers, received.buffers)
+        assert moved == (part == "body"), "running statistics belong to the body"
+
+    def test_every_pass_starts_from_the_received_parameters(self, dense):
+        stack, layout = make_stack(dense), dense.layout
+        alone = trained(dense, replace(PLAIN, part="body"), stack).params
+        second = trained(dense, (replace(PLAIN, part="body"), replace(PLAIN, part="head")), stack).params
+        assert np.array_equal(alone[:, layout.part("body")], second[:, layout.part("body")])
+
+    def test_weight_decay_does_not_reach_the_frozen_half(self, dense):
+        stack, body = make_stack(dense), dense.layout.part("body")
+        found = trained(dense, replace(PLAIN, part="head", weight_decay=1.0, terms=(Proximal(1.0),)), stack)
+        assert np.array_equal(found.params[:, body], stack.params[np.arange(5) % 2][:, body])
+
+    def test_a_report_of_one_part_is_that_part_of_the_whole(self, normed):
+        stack, fit = make_stack(normed), (PLAIN,)
+        whole = ask(normed, Task(fit=fit), stack)
+        head = ask(normed, Task(fit=fit, report=Report(params="head")), stack)
+        assert np.array_equal(head.params, whole.part("head"))
+        assert head.buffers.shape[1] == 0
+
+    def test_without_a_fit_the_reply_is_the_received_model(self, dense):
+        stack = make_stack(dense)
+        assert np.array_equal(ask(dense, Task(), stack).params, stack.params[np.arange(5) % 2])
+
+    def test_a_report_of_nothing_sends_no_parameters(self, dense):
+        replies = ask(dense, Task(fit=(PLAIN,), report=Report(params=None)), make_stack(dense))
+        assert replies.params is None
+        assert replies.buffers is None
+
+
+class TestTerms:
+    @pytest.mark.parametrize("kind", PLANS)
+    def test_the_proximal_term_acts_from_the_second_step_on(self, dense, kind):
+        sim, stack = planned(dense, kind), make_stack(dense)
+
+        def after(steps, strength):
+            return trained(sim, replace(PLAIN, steps=steps, lr=1e-3, terms=(Proximal(strength),)), stack).params
+
+        assert np.array_equal(after(1, 1000.0), after(1, 0.0)), "it vanishes at its anchor"
+        free, held = after(2, 0.0), after(2, 1000.0)
+        assert np.linalg.norm(held - free, axis=1).min() > 0.1 * np.linalg.norm(free - after(1, 0.0), axis=1).max()
+
+    def test_its_gradient_agrees_with_finite_differences(self):
+        rng = np.random.default_rng(0)
+        start, params = (torch.from_numpy(rng.normal(size=(2, 6))) for _ in range(2))
+        step = 1e-6 * torch.eye(6, dtype=torch.float64)
+
+        def penalty(w, anchor):
+            return 0.7 / 2 * ((w - anchor) ** 2).sum(-1)
+
+        for w, anchor, found in zip(params, start, gradient(Proximal(0.7), params, start), strict=True):
+            slope = (penalty(w + step, anchor) - penalty(w - step, anchor)) / 2e-6
+            np.testing.assert_allclose(found, slope, atol=1e-8)
+
+    def test_a_term_without_a_gradient_is_refused(self):
+        with pytest.raises(NotImplementedError, match="object"):
+            gradient(object(), torch.zeros(1), torch.zeros(1))
+
+    def test_the_rate_before_round_0_is_that_of_round_0(self, dense):
+        stack, fit = make_stack(dense), replace(PLAIN, lr_decay=0.5, batch=100, steps=1)
+        before, first = (trained(dense, fit, stack, key=Key(7, t)) for t in (-1, 0))
+        np.testing.assert_allclose(before.params, first.params, atol=1e-12)
+
+
+class TestIndependence:
+    """A client's result is a function of its name, its data, the model it got and the address: nothing else."""
+
+    @pytest.fixture(params=["mlp(16)", "tabular(8)", "cnn"])
+    def sim(self, request, images, simulator):
+        return simulator(images((20, 9, 33, 14), shape=(1, 12, 12)), request.param, threads=2)
+
+    @pytest.fixture
+    def stack(self, sim):
+        return make_stack(sim, np.float32)
+
+    def test_of_the_order_of_the_clients(self, sim, stack):
+        order = np.array([2, 0, 3, 1])
+        rows = order % len(stack)
+        shuffled = Simulator(sim.data.select(order), sim.model, threads=2)
+        found = trained(shuffled, PLAIN, stack, rows=rows)
+        assert_close(found, trained(sim, PLAIN, stack).take(order), 1e-6)
+
+    def test_of_who_else_participates(self, sim, stack):
+        assert_close(trained(sim, PLAIN, stack, clients=[1, 3]), trained(sim, PLAIN, stack).take([1, 3]), 1e-6)
+
+    @pytest.mark.parametrize("threads", [1, 2])
+    @pytest.mark.parametrize("kind", ["single", "workers"])
+    def test_of_the_threads(self, sim, stack, threads, kind):
+        task = Task(fit=(PLAIN,), report=Report(losses=True, metrics="test"))
+        one, other = ask(sim, task, stack), ask(planned(sim, kind, threads=threads), task, stack)
+        for field in ("params", "buffers", "losses", "metrics", "loss"):
+            np.testing.assert_allclose(getattr(one, field), getattr(other, field), atol=2e-6, err_msg=field)
+
+    def test_of_the_size_of_lockstep_groups(self, monkeypatch, dense):
+        stack = make_stack(dense, np.float32)
+        whole = trained(planned(dense, "lockstep"), PLAIN, stack)
+        monkeypatch.setattr(plan, "LOCKSTEP_NUMBERS", 2 * dense.layout.size)
+        assert_close(trained(planned(dense, "lockstep"), PLAIN, stack), whole, 1e-6)
+
+    def test_of_where_the_replies_are_kept(self, sim, stack):
+        for fit in (PLAIN, HALVES):
+            spilled = trained(planned(sim, "auto", spill=0), fit, stack)
+            assert isinstance(spilled.params.base, np.memmap) or isinstance(spilled.params, np.memmap)
+            assert_close(spilled, trained(sim, fit, stack), 0)
+
+    def test_of_what_the_engine_did_before(self, sim, stack):
+        once = trained(sim, PLAIN, stack)
+        trained(sim, replace(PLAIN, part="head", optimizer="adam"), stack)
+        assert_close(trained(sim, PLAIN, stack), once, 0)
+
+    def test_of_torch_s_global_generator(self, sim, stack):
+        once = trained(sim, PLAIN, stack)
+        torch.manual_seed(5)
+        before = torch.random.get_rng_state()
+        assert_close(trained(planned(sim, "auto"), PLAIN, stack), once, 0)
+        assert torch.equal(torch.random.get_rng_state(), before)
+
+    def test_but_another_round_or_seed_draws_other_minibatches(self, sim, stack):
+        once = trained(sim, PLAIN, stack).params
+        for key in (Key(7, 4), Key(8, 3)):
+            assert not np.allclose(trained(sim, PLAIN, stack, key=key).params, once)
+
+
+def test_dropout_is_at_work_while_training_and_off_in_evaluation(images, simulator):
+    data = images(SIZES, shape=(1, 4, 4))
+    off, on = (simulator(data, f"tabular(8,dropout={p})", threads=1) for p in ("0.0", "0.5"))
+    stack = make_stack(off)
+    assert not np.allclose(trained(on, PLAIN, stack).params, trained(off, PLAIN, stack).params)
+    clients = np.arange(len(data))
+    np.testing.assert_allclose(on.engine.cross_losses(stack, clients), off.engine.cross_losses(stack, clients))
+
+
+def test_a_cumulative_mean_of_batch_statistics_does_not_depend_on_who_trained_before(images):
+    data = images((16, 24, 8, 32), shape=(6,))
+    model = Model(
+        "user's", lambda: nn.Sequential(nn.Linear(6, 4), nn.BatchNorm1d(4, momentum=None), nn.Linear(4, 4)), (6,), 4
+    )
+    sim = Simulator(data, model, threads=1)
+    stack = make_stack(sim, np.float32)
+    assert_close(trained(sim, PLAIN, stack, clients=[3]), trained(sim, PLAIN, stack).take([3]), 0)
+
+
+class Branching(nn.Module):
+    """A net that cannot be batched over clients: it looks at its data to decide what to do."""
+
+    def __init__(self):
+        super().__init__()
+        self.head = nn.Linear(6, 4)
+
+    def forward(self, x):
+        return self.head(x if x.sum() > 0 else 2 * x)
+
+
+class Recurrent(nn.Module):
+    """A net with a layer that torch cannot batch over clients."""
+
+    def __init__(self):
+        super().__init__()
+        self.cells = nn.GRU(2, 3, batch_first=True)
+        self.head = nn.Linear(3, 4)
+
+    def forward(self, x):
+        return self.head(self.cells(x.view(-1, 3, 2))[0][:, -1])
+
+
+@pytest.mark.parametrize("build", [Branching, Recurrent])
+def test_a_net_that_cannot_be_batched_over_clients_is_trained_one_by_one(images, build):
+    model = Model("user's", build, (6,), 4).check()
+    sim = Simulator(images(SIZES, shape=(6,)), model, threads=2)
+    assert not model.can_lockstep
+    stack = make_stack(sim)
+    assert_close(trained(sim, PLAIN, stack), expected(sim, (PLAIN,), stack), 1e-10)
+
+
+class TestEvaluation:
+    def direct(self, sim, stack, client, row, split="train", first=None):
+        x, y = (torch.from_numpy(part[:first]) for part in getattr(sim.data, split).of(client))
+        with torch.no_grad():
+            outputs = sim.model.with_row(stack.params[row], stack.buffers[row])(x.to(torch.from_numpy(stack.params)))
+        return outputs, y
+
+    @pytest.mark.parametrize("first", [None, 2])
+    @pytest.mark.parametrize("sim", ["dense", "normed"])
+    def test_cross_losses_are_those_of_a_direct_loop(self, request, sim, first):
+        sim = request.getfixturevalue(sim)
+        stack = make_stack(sim, count=3)
+        clients = np.array([0, 2, 3])
+        wanted = [
+            [cross_entropy(*self.direct(sim, stack, c, row, first=first)).item() for row in range(3)] for c in clients
+        ]
+        np.testing.assert_allclose(sim.engine.cross_losses(stack, clients, first), wanted, atol=1e-12)
+
+    def test_reported_losses_are_those_of_the_models_received(self, dense):
+        stack = make_stack(dense)
+        replies = ask(dense, Task(fit=(PLAIN,), report=Report(losses=True)), stack)
+        np.testing.assert_array_equal(replies.losses, dense.engine.cross_losses(stack, np.arange(5)))
+
+    @pytest.mark.parametrize("first", [None, 3])
+    def test_a_client_chooses_the_model_of_least_loss(self, dense, first):
+        stack = make_stack(dense, count=4)
+        replies = ask(dense, Task(choose=(Loss(examples=first),)), stack, rows=[0] * 5)
+        losses = dense.engine.cross_losses(stack, np.arange(5), first)
+        assert np.array_equal(replies.labels, losses.argmin(axis=1))
+        assert len(set(replies.labels)) > 1, "the case must have something to choose"
+        assert np.array_equal(replies.params, stack.params[replies.labels])
+        assert replies.cost.evaluations == 4 * sum(min(n, first or n) for n in SIZES)
+
+    def test_the_first_examples_may_choose_another_model_than_all(self, dense):
+        stack = make_stack(dense, count=4)
+        chosen = [ask(dense, Task(choose=(Loss(examples=b),)), stack).labels.tolist() for b in (1, None)]
+        assert chosen[0] != chosen[1]
+
+    def test_ties_go_to_the_lowest_number(self, dense):
+        best = make_stack(dense, count=4)
+        twice = best.take([0, 1, 2, 3, 0, 1, 2, 3])
+        labels = ask(dense, Task(choose=(Loss(),)), twice, rows=[7] * 5).labels
+        assert np.array_equal(labels, ask(dense, Task(choose=(Loss(),)), best).labels)
+
+    def test_a_negative_weight_chooses_the_worst(self, dense):
+        stack = make_stack(dense, count=4)
+        labels = ask(dense, Task(choose=(Loss(weight=-1.0),)), stack).labels
+        assert np.array_equal(labels, dense.engine.cross_losses(stack, np.arange(5)).argmax(axis=1))
+
+    def test_a_client_trains_the_model_it_chose(self, dense):
+        stack = make_stack(dense, count=3)
+        replies = ask(dense, Task(choose=(Loss(),), fit=(PLAIN,)), stack, rows=[0] * 5)
+        assert_close(replies.models(), trained(dense, PLAIN, stack, rows=replies.labels), 1e-12)
+
+    @pytest.mark.parametrize("split", ["train", "test"])
+    @pytest.mark.parametrize("sim", ["dense", "normed"])
+    def test_classification_metrics_are_those_of_scikit_learn(self, request, sim, split):
+        sim = request.getfixturevalue(sim)
+        stack = make_stack(sim)
+        replies = ask(sim, Task(report=Report(params=None, metrics=split)), stack)
+        for client, row in enumerate(replies.metrics):
+            outputs, y = self.direct(sim, stack, client, client % 2, split)
+            guess = outputs.argmax(1)
+            scores = [accuracy_score(y, guess), f1_score(y, guess, average="macro"), cross_entropy(outputs, y).item()]
+            np.testing.assert_allclose(row, [*scores, len(y)], atol=1e-12)
+
+    def test_regression_metrics_give_error_and_r2(self, targets, simulator):
+        sim = simulator(targets(SIZES), "linear", threads=2)
+        stack = make_stack(sim)
+        replies = ask(sim, Task(report=Report(params=None, metrics="test")), stack)
+        for client, (error, variance, loss, examples) in enumerate(replies.metrics):
+            outputs, y = self.direct(sim, stack, client, client % 2, "test")
+            guess = outputs.squeeze(-1)
+            assert error == pytest.approx(mean_squared_error(y, guess), abs=1e-10)
+            assert 1 - error / variance == pytest.approx(r2_score(y, guess), abs=1e-6)
+            assert loss == pytest.approx(error, abs=1e-12)
+            assert examples == len(y)
+
+    def test_a_label_never_seen_nor_guessed_does_not_count_in_macro_f1(self):
+        truth, guess = np.array([0, 0, 1, 4, 4, 4]), np.array([0, 1, 1, 4, 4, 2])
+        found = metrics.macro_f1(guess, truth, np.array([0, 3, 6]), classes=5)
+        wanted = [f1_score(truth[part], guess[part], average="macro") for part in (slice(3), slice(3, 6))]
+        np.testing.assert_allclose(found, wanted)
+
+    def test_metrics_after_training_are_those_of_the_trained_model(self, dense):
+        stack = make_stack(dense)
+        after = ask(dense, Task(fit=(PLAIN,), report=Report(metrics="test")), stack)
+        again = ask(dense, Task(report=Report(params=None, metrics="test")), after.models(), rows=np.arange(5))
+        np.testing.assert_allclose(after.metrics, again.metrics, atol=1e-12)
+
+    def test_a_split_that_does_not_exist_is_an_error_with_a_remedy(self, dense):
+        with pytest.raises(DataError, match="--validation"):
+            ask(dense, Task(report=Report(metrics="validation")), make_stack(dense))
+
+
+class TestFolding:
+    def test_folded_normalisation_is_the_same_function(self, normed, images):
+        stack, x = make_stack(normed, np.float32), torch.from_numpy(images((64,), shape=(1, 12, 12)).train.x)
+        module = normed.model.with_row(stack.params[1], stack.buffers[1])
+        folded = fold(module)
+        assert not any(isinstance(layer, nn.BatchNorm2d) for layer in folded)
+        with torch.no_grad():
+            torch.testing.assert_close(folded(x), module(x), rtol=0, atol=1e-5)
+
+    def test_a_sequence_with_its_own_forward_keeps_it(self):
+        class Doubled(nn.Sequential):
+            def forward(self, x):
+                return 2 * super().forward(x)
+
+        module, x = Doubled(nn.Conv2d(1, 2, 1), nn.BatchNorm2d(2)).eval(), torch.ones(1, 1, 2, 2)
+        torch.testing.assert_close(fold(module)(x), module(x))
+
+    def test_normalisation_without_running_statistics_is_left_alone(self):
+        module = nn.Sequential(nn.Conv2d(1, 2, 1), nn.BatchNorm2d(2, track_running_stats=False)).eval()
+        x = torch.rand(4, 1, 2, 2)
+        torch.testing.assert_close(fold(module)(x), module(x))
+
+
+class TestBrokenClients:
+    def test_a_client_whose_training_diverges_is_a_missing_row_with_a_reason(self, images, simulator):
+        data = images((12, 12, 12), shape=(4,))
+        data.train.x[12:24] *= 1e30
+        sim = simulator(data, "mlp(4)", threads=1)
+        replies = ask(sim, Task(fit=(replace(PLAIN, lr=1.0),)), make_stack(sim, np.float32))
+        assert replies.clients.tolist() == [0, 2]
+        assert replies.params.shape[0] == len(replies.labels) == len(replies.loss) == 2
+        assert "learning rate" in replies.missing["client-1"]
+
+
+class TestPlans:
+    def test_small_dense_nets_go_in_lockstep_and_convolutions_to_workers(self, dense, normed):
+        assert plan.make_plan("auto", dense.model, 100, 2).kind == "lockstep"
+        assert plan.make_plan("auto", normed.model, 100, 2).kind == "workers"
+        assert plan.make_plan("auto", normed.model, 1, 2).kind == "single"
+
+    def test_lockstep_is_declined_where_layers_look_across_the_batch(self, normed):
+        assert plan.make_plan("lockstep", normed.model, 10, 2).kind == "workers"
+
+    def test_an_unknown_plan_offers_the_nearest(self, dense):
+        with pytest.raises(UnknownName, match="did you mean 'lockstep'"):
+            plan.make_plan("lock-step", dense.model, 10, 2)
+
+    @pytest.mark.parametrize("threads", [0, 10_000])
+    def test_impossible_threads_are_refused_with_the_limit(self, dense, threads):
+        with pytest.raises(UsageError, match=rf"threads is {threads}; it must be between 1 and \d+"):
+            planned(dense, "auto", threads=threads)
+
+    def test_clients_of_similar_length_share_a_lockstep_group(self, dense):
+        work = fitting.Work(
+            dense.model,
+            dense.engine._pool("train", make_stack(dense)),
+            dense.names,
+            None,
+            None,
+            np.arange(5),
+            KEY,
+            None,
+        )
+        groups = fitting._groups(work, replace(PLAIN, steps=None, epochs=1, batch=4), 2)
+        assert sorted(np.concatenate(groups).tolist()) == list(range(5))
+        assert [sorted(SIZES[i] for i in group) for group in groups] == [[13, 20], [7, 8], [3]]
+
+
+@pytest.mark.parametrize(
+    ("field", "value"),
+    [("steps", 0), ("epochs", 0), ("batch", 0), ("lr", 0.0), ("lr", float("nan")), ("momentum", 1.0),
+     ("weight_decay", -1.0), ("lr_decay", 0.0), ("optimizer", "lion")],
+)  # fmt: skip
+def test_an_impossible_fit_names_its_value_and_the_limit(field, value):
+    with pytest.raises(UsageError, match=rf"is .*{value}.*must be"):
+        Fit(**{field: value})
+
+
+def test_steps_and_epochs_together_are_refused():
+    with pytest.raises(UsageError, match="one or the other"):
+        Fit(steps=1, epochs=1)
