@@ -9,6 +9,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+import torch
 
 from coterie.algorithms import build_algorithm
 from coterie.data.federated import Federated, Split
@@ -108,6 +109,12 @@ def run_rounds(
 ) -> list[Round]:
     """The first rounds of the algorithm that a text names."""
     return list(islice(rounds(build_algorithm(text, clusters, fit), federation, seed=1, **options), count))
+
+
+@pytest.fixture(scope="session", autouse=True)
+def _one_torch_thread() -> None:
+    """The networks here are tiny: threads would only wait for each other. The engine sets its own."""
+    torch.set_num_threads(1)
 
 
 @pytest.fixture(scope="session")

@@ -109,9 +109,18 @@ def expected(sim, fits, stack):
     return Stack(*(np.stack(part) for part in zip(*rows, strict=True)))
 
 
-def assert_close(found, wanted, tolerance):
+def assert_close(found, wanted, tolerance, message=""):
     for part, other in zip(found, wanted, strict=True):
-        np.testing.assert_allclose(part, other, rtol=0, atol=tolerance)
+        np.testing.assert_allclose(part, other, rtol=0, atol=tolerance, err_msg=message)
+
+
+def assert_as_reference(sim, fits, tolerance, dtype=np.float64):
+    """Every plan trains these passes as the slow reference does."""
+    stack = make_stack(sim, dtype)
+    wanted = expected(sim, fits, stack)
+    for kind in PLANS if sim.model.can_lockstep else PLANS[:2]:
+        threads = 1 if kind == "single" else 2
+        assert_close(trained(planned(sim, kind, threads=threads), fits, stack), wanted, tolerance, kind)
 
 
 @pytest.fixture(scope="module")
@@ -129,57 +138,41 @@ def planned(sim, kind, **options):
 
 
 class TestAgainstTheReference:
-    @pytest.mark.parametrize("kind", PLANS)
     @pytest.mark.parametrize("name", FITS)
-    def test_every_plan_trains_a_dense_net_as_torch_does(self, dense, kind, name):
-        stack = make_stack(dense)
-        assert_close(trained(planned(dense, kind), FITS[name], stack), expected(dense, (FITS[name],), stack), 1e-10)
+    def test_every_plan_trains_a_dense_net_as_torch_does(self, dense, name):
+        assert_as_reference(dense, (FITS[name],), 1e-10)
 
-    @pytest.mark.parametrize("kind", PLANS)
     @pytest.mark.parametrize("name", ["sgd", "adam", "proximal", "epochs"])
     @pytest.mark.parametrize("model", ["linear", "mlp(6)"])
-    def test_every_plan_trains_a_regression_as_torch_does(self, targets, simulator, kind, name, model):
-        sim = simulator(targets(SIZES), model, threads=2, plan=kind)
-        stack = make_stack(sim)
-        assert_close(trained(sim, FITS[name], stack), expected(sim, (FITS[name],), stack), 1e-10)
+    def test_every_plan_trains_a_regression_as_torch_does(self, targets, simulator, name, model):
+        assert_as_reference(simulator(targets(SIZES), model), (FITS[name],), 1e-10)
 
-    @pytest.mark.parametrize("kind", ["single", "workers"])
-    @pytest.mark.parametrize("name", FITS)
-    def test_batch_normalisation_trains_as_torch_does(self, normed, kind, name):
-        stack = make_stack(normed)
-        assert_close(trained(planned(normed, kind), FITS[name], stack), expected(normed, (FITS[name],), stack), 1e-10)
+    @pytest.mark.parametrize("name", ["momentum", "adam", "proximal", "rate decay", "epochs", "one example a step"])
+    def test_batch_normalisation_trains_as_torch_does(self, normed, name):
+        # A bias before a normalisation has gradient zero, and adam divides what rounding leaves of it by itself.
+        assert_as_reference(normed, (FITS[name],), 1e-8 if name == "adam" else 1e-10)
 
-    @pytest.mark.parametrize("kind", PLANS)
-    def test_convolutions_may_train_in_lockstep_too(self, images, simulator, kind):
-        sim = simulator(images((5, 9, 4), shape=(3, 32, 32)), "lenet", threads=2, plan=kind)
-        fit, stack = replace(PLAIN, steps=2, momentum=0.9), make_stack(sim)
-        assert_close(trained(sim, fit, stack), expected(sim, (fit,), stack), 1e-10)
+    def test_every_plan_trains_convolutions_as_torch_does(self, images, simulator):
+        sim = simulator(images((5, 9, 4), shape=(3, 32, 32)), "lenet")
+        assert_as_reference(sim, (replace(PLAIN, steps=2, momentum=0.9),), 1e-10)
 
-    @pytest.mark.parametrize("kind", PLANS)
-    @pytest.mark.parametrize("model", ["mlp(16)", "lenet"])
-    def test_single_precision_stays_within_rounding(self, images, simulator, kind, model):
-        shape = (3, 32, 32) if model == "lenet" else (1, 8, 8)
-        sim = simulator(images((20, 33, 12), shape=shape), model, threads=2, plan=kind)
-        fit, stack = replace(PLAIN, momentum=0.9), make_stack(sim, np.float32)
-        assert_close(trained(sim, fit, stack), expected(sim, (fit,), stack), 1e-5)
+    @pytest.mark.parametrize(("model", "shape"), [("mlp(16)", (1, 8, 8)), ("lenet", (3, 32, 32))])
+    def test_single_precision_stays_within_rounding(self, images, simulator, model, shape):
+        sim = simulator(images((20, 33, 12), shape=shape), model)
+        assert_as_reference(sim, (replace(PLAIN, momentum=0.9),), 1e-5, np.float32)
 
-    @pytest.mark.parametrize("kind", ["single", "workers"])
-    def test_pooling_ties_in_single_precision_cost_at_most_a_thousandth_of_the_update(self, images, simulator, kind):
-        sim = simulator(images((40, 33, 64, 20), shape=(1, 12, 12)), "cnn", threads=2, plan=kind)
+    def test_pooling_ties_in_single_precision_cost_at_most_a_thousandth_of_the_update(self, images, simulator):
+        sim = simulator(images((40, 33, 64, 20), shape=(1, 12, 12)), "cnn")
         fit, stack = Fit(steps=5, batch=16, lr=0.01), make_stack(sim, np.float32)
-        wanted = expected(sim, (fit,), stack)
-        update = wanted.params - stack.params[np.arange(4) % 2]
-        error = trained(sim, fit, stack).params - wanted.params
-        assert (np.linalg.norm(error, axis=1) / np.linalg.norm(update, axis=1)).max() < 1e-3
+        wanted = expected(sim, (fit,), stack).params
+        update = np.linalg.norm(wanted - stack.params[np.arange(4) % 2], axis=1)
+        for kind in ("single", "workers"):
+            error = np.linalg.norm(trained(planned(sim, kind), fit, stack).params - wanted, axis=1)
+            assert (error / update).max() < 1e-3, kind
 
-    @pytest.mark.parametrize("kind", PLANS)
-    def test_two_passes_on_halves_merge_as_the_reference_does(self, dense, kind):
-        stack = make_stack(dense)
-        assert_close(trained(planned(dense, kind), HALVES, stack), expected(dense, HALVES, stack), 1e-10)
-
-    def test_two_passes_on_halves_of_a_normalised_net_merge_as_the_reference_does(self, normed):
-        stack = make_stack(normed)
-        assert_close(trained(normed, HALVES, stack), expected(normed, HALVES, stack), 1e-10)
+    @pytest.mark.parametrize("sim", ["dense", "normed"])
+    def test_two_passes_on_halves_merge_as_the_reference_does(self, request, sim):
+        assert_as_reference(request.getfixturevalue(sim), HALVES, 1e-10)
 
     def test_the_reported_loss_is_the_mean_over_minibatches(self, dense):
         stack, fit = make_stack(dense), replace(PLAIN, steps=1)
@@ -287,13 +280,18 @@ class TestIndependence:
     def test_of_who_else_participates(self, sim, stack):
         assert_close(trained(sim, PLAIN, stack, clients=[1, 3]), trained(sim, PLAIN, stack).take([1, 3]), 1e-6)
 
+    @pytest.mark.parametrize(("dtype", "tolerance"), [(np.float32, 1e-6), (np.float64, 1e-12)])
+    def test_of_the_threads(self, sim, dtype, tolerance):
+        task, stack = Task(fit=(PLAIN,), report=Report(losses=True, metrics="test")), make_stack(sim, dtype)
+        one, two = (ask(planned(sim, "auto", threads=threads), task, stack) for threads in (1, 2))
+        for field in ("params", "buffers", "losses", "metrics", "loss"):
+            np.testing.assert_allclose(getattr(one, field), getattr(two, field), atol=tolerance, err_msg=field)
+
     @pytest.mark.parametrize("threads", [1, 2])
     @pytest.mark.parametrize("kind", ["single", "workers"])
-    def test_of_the_threads(self, sim, stack, threads, kind):
-        task = Task(fit=(PLAIN,), report=Report(losses=True, metrics="test"))
-        one, other = ask(sim, task, stack), ask(planned(sim, kind, threads=threads), task, stack)
-        for field in ("params", "buffers", "losses", "metrics", "loss"):
-            np.testing.assert_allclose(getattr(one, field), getattr(other, field), atol=2e-6, err_msg=field)
+    def test_of_the_plan(self, sim, threads, kind):
+        stack = make_stack(sim)
+        assert_close(trained(planned(sim, kind, threads=threads), PLAIN, stack), trained(sim, PLAIN, stack), 1e-10)
 
     def test_of_the_size_of_lockstep_groups(self, monkeypatch, dense):
         stack = make_stack(dense, np.float32)

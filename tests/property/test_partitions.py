@@ -65,7 +65,7 @@ texts = {
 }
 one_view = [name for name in texts if name != "rotation"]
 every = pytest.mark.parametrize("kind", texts)
-quick = settings(max_examples=40, deadline=None)
+quick = settings(max_examples=30, deadline=None)
 
 
 def cut(data: Dataset, text: str, clients: int = 12, seed: int = 1, validation: float = 0.0):
@@ -249,7 +249,7 @@ def test_extreme_skew_ends_with_everyone_served_or_a_remedy(data, alpha, clients
     try:
         federated = data.partition(f"dirichlet({alpha},minimum=3)", clients=clients)
     except PartitionError as error:
-        assert re.search(r"cannot have 1 test example.*use fewer clients", str(error))  # noqa: PT017
+        assert re.search(r"minimum of 1 test examples.*use fewer clients", str(error))  # noqa: PT017
     else:
         assert federated.train.sizes.min() >= 3
         assert federated.train.sizes.sum() == len(data.y_train)

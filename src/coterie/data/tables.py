@@ -68,8 +68,8 @@ def top_up(table: Array, mix: Array, least: int | Array, what: str) -> Array:
             chain = _chain(table, mix, least, int(poor))
             if not chain:
                 raise PartitionError(
-                    f"client {poor} cannot have {least[poor]} {what} example(s): its classes have too few for all their "
-                    f"holders; use fewer clients, a smaller minimum or another seed"
+                    f"client {poor} cannot have its minimum of {least[poor]} {what} examples: its classes have too few "
+                    f"for all their holders; use fewer clients, a smaller minimum or another seed"
                 )
             for giver, taker, column in chain:
                 table[giver, column] -= 1

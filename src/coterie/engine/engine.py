@@ -35,6 +35,17 @@ class _Served(NamedTuple):
     places: Array
 
 
+def find_device(name: str) -> torch.device:
+    """A torch device that is really there."""
+    try:
+        device = torch.device(name)
+        torch.empty(0, device=device)
+    except (RuntimeError, AssertionError, NotImplementedError) as error:
+        reason = str(error).partition("\n")[0]
+        raise UsageError(f"device {name!r} cannot be used here ({reason}); use --device cpu") from None
+    return device
+
+
 class Engine:
     """Runs tasks on the data of the clients it holds."""
 
@@ -51,7 +62,7 @@ class Engine:
         if threads is not None and not 1 <= threads <= 4 * cores:
             raise UsageError(f"threads is {threads}; it must be between 1 and {4 * cores} on this machine")
         self.model, self.data, self.plan, self.spill = model, data, plan, spill
-        self.device = torch.device(device)
+        self.device = find_device(device)
         self.workers = Workers(threads or cores)
         self._pools: dict[tuple[str, torch.dtype], Pool] = {}
 

@@ -55,13 +55,14 @@ class Evaluator:
 
 
 def fold(module: nn.Module) -> nn.Module:
-    """A sequential net with each batch normalisation merged into the convolution before it; others as they are."""
-    if not isinstance(module, nn.Sequential):
+    """A plain sequence with each batch normalisation merged into the convolution before it; others as they are."""
+    if type(module) is not nn.Sequential:
         return module
     layers: list[nn.Module] = []
     for layer in module:
-        if isinstance(layer, nn.BatchNorm2d) and layers and isinstance(layers[-1], nn.Conv2d):
-            layers[-1] = fuse_conv_bn_eval(layers[-1], layer)
+        before = layers[-1] if layers else None
+        if isinstance(layer, nn.BatchNorm2d) and layer.track_running_stats and isinstance(before, nn.Conv2d):
+            layers[-1] = fuse_conv_bn_eval(before, layer)
         else:
             layers.append(layer)
     return nn.Sequential(*layers).eval()

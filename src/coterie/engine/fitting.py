@@ -41,8 +41,8 @@ class Work:
         return draw(int(self.pool.sizes[client]), fit, rng)
 
     def rate(self, fit: Fit) -> float:
-        """The learning rate of this round."""
-        return (self.model.default_lr if fit.lr is None else fit.lr) * fit.lr_decay**self.key.round
+        """The learning rate of this round; what comes before round 0 does not decay backwards."""
+        return (self.model.default_lr if fit.lr is None else fit.lr) * fit.lr_decay ** max(self.key.round, 0)
 
     def keep(self, places: Array, fit: Fit, params: Tensor, buffers: Tensor) -> None:
         """Write the trained part into the reply rows."""

@@ -88,10 +88,11 @@ class Trainer:
         trained = [s.name for s in self.model.slots if inside is None or s.start in inside]
         homes = {name.rpartition(".")[0] for name in trained}
         self.module.train()
-        if inside is not None:
-            for name, module in self.module.named_modules():
-                if isinstance(module, nn.modules.batchnorm._NormBase):
-                    module.train(name in homes)
+        for name, module in self.module.named_modules():
+            if isinstance(module, nn.modules.batchnorm._NormBase):
+                module.train(inside is None or name in homes)
+                if module.num_batches_tracked is not None:  # else the client before would weigh in a cumulative mean
+                    module.num_batches_tracked.zero_()
         return trained
 
     def _differentiate(self, batch: Batch, trained: list[str]) -> Tensor:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
+from copy import deepcopy
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Any
@@ -10,6 +11,7 @@ from typing import Any
 import numpy as np
 import torch
 from torch import Tensor, nn
+from torch.func import functional_call, vmap
 
 from coterie.errors import ModelError
 from coterie.models.dropout import AddressedDropout, address_dropout
@@ -61,6 +63,7 @@ class Model:
     @cached_property
     def _template(self) -> nn.Module:
         with torch.random.fork_rng(devices=[]):
+            torch.manual_seed(0)
             return self.module()
 
     @cached_property
@@ -113,8 +116,11 @@ class Model:
                 slot.view(buffers).copy_(counted[slot.name])
 
     def bind(self, params: Tensor, buffers: Tensor) -> nn.Module:
-        """A module whose parameters and buffers *are* the flat vectors: changing one changes the other."""
-        module = self.module().to(dtype=params.dtype, device=params.device)
+        """A module whose parameters and buffers *are* the flat vectors: changing one changes the other.
+
+        What is not in the vectors (frozen parameters, counters) is the template's, the same in every module.
+        """
+        module = deepcopy(self._template).train().to(dtype=params.dtype, device=params.device)
         owners, named = dict(module.named_modules()), dict(module.named_parameters())
         for slot in self.slots:
             named[slot.name].data = slot.view(params)
@@ -136,7 +142,15 @@ class Model:
     def can_lockstep(self) -> bool:
         """Whether many clients may train as one batched computation: no layer looks across the batch or draws."""
         exact = (*_NORMALISATION, AddressedDropout)
-        return not any(isinstance(m, exact) for m in self._template.modules()) and not self.layout.buffer_size
+        if any(isinstance(m, exact) for m in self._template.modules()) or self.layout.buffer_size:
+            return False
+        module = deepcopy(self._template).train()
+        leaves = {name: p.detach().expand(2, *p.shape) for name, p in module.named_parameters()}
+        try:
+            vmap(lambda one, x: functional_call(module, one, (x,)))(leaves, torch.zeros(2, 3, *self.shape))
+        except (RuntimeError, ValueError, TypeError, IndexError):  # a layer, or a branch, that torch cannot batch
+            return False
+        return True
 
     @property
     def default_lr(self) -> float:
@@ -192,7 +206,7 @@ def head_of(module: nn.Module) -> str | None:
 def _parts(module: nn.Module, names: list[str]) -> dict[str, set[str]]:
     head = head_of(module)
     inside = {n for n in names if head is not None and n.startswith(f"{head}." if head else "")}
-    linear = {f"{name}." for name, m in module.named_modules() if isinstance(m, nn.Linear)}
+    linear = {name and f"{name}." for name, m in module.named_modules() if isinstance(m, nn.Linear)}
     return {
         "all": set(names),
         "head": inside,

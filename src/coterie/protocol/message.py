@@ -5,13 +5,18 @@ The task's own text (a few hundred bytes) and a transport's framing are not coun
 
 from __future__ import annotations
 
+from typing import Any
+
 import numpy as np
 
 from coterie.models.layout import Array, Layout
+from coterie.protocol.replies import Cost, Replies
 from coterie.protocol.stack import Stack
 from coterie.protocol.task import Task
 
 Arrays = dict[str, Array]
+ROWS = ("labels", "examples", "params", "buffers", "losses", "metrics", "loss")
+"""The fields of ``Replies`` that have a row for each client."""
 
 
 def down(task: Task, stack: Stack, row: int) -> Arrays:
@@ -20,16 +25,25 @@ def down(task: Task, stack: Stack, row: int) -> Arrays:
     return {"params": sent.params, "buffers": sent.buffers, "row": np.array([row if task.receives_all else 0])}
 
 
-def bytes_down(task: Task, stack: Stack) -> int:
-    """The size of ``down`` for one client."""
-    return stack.nbytes // (1 if task.receives_all else len(stack)) + 8
+def up(reply: Replies) -> Arrays:
+    """What one client sends back: the fields of its reply, of one row, that the task asked for."""
+    found = {name: getattr(reply, name) for name in ROWS}
+    return {name: np.ascontiguousarray(rows) for name, rows in found.items() if rows is not None}
 
 
-def bytes_up(task: Task, layout: Layout, models: int, itemsize: int) -> int:
-    """The size of one client's reply: label and train size, and what the report names."""
-    numbers = 0
-    if task.report.params is not None:
-        part = task.report.params
-        numbers += layout.part_size(part) + len(layout.buffer_parts[part])
-    scalars = 2 + (models if task.report.losses else 0) + (4 if task.report.metrics else 0) + bool(task.fit)
-    return numbers * itemsize + 8 * scalars
+def collect(layout: Layout, clients: list[int], answers: list[Arrays]) -> Replies:
+    """The replies of several clients, given in ascending order, as one value."""
+    names = answers[0] if answers else ("labels", "examples")
+    nobody = np.zeros(0, dtype=np.int64)
+    rows: dict[str, Any] = {name: np.concatenate([a[name] for a in answers] or [nobody]) for name in names}
+    return Replies(layout, np.array(clients, dtype=np.int64), **rows)
+
+
+def cost(task: Task, layout: Layout, stack: Stack, asked: int, answered: int) -> Cost:
+    """The bytes of all ``down`` to the clients asked and all ``up`` from those that answered."""
+    down = stack.nbytes // (1 if task.receives_all else len(stack)) + 8
+    numbers, report = 0, task.report
+    if report.params is not None:
+        numbers = layout.part_size(report.params) + len(layout.buffer_parts[report.params])
+    scalars = 2 + (len(stack) if report.losses else 0) + (4 if report.metrics else 0) + bool(task.fit)
+    return Cost(asked * down, answered * (numbers * stack.params.itemsize + 8 * scalars))

@@ -13,7 +13,7 @@ from coterie.models.layout import Array, Layout
 from coterie.models.model import Model
 from coterie.protocol import message
 from coterie.protocol.address import Key
-from coterie.protocol.replies import Cost, Replies
+from coterie.protocol.replies import Replies
 from coterie.protocol.stack import Stack, copies
 from coterie.protocol.task import Task
 
@@ -50,9 +50,8 @@ class Simulator:
     def ask(self, task: Task, stack: Stack, labels: Array, clients: Array, key: Key) -> Replies:
         """Run the engine on these clients; a result that is not finite is a missing row."""
         replies = drop_broken(self.engine.run(task, stack, labels, clients, key), self.names)
-        down = message.bytes_down(task, stack) * len(clients)
-        up = message.bytes_up(task, self.layout, len(stack), stack.params.itemsize) * len(replies)
-        return replace(replies, cost=replies.cost + Cost(down, up))
+        sent = message.cost(task, self.layout, stack, len(clients), len(replies))
+        return replace(replies, cost=replies.cost + sent)
 
 
 def drop_broken(replies: Replies, names: tuple[str, ...]) -> Replies:
@@ -64,6 +63,6 @@ def drop_broken(replies: Replies, names: tuple[str, ...]) -> Replies:
     if sound.all():
         return replies
     reasons = {names[c]: "sent numbers that are not finite; lower the learning rate" for c in replies.clients[~sound]}
-    fields = ("clients", "labels", "examples", "params", "buffers", "losses", "metrics", "loss")
-    rows_kept = {f: getattr(replies, f)[sound] for f in fields if getattr(replies, f) is not None}
+    fields = [name for name in ("clients", *message.ROWS) if getattr(replies, name) is not None]
+    rows_kept = {name: getattr(replies, name)[sound] for name in fields}
     return replace(replies, **rows_kept, missing={**replies.missing, **reasons})

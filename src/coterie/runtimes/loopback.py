@@ -1,0 +1,64 @@
+"""Clients that are reached only through bytes, one at a time: what a real federation does, without the network.
+
+Each client has its own engine and its own data, gets a packed message and answers with one. It shows that the
+simulator's numbers are what a deployment would give, and that the cost derived from a task is what is really sent.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import numpy as np
+
+from coterie.data.federated import Federated
+from coterie.engine.engine import Engine
+from coterie.models.layout import Array, Layout
+from coterie.models.model import Model
+from coterie.protocol import message
+from coterie.protocol.address import Key
+from coterie.protocol.replies import Cost, Replies
+from coterie.protocol.stack import Stack, copies
+from coterie.protocol.task import Task
+from coterie.runtimes import codec
+from coterie.runtimes.simulator import drop_broken
+
+
+def answer(engine: Engine, request: bytes) -> bytes:
+    """The client's side: unpack, do the task on the own data, pack exactly what the report names."""
+    arrays, header = codec.decode(request)
+    task, key = codec.from_json(header["task"]), Key(*header["key"])
+    stack = Stack(arrays["params"], arrays["buffers"])
+    return codec.encode(message.up(engine.run(task, stack, arrays["row"], np.array([0]), key)))
+
+
+class Loopback:
+    """A federation of one engine per client behind a wall of bytes."""
+
+    def __init__(self, data: Federated, model: Model, plan: str = "workers") -> None:
+        self.names = data.names
+        self.model = model
+        self.engines = [Engine(model, data.select([i]), threads=1, plan=plan) for i in range(len(data))]
+        self.payload = Cost()
+
+    @property
+    def layout(self) -> Layout:
+        """The parts of the model."""
+        return self.model.layout
+
+    def initial(self, seed: int) -> Stack:
+        """One freshly initialised model."""
+        return copies(*self.model.initial(seed), count=1)
+
+    def ask(self, task: Task, stack: Stack, labels: Array, clients: Array, key: Key) -> Replies:
+        """One packed exchange with each client; ``payload`` adds up the array bytes that went over the wall."""
+        answers = []
+        for client, label in zip(clients, labels, strict=True):
+            sent = message.down(task, stack, int(label))
+            reply, _ = codec.decode(answer(self.engines[client], codec.encode(sent, task=codec.to_json(task), key=key)))
+            self.payload += Cost(sum(a.nbytes for a in sent.values()), sum(a.nbytes for a in reply.values()))
+            if not task.receives_all:
+                reply["labels"] = np.array([label])
+            answers.append(reply)
+        replies = message.collect(self.layout, [int(c) for c in clients], answers)
+        sent_bytes = message.cost(task, self.layout, stack, len(clients), len(answers))
+        return replace(drop_broken(replies, self.names), cost=sent_bytes)

@@ -1,0 +1,64 @@
+"""Every runtime gives the same labels and models, and costs what is really packed."""
+
+from __future__ import annotations
+
+from itertools import islice
+
+import numpy as np
+import pytest
+
+from coterie.algorithms import algorithms, build_algorithm
+from coterie.data import load
+from coterie.errors import FederationError
+from coterie.models.zoo import build_model
+from coterie.protocol.task import Fit, Task
+from coterie.runtimes import codec
+from coterie.runtimes.loopback import Loopback
+from coterie.runtimes.simulator import Simulator
+from coterie.server.loop import evaluate, rounds
+
+
+@pytest.fixture(scope="module")
+def digits():
+    return load("digits").partition("rotation(0,180)", clients=6, seed=1)
+
+
+@pytest.mark.parametrize("name", list(algorithms))
+@pytest.mark.parametrize("model", ["mlp(8)", "cnn"])
+def test_bytes_to_one_client_at_a_time_equal_the_simulator(digits, name, model):
+    net = build_model(model, digits.shape, digits.classes)
+    algorithm = build_algorithm(name, clusters=2, fit=Fit(steps=2))
+    near, far = Simulator(digits, net, plan="workers"), Loopback(digits, net)
+    ours = list(islice(rounds(algorithm, near, 1), 2))
+    theirs = list(islice(rounds(algorithm, far, 1), 2))
+    for a, b in zip(ours, theirs, strict=True):
+        assert a.state.labels.tolist() == b.state.labels.tolist()
+        np.testing.assert_allclose(a.state.stack.params, b.state.stack.params, rtol=0, atol=1e-6)
+        np.testing.assert_allclose(a.state.stack.buffers, b.state.stack.buffers, rtol=0, atol=1e-6)
+        assert (a.cost.bytes_down, a.cost.bytes_up) == (b.cost.bytes_down, b.cost.bytes_up)
+    mine = evaluate(algorithm, near, ours[-1].state, 1).metrics
+    np.testing.assert_allclose(mine, evaluate(algorithm, far, theirs[-1].state, 1).metrics, atol=1e-5)
+
+
+@pytest.mark.parametrize("name", list(algorithms))
+def test_cost_equals_bytes_really_packed(digits, name):
+    federation = Loopback(digits, build_model("cnn", digits.shape, digits.classes))
+    spent = [r.cost for r in islice(rounds(build_algorithm(name, clusters=2, fit=Fit(steps=1)), federation, 1), 2)]
+    assert sum(c.bytes_down for c in spent) == federation.payload.bytes_down
+    assert sum(c.bytes_up for c in spent) == federation.payload.bytes_up
+
+
+def test_packing_adds_little_to_the_arrays():
+    arrays = {"params": np.zeros((3, 1000), np.float32)}
+    assert 12_000 < len(codec.encode(arrays, task=codec.to_json(Task(fit=(Fit(),))))) < 13_000
+
+
+@pytest.mark.parametrize("content", [b"", b"\x00" * 7, b"nonsense" * 20])
+def test_garbage_is_refused_not_executed(content):
+    with pytest.raises(FederationError, match="cannot be read"):
+        codec.decode(content)
+
+
+def test_an_unknown_part_is_refused():
+    with pytest.raises(FederationError, match="unknown part 'Popen'"):
+        codec.from_json({"kind": "Popen", "args": ["sh"]})

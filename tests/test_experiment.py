@@ -1,0 +1,246 @@
+"""Runs, run folders, resuming, comparing."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+import tomllib
+
+import numpy as np
+import pytest
+import torch
+from typer.testing import CliRunner
+
+import coterie as ct
+from coterie.cli import app
+from coterie.experiment import run_settings
+from coterie.results.record import load_state
+from coterie.settings import Settings, load_settings
+
+SMALL = {"clients": 12, "clusters": 2, "partition": "rotation(0,180)", "steps": 2}
+
+
+def settings(**changes):
+    return Settings(**{"algorithm": "wecfl", "rounds": 6, **SMALL, **changes})
+
+
+def timeless(records):
+    return [{k: v for k, v in r.items() if k != "seconds"} for r in records]
+
+
+@pytest.fixture(scope="module")
+def unbroken():
+    return run_settings(settings())
+
+
+def test_a_run_folder_holds_what_is_promised(tmp_path):
+    run = run_settings(settings(), tmp_path / "run")
+    folder = tmp_path / "run"
+    config = tomllib.loads((folder / "config.toml").read_text())
+    assert config["model"] == "mlp(64)"
+    assert config["lr"] == 0.1
+    assert config["made_by"]["torch"]
+    records = [json.loads(line) for line in (folder / "rounds.jsonl").read_text().splitlines()]
+    assert [r["round"] for r in records] == list(range(6))
+    promised = "accuracy macro_f1 worst clusters moved ari ami completeness purity loss bytes_down bytes_up seconds"
+    assert set(promised.split()) <= records[-1].keys()
+    labels = np.load(folder / "labels.npy", allow_pickle=False)
+    assert labels.shape == (6, 12)
+    assert labels[-1].tolist() == run.labels.tolist()
+    summary = json.loads((folder / "summary.json").read_text())
+    promised = (
+        "algorithm data partition clients clusters_found rounds seed accuracy accuracy_last3 macro_f1 macro_f1_last3 "
+        "worst_client ari ami completeness purity mean_ari mean_ami mean_completeness pf1 gf1 gap rounds_to bytes_down "
+        "bytes_up seconds client_steps_per_second peak_memory_mb"
+    )
+    assert set(promised.split()) <= summary.keys()
+    assert summary["accuracy_last3"] == pytest.approx(np.mean([r["accuracy"] for r in records[-3:]]))
+
+
+def test_a_run_repeats_from_its_own_config(tmp_path, unbroken):
+    run_settings(settings(), tmp_path / "run")
+    again = run_settings(load_settings(tmp_path / "run" / "config.toml", {}))
+    assert timeless(again.history) == timeless(unbroken.history)
+
+
+def test_a_state_survives_saving_and_loading(tmp_path):
+    run = run_settings(settings(algorithm="fedopt(server=yogi)"), tmp_path / "run")
+    loaded = load_state(tmp_path / "run" / "state.safetensors")
+    np.testing.assert_array_equal(loaded.stack.params, run.state.stack.params)
+    np.testing.assert_array_equal(loaded.moments["second"], run.state.moments["second"])
+    np.testing.assert_array_equal(loaded.previous.params, run.state.previous.params)
+    assert loaded.round == run.state.round
+
+
+@pytest.mark.parametrize("algorithm", ["wecfl", "ifca", "fedopt", "local"])
+def test_a_resumed_run_equals_an_unbroken_one_bit_for_bit(tmp_path, algorithm):
+    whole = run_settings(settings(algorithm=algorithm))
+    run_settings(settings(algorithm=algorithm, rounds=3), tmp_path / "run")
+    resumed = run_settings(settings(algorithm=algorithm), tmp_path / "run", resume=True)
+    assert timeless(resumed.history) == timeless(whole.history)
+    np.testing.assert_array_equal(resumed.state.stack.params, whole.state.stack.params)
+
+
+def command(out, *more):
+    flags = ["--clients", "12", "--clusters", "2", "--partition", "rotation(0,180)", "--steps", "2", "--rounds", "40"]
+    return [sys.executable, "-m", "coterie.cli", "run", "wecfl", *flags, "--out", str(out), "--quiet", *more]
+
+
+def interrupted(out, how):
+    process = subprocess.Popen(command(out), stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+    deadline = time.monotonic() + 60
+    while not (out / "rounds.jsonl").exists() or len((out / "rounds.jsonl").read_text().splitlines()) < 3:
+        assert process.poll() is None, "the run ended before it could be stopped"
+        assert time.monotonic() < deadline
+        time.sleep(0.01)
+    process.send_signal(how)
+    return process.wait(timeout=60)
+
+
+@pytest.mark.parametrize("how", [signal.SIGKILL, signal.SIGINT])
+def test_stopped_in_mid_run_and_resumed_gives_the_same_numbers(tmp_path, how):
+    code = interrupted(tmp_path / "run", how)
+    assert code == (130 if how == signal.SIGINT else -signal.SIGKILL)
+    assert not (tmp_path / "run" / "summary.json").exists()
+    assert subprocess.run(command(tmp_path / "run", "--resume"), check=False).returncode == 0
+    whole = run_settings(settings(rounds=40))
+    final = load_state(tmp_path / "run" / "state.safetensors")
+    np.testing.assert_array_equal(final.stack.params, whole.state.stack.params)
+    records = [json.loads(line) for line in (tmp_path / "run" / "rounds.jsonl").read_text().splitlines()]
+    assert timeless(records) == timeless(whole.history)
+
+
+def test_a_damaged_checkpoint_falls_back_to_the_one_before(tmp_path, unbroken):
+    out = tmp_path / "run"
+    run_settings(settings(rounds=4), out)
+    content = bytearray((out / "state.safetensors").read_bytes())
+    content[-100] ^= 1
+    (out / "state.safetensors").write_bytes(content)
+    resumed = run_settings(settings(), out, resume=True)
+    assert timeless(resumed.history) == timeless(unbroken.history)
+
+
+def test_a_half_written_last_line_is_left_out(tmp_path, unbroken):
+    out = tmp_path / "run"
+    run_settings(settings(rounds=4), out)
+    with (out / "rounds.jsonl").open("a") as file:
+        file.write('{"round": 4, "accu')
+    assert timeless(run_settings(settings(), out, resume=True).history) == timeless(unbroken.history)
+
+
+def test_checkpoints_may_be_rare(tmp_path, unbroken):
+    out = tmp_path / "run"
+    run_settings(settings(rounds=5, checkpoint_every=2), out)
+    (out / "state.safetensors").unlink()
+    os.rename(out / "state.before.safetensors", out / "state.safetensors")
+    resumed = run_settings(settings(checkpoint_every=2), out, resume=True)
+    assert timeless(resumed.history) == timeless(unbroken.history)
+
+
+def test_evaluating_rarely_changes_nothing_else_and_keeps_the_last_three(unbroken):
+    rare = run_settings(settings(eval_every=100))
+    assert ["accuracy" in r for r in rare.history] == [False, False, False, True, True, True]
+    assert rare.summary["accuracy_last3"] == unbroken.summary["accuracy_last3"]
+
+
+def test_the_python_api_is_as_promised():
+    clients = ct.load("digits").partition("rotation(0,180)", clients=12, seed=1)
+    run = ct.run(ct.wecfl(clusters=2), clients, model="mlp", rounds=3, seed=1)
+    assert run.summary["ari"] == 1.0
+    assert run.labels.shape == (12,)
+    x, y = clients.test.of(3)
+    assert run.model_for(3)(torch.from_numpy(x)).shape == (len(y), 10)
+
+
+def test_model_for_serves_the_clients_cluster():
+    clients = ct.load("digits").partition("rotation(0,180)", clients=12, seed=1)
+    run = ct.run(ct.wecfl(clusters=2), clients, rounds=5)
+    right = 0
+    for client in range(12):
+        x, y = clients.test.of(client)
+        right += int((run.model_for(client)(torch.from_numpy(x)).argmax(1).numpy() == y).sum())
+    assert right / len(clients.test.y) == pytest.approx(run.summary["accuracy"])
+    assert str(run.model_for(clients.names[3])) == str(run.model_for(3))
+
+
+def test_regression_runs_from_a_folder_to_a_summary(tmp_path):
+    rng = np.random.default_rng(0)
+    for name, slope in (("a", 1.0), ("b", 1.0), ("c", -1.0), ("d", -1.0)):
+        x = rng.normal(size=(60, 3)).astype(np.float32)
+        np.savez(tmp_path / f"{name}.npz", x=x, y=slope * x[:, 0] + 0.01 * rng.normal(size=60))
+    run = run_settings(Settings("ifca", data=str(tmp_path), model="linear", clusters=2, rounds=10, lr=0.05))
+    assert run.summary["rmse"] < 0.1
+    assert run.summary["r2"] > 0.98
+    assert run.labels[0] == run.labels[1] != run.labels[2] == run.labels[3]
+    single = run_settings(Settings("fedavg", data=str(tmp_path), model="linear", rounds=10, lr=0.05))
+    assert single.summary["rmse"] > 0.8
+
+
+def invoke(*words):
+    return CliRunner().invoke(app, list(words))
+
+
+COMPARE = ("--clients", "12", "--clusters", "2", "--partition", "rotation(0,180)", "--rounds", "3", "--steps", "2")
+
+
+def test_compare_skips_what_is_done_and_shows_the_same_table(tmp_path):
+    words = ("compare", "fedavg", "wecfl", *COMPARE, "--seeds", "1,2", "--out", str(tmp_path / "c"))
+    first = invoke(*words)
+    assert first.exit_code == 0, first.output
+    assert (tmp_path / "c" / "comparison.png").stat().st_size > 10_000
+    stamp = (tmp_path / "c" / "wecfl" / "seed-2" / "rounds.jsonl").stat().st_mtime_ns
+    second = invoke(*words)
+    assert second.stdout == first.stdout
+    assert (tmp_path / "c" / "wecfl" / "seed-2" / "rounds.jsonl").stat().st_mtime_ns == stamp
+    assert "local" in first.stdout
+    assert "majority" in first.stdout
+
+
+def test_compare_uses_the_same_draw_and_start_for_all(tmp_path):
+    found = invoke("compare", "fedavg", "fedprox(strength=0)", *COMPARE, "--seeds", "1", "--json", "--quiet",
+                   "--no-local", "--out", str(tmp_path / "c"))  # fmt: skip
+    table = json.loads(found.stdout)
+    assert table["fedavg"][0]["accuracy"] == table["fedprox(strength=0)"][0]["accuracy"]
+
+
+def test_json_prints_the_summary_alone(tmp_path):
+    result = invoke("run", "fedavg", *COMPARE, "--json", "--out", str(tmp_path / "r"))
+    assert json.loads(result.stdout)["algorithm"] == "fedavg"
+    assert "round 3/3" in result.stderr
+
+
+def test_flags_override_an_experiment_file(tmp_path):
+    (tmp_path / "e.toml").write_text("algorithm = 'fedavg'\nrounds = 9\nclients = 12\nsteps = 1\n")
+    out = str(tmp_path / "r")
+    result = invoke("run", str(tmp_path / "e.toml"), "--rounds", "2", "--json", "--quiet", "--out", out)
+    assert json.loads(result.stdout)["rounds"] == 2
+    assert json.loads(result.stdout)["clients"] == 12
+
+
+def test_a_run_without_out_gets_a_new_folder_each_time(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    for _ in range(2):
+        assert invoke("run", "fedavg", *COMPARE, "--quiet").exit_code == 0
+    assert len(list((tmp_path / "runs").glob("**/summary.json"))) == 2
+
+
+@pytest.mark.parametrize("name", ["", "algorithms", "data", "partitions", "models", "clusterers", "wecfl", "dirichlet"])
+def test_list_shows_catalogues_and_entries(name):
+    result = invoke("list", *filter(None, [name]))
+    assert result.exit_code == 0
+    assert "wecfl" in result.stdout or name not in ("", "algorithms", "wecfl")
+
+
+def test_data_show_counts_every_example():
+    result = invoke("data", "show", "digits", "--partition", "iid", "--clients", "5")
+    assert result.exit_code == 0
+    assert "client-0" in result.stdout
+    assert "5 clients, 1438 train, 359 test" in result.stdout
+
+
+def test_data_fetch_of_the_embedded_set_needs_nothing():
+    assert "digits is ready" in invoke("data", "fetch", "digits").stdout
