@@ -10,6 +10,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+from hypothesis import settings
 
 from coterie.algorithms import build_algorithm
 from coterie.data.federated import Federated, Split
@@ -25,6 +26,9 @@ from coterie.server.loop import Round, rounds
 Array = np.ndarray[Any, Any]
 Client = tuple[Array, Array]
 QUICK = Fit(steps=4, batch=8, lr=0.05)
+
+settings.register_profile("shared machine", deadline=None)
+settings.load_profile("shared machine")
 
 
 def _federated(train: Sequence[Client], test: Sequence[Client], classes: int | None, groups: Array) -> Federated:
@@ -108,7 +112,7 @@ def run_rounds(
     **options: Any,
 ) -> list[Round]:
     """The first rounds of the algorithm that a text names."""
-    return list(islice(rounds(build_algorithm(text, clusters, fit), federation, seed=1, **options), count))
+    return list(islice(rounds(build_algorithm(text, clusters, fit), federation, **{"seed": 1, **options}), count))
 
 
 @pytest.fixture(scope="session", autouse=True)

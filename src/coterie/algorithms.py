@@ -9,7 +9,7 @@ from coterie.catalogue import Catalogue, parse_one
 from coterie.errors import UsageError
 from coterie.protocol.task import Fit, Loss, Proximal, Task
 from coterie.server.aggregate import by_examples, uniform
-from coterie.server.assign import Weigh, cluster_parts, keep, until
+from coterie.server.assign import Weigh, cluster_parts, join_nearest, keep, until
 from coterie.server.clusterers import KMeansClusters
 from coterie.server.loop import Algorithm
 from coterie.server.start import farthest_first, model_per_client, one_model, random_models
@@ -104,8 +104,8 @@ def wecfl(clusters: int = 2, layer: str = "head_weight", shots: int | None = Non
 
 
 def _parameter_clustering(name: str, clusters: int, layer: str, shots: int | None, fit: Fit, weigh: Weigh) -> Algorithm:
-    rule = cluster_parts(layer, KMeansClusters(clusters), weigh)
-    return Algorithm(name, start=one_model(), task=always(Task(fit=(fit,))), assign=until(shots, rule, keep()))
+    assign = until(shots, cluster_parts(layer, KMeansClusters(clusters), weigh), join_nearest(layer))
+    return Algorithm(name, start=one_model(), task=always(Task(fit=(fit,))), assign=assign)
 
 
 algorithms = Catalogue(

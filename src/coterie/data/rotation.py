@@ -39,6 +39,7 @@ def rotation(*angles: float, minimum: int = 10) -> Divide:
         _check_images(data, angles)
         require_whole("clients", clients)
         sizes = even(clients, len(angles))
+        _check_room(data, clients, len(angles), minimum)
         parts = [equal_shares(data, int(size), minimum, rng) for size in sizes]
         turned = zip(parts, angles, strict=True)
         shares = tuple(replace(s, view=partial(turn, angle=angle)) for part, angle in turned for s in part.clients)
@@ -56,6 +57,16 @@ def turn(x: Array, y: Array, angle: float) -> tuple[Array, Array]:
     if angle % 90 == 0:
         return np.rot90(x, int(angle // 90), axes=_PLANE), y
     return ndimage.rotate(x, angle, axes=_PLANE, reshape=False, order=1, mode="nearest"), y
+
+
+def _check_room(data: Dataset, clients: int, groups: int, minimum: int) -> None:
+    """Each group has the whole set, so the limit is on the clients of one group."""
+    most = groups * min(len(data.y_train) // minimum, len(data.y_test))
+    if clients > most:
+        raise PartitionError(
+            f"{clients} clients in {groups} groups, {minimum} train and 1 test examples each, are too many: "
+            f"{data.name} has {len(data.y_train)} and {len(data.y_test)} a group; use at most {most} clients"
+        )
 
 
 def _check_images(data: Dataset, angles: tuple[float, ...]) -> None:

@@ -1,9 +1,10 @@
-"""Local optimisers on flat vectors, for one client ``(P,)`` or many ``(G, P)`` at once."""
+"""Local optimisers, as torch defines them, for one client's tensors or for many clients' rows at once."""
 
 from __future__ import annotations
 
 import torch
 from torch import Tensor
+from torch.optim.sgd import sgd
 
 from coterie.protocol.task import Fit
 
@@ -11,32 +12,62 @@ _BETAS, _EPSILON = (0.9, 0.999), 1e-8
 
 
 class Optimiser:
-    """SGD with momentum, or Adam, as torch defines them; state is zero at the start of every fit."""
+    """SGD with momentum, or Adam, on a list of tensors; its state is zero at the start of every fit."""
 
-    def __init__(self, fit: Fit, params: Tensor) -> None:
-        self.fit = fit
-        self.taken = 0
-        self.first = torch.zeros_like(params) if fit.optimizer == "adam" or fit.momentum else None
-        self.second = torch.zeros_like(params) if fit.optimizer == "adam" else None
+    def __init__(self, fit: Fit, tensors: list[Tensor]) -> None:
+        self.fit, self.tensors, self.taken = fit, tensors, 0
+        adam = fit.optimizer == "adam"
+        self.first = [torch.zeros_like(t) for t in tensors] if adam or fit.momentum else None
+        self.second = [torch.zeros_like(t) for t in tensors] if adam else None
 
-    def step(self, params: Tensor, gradient: Tensor, lr: float, active: Tensor | None = None) -> None:
-        """Move ``params`` in place; rows whose ``active`` entry is 0 stay where they are."""
+    @torch.no_grad()
+    def step(self, gradients: list[Tensor], lr: float, active: Tensor | None = None) -> None:
+        """Move the tensors in place; rows whose ``active`` entry is 0 stay where they are."""
         self.taken += 1
-        move = self._adam(gradient) if self.second is not None else self._sgd(gradient)
-        if active is None:
-            params.sub_(move, alpha=lr)
-        else:
-            params.addcmul_(move, active, value=-lr)
+        if active is None and self.second is None:
+            self._fused_sgd(gradients, lr)
+            return
+        moves = self._sgd_moves(gradients) if self.second is None else self._adam_moves(gradients)
+        for tensor, move in zip(self.tensors, moves, strict=True):
+            if active is None:
+                tensor.sub_(move, alpha=lr)
+            else:
+                tensor.addcmul_(move, active.view(-1, *[1] * (tensor.dim() - 1)), value=-lr)
 
-    def _sgd(self, gradient: Tensor) -> Tensor:
+    def _fused_sgd(self, gradients: list[Tensor], lr: float) -> None:
+        """Decay, momentum and step in one sweep over memory."""
+        buffers: list[Tensor | None] = [None] * len(self.tensors) if self.first is None else list(self.first)
+        sgd(
+            self.tensors,
+            gradients,
+            buffers,
+            fused=True,
+            lr=lr,
+            momentum=self.fit.momentum,
+            weight_decay=self.fit.weight_decay,
+            dampening=0.0,
+            nesterov=False,
+            maximize=False,
+        )
+
+    def _decayed(self, gradients: list[Tensor]) -> list[Tensor]:
+        if not self.fit.weight_decay:
+            return gradients
+        return [g.add(t, alpha=self.fit.weight_decay) for g, t in zip(gradients, self.tensors, strict=True)]
+
+    def _sgd_moves(self, gradients: list[Tensor]) -> list[Tensor]:
+        decayed = self._decayed(gradients)
         if self.first is None:
-            return gradient
-        return self.first.mul_(self.fit.momentum).add_(gradient)
+            return decayed
+        return [m.mul_(self.fit.momentum).add_(g) for m, g in zip(self.first, decayed, strict=True)]
 
-    def _adam(self, gradient: Tensor) -> Tensor:
+    def _adam_moves(self, gradients: list[Tensor]) -> list[Tensor]:
         assert self.first is not None
         assert self.second is not None
-        self.first.lerp_(gradient, 1 - _BETAS[0])
-        self.second.mul_(_BETAS[1]).addcmul_(gradient, gradient, value=1 - _BETAS[1])
-        scale = (self.second / (1 - _BETAS[1] ** self.taken)).sqrt_().add_(_EPSILON)
-        return self.first / (1 - _BETAS[0] ** self.taken) / scale
+        moves = []
+        for first, second, gradient in zip(self.first, self.second, self._decayed(gradients), strict=True):
+            first.lerp_(gradient, 1 - _BETAS[0])
+            second.mul_(_BETAS[1]).addcmul_(gradient, gradient, value=1 - _BETAS[1])
+            scale = (second / (1 - _BETAS[1] ** self.taken)).sqrt_().add_(_EPSILON)
+            moves.append(first / (1 - _BETAS[0] ** self.taken) / scale)
+        return moves

@@ -13,7 +13,7 @@ from coterie.engine.objective import losses
 from coterie.engine.optimiser import Optimiser
 from coterie.engine.terms import gradient
 from coterie.models.dropout import AddressedDropout
-from coterie.models.model import Model
+from coterie.models.model import Model, Slot
 from coterie.protocol.task import Fit
 
 
@@ -47,7 +47,7 @@ class Trainer:
         self.leaves: dict[str, Tensor] = {
             s.name: named[s.name] if group is None else s.view(self.params).requires_grad_() for s in model.slots
         }
-        self.gradients = {s.name: s.view(self.gradient) for s in model.slots}
+        self.gradients = [s.view(self.gradient) for s in model.slots]
         self.grouped = group is not None
 
     def outputs(self, x: Tensor) -> Tensor:
@@ -69,45 +69,49 @@ class Trainer:
         trained = self._prepare(fit.part)
         with torch.no_grad():
             self.params.copy_(start)
-        self.gradient.zero_()
-        optimiser = Optimiser(fit, self.params)
+        flat = self.grouped and fit.part == "all"
+        optimiser = Optimiser(fit, [self.params] if flat else [self.leaves[slot.name] for slot in trained])
         total, count = start.new_zeros(start.shape[:-1]), start.new_zeros(start.shape[:-1])
         for batch in batches:
-            loss = self._differentiate(batch, trained)
+            loss, found = self._differentiate(batch, trained)
             with torch.no_grad():
-                self._add_terms(fit, start, trained)
-                optimiser.step(self.params, self.gradient, lr, batch.active)
+                gradients = self._with_terms([self._flatten(found)] if flat else found, fit, start, trained, flat)
+                optimiser.step(gradients, lr, batch.active)
                 total += loss
                 count += 1 if batch.active is None else batch.active.squeeze(-1)
         return total / count
 
-    def _prepare(self, part: str) -> list[str]:
+    def _prepare(self, part: str) -> list[Slot]:
         """Train mode for the modules that hold the trained part, eval mode for the frozen rest."""
-        keep = self.model.layout.parts[part]
-        inside = set(keep.tolist()) if part != "all" else None
-        trained = [s.name for s in self.model.slots if inside is None or s.start in inside]
-        homes = {name.rpartition(".")[0] for name in trained}
+        inside = set(self.model.layout.parts[part].tolist())
+        trained = [slot for slot in self.model.slots if slot.start in inside]
+        homes = {slot.name.rpartition(".")[0] for slot in trained}
         self.module.train()
         for name, module in self.module.named_modules():
             if isinstance(module, nn.modules.batchnorm._NormBase):
-                module.train(inside is None or name in homes)
+                module.train(part == "all" or name in homes)
                 if module.num_batches_tracked is not None:  # else the client before would weigh in a cumulative mean
                     module.num_batches_tracked.zero_()
         return trained
 
-    def _differentiate(self, batch: Batch, trained: list[str]) -> Tensor:
-        """Write the gradient of the task loss into ``gradient``; returns each client's loss."""
+    def _differentiate(self, batch: Batch, trained: list[Slot]) -> tuple[Tensor, list[Tensor]]:
+        """Each client's loss, and the gradient of each trained tensor."""
         each = losses(self.outputs(batch.x), batch.y, self.model.classes)
         loss = each.mean(-1) if batch.weights is None else (each * batch.weights).sum(-1)
-        found = torch.autograd.grad(loss.sum(), [self.leaves[name] for name in trained])
-        torch._foreach_copy_([self.gradients[name] for name in trained], found)
-        return loss.detach()
+        found = torch.autograd.grad(loss.sum(), [self.leaves[slot.name] for slot in trained])
+        return loss.detach(), list(found)
 
-    def _add_terms(self, fit: Fit, start: Tensor, trained: list[str]) -> None:
-        if fit.weight_decay:
-            self.gradient.add_(self.params, alpha=fit.weight_decay)
+    def _flatten(self, found: list[Tensor]) -> Tensor:
+        """All gradients as one array: one sweep of a small group's optimiser instead of one for each layer."""
+        torch._foreach_copy_(self.gradients, found)
+        return self.gradient
+
+    def _with_terms(
+        self, gradients: list[Tensor], fit: Fit, start: Tensor, trained: list[Slot], flat: bool
+    ) -> list[Tensor]:
+        """The gradients with those of the penalty terms added."""
         for term in fit.terms:
-            self.gradient.add_(gradient(term, self.params, start))
-        if len(trained) < len(self.model.slots) and (fit.terms or fit.weight_decay):
-            for name in self.gradients.keys() - set(trained):
-                self.gradients[name].zero_()
+            extra = gradient(term, self.params, start)
+            parts = [extra] if flat else [slot.view(extra) for slot in trained]
+            gradients = [g + p for g, p in zip(gradients, parts, strict=True)]
+        return gradients

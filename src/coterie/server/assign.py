@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import replace
 
 import numpy as np
+from scipy.spatial.distance import cdist
 
 from coterie.errors import UsageError
 from coterie.models.layout import Array
@@ -13,7 +15,7 @@ from coterie.protocol.replies import Replies
 from coterie.protocol.stack import Stack
 from coterie.protocol.task import Task
 from coterie.server.clusterers import KMeansClusters, match
-from coterie.server.state import Assignment, State
+from coterie.server.state import UNPLACED, Assignment, State
 
 Ask = Callable[[Task, Stack, Array, Array], Replies]
 """The port as a rule sees it: ``(task, stack, labels, clients) -> replies``; a rule may make further exchanges."""
@@ -34,22 +36,37 @@ def keep() -> Assign:
 def cluster_parts(part: str, clusterer: KMeansClusters, weigh: Weigh) -> Assign:
     """Cluster one part of the clients' parameters every round; numbers follow the largest overlap with the old ones.
 
-    Clients that did not answer keep their labels. With fewer answers than clusters nobody moves.
+    Clients that did not answer keep their labels, or have none when one shared model splits: the old label names the
+    whole. With fewer answers than clusters nobody moves.
     """
 
     def assign(state: State, replies: Replies, key: Key, ask: Ask) -> Assignment:
         clusters = clusterer.clusters
         check_clusters(clusters, len(state.labels))
         if len(replies) < clusters:
-            return Assignment(state.labels, state.memory, _parents(state, clusters))
+            return Assignment(state.labels, state.memory)
+        splits = len(state.stack) != clusters
         points = replies.part(part).astype(np.float64)
         new, centres = clusterer(points, weigh(replies), key, state.memory.get("centres"))
         numbers = match(new, state.labels[replies.clients], clusters)
         ordered = np.empty_like(centres)
         ordered[numbers] = centres
-        return Assignment(
-            placed(state, replies, numbers[new]), {**state.memory, "centres": ordered}, _parents(state, clusters)
-        )
+        before = replace(state, labels=np.full_like(state.labels, UNPLACED)) if splits else state
+        labels = placed(before, replies, numbers[new])
+        return Assignment(labels, {**state.memory, "centres": ordered}, (0,) * clusters if splits else None)
+
+    return assign
+
+
+def join_nearest(part: str) -> Assign:
+    """Every client stays; one without a cluster joins the nearest centre of the last clustering."""
+
+    def assign(state: State, replies: Replies, key: Key, ask: Ask) -> Assignment:
+        labels, new = replies.labels.copy(), np.flatnonzero(replies.labels == UNPLACED)
+        if len(new):
+            points = replies.models().params[new][:, replies.layout.part(part)]
+            labels[new] = cdist(points, state.memory["centres"]).argmin(axis=1)
+        return Assignment(placed(state, replies, labels), state.memory)
 
     return assign
 
@@ -75,8 +92,3 @@ def check_clusters(clusters: int, clients: int) -> None:
     """There cannot be more clusters than clients."""
     if not 1 <= clusters <= clients:
         raise UsageError(f"clusters is {clusters} for {clients} clients; it must be between 1 and {clients}")
-
-
-def _parents(state: State, clusters: int) -> tuple[int, ...] | None:
-    """From one shared model to several clusters: each goes on from row 0."""
-    return None if len(state.stack) == clusters else (0,) * clusters

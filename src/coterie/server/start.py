@@ -6,6 +6,7 @@ from collections.abc import Callable
 
 import numpy as np
 
+from coterie.errors import FederationError
 from coterie.models.layout import Array
 from coterie.protocol.address import Key
 from coterie.protocol.federation import Federation
@@ -63,6 +64,11 @@ def farthest_first(clusters: int, fit: Fit) -> Start:
         everyone = np.arange(len(federation.names))
         zeros = np.zeros(len(everyone), dtype=np.int64)
         trained = ask(Task(fit=(fit,)), first, zeros, everyone)
+        if len(trained) < clusters:
+            raise FederationError(
+                f"only {len(trained)} of {len(everyone)} clients answered before round 0, {clusters} different starts "
+                f"need as many; use start=random"
+            )
         models, best = trained.models(), np.full(len(everyone), np.inf)
         chosen = [int(key.generator("farthest-first").integers(len(trained)))]
         for _ in range(clusters - 1):

@@ -1,0 +1,260 @@
+"""What must hold of every algorithm in the catalogue; a new one is held to it by being listed."""
+
+from __future__ import annotations
+
+from dataclasses import fields, replace
+from inspect import signature
+
+import numpy as np
+import pytest
+from sklearn.metrics import adjusted_rand_score
+
+from coterie.algorithms import REDUCES_TO, algorithms, build_algorithm
+from coterie.catalogue import first_line
+from coterie.data.federated import Split
+from coterie.engine import plan
+from coterie.errors import UnknownName, UsageError
+from coterie.protocol.message import down
+from coterie.protocol.stack import Stack
+from coterie.server import aggregate
+from coterie.server.loop import evaluate
+from coterie.server.state import UNPLACED
+
+VARIANTS = (
+    "fedopt(server=sgd,lr=0.5,momentum=0.5)",
+    "fedopt(server=yogi)",
+    "fedopt(server=adagrad)",
+    "ifca(start=random)",
+    "ifca(fresh=true)",
+    "wecfl(shots=1)",
+    "wecfl(layer=all)",
+    "fesem(layer=linear)",
+)
+CLUSTERED = [name for name in algorithms if "clusters" in signature(algorithms.find(name)).parameters]
+EACH_NAME = pytest.mark.parametrize("name", list(algorithms))
+EVERY = pytest.mark.parametrize("text", [*algorithms, *VARIANTS])
+ARRAYS = ("labels", "examples", "params", "buffers", "losses", "metrics", "loss")
+
+
+@pytest.fixture(scope="module")
+def data(images):
+    """Eight clients in two groups that name the same pictures differently."""
+    return images()
+
+
+@pytest.fixture(scope="module")
+def federation(data, simulator):
+    return simulator(data, threads=2)
+
+
+@pytest.fixture(scope="module")
+def plain(train, federation):
+    """The first three rounds of an algorithm on the common federation, run once."""
+    done = {}
+
+    def run(text):
+        if text not in done:
+            done[text] = train(text, federation)
+        return done[text]
+
+    return run
+
+
+def assert_same(value, other, tolerance=0.0, place="state"):
+    """Two states, or what they are made of, are equal (bit for bit unless a tolerance is given)."""
+    if isinstance(value, Stack):
+        value, other = value._asdict(), other._asdict()
+    if isinstance(value, dict):
+        assert value.keys() == other.keys(), place
+        for key in value:
+            assert_same(value[key], other[key], tolerance, f"{place}.{key}")
+    else:
+        np.testing.assert_allclose(value, other, rtol=0, atol=tolerance, err_msg=place)
+
+
+def as_dict(state):
+    return {field.name: getattr(state, field.name) for field in fields(state)}
+
+
+def assert_same_run(one, other, tolerance=0.0):
+    assert len(one) == len(other)
+    for a, b in zip(one, other, strict=True):
+        assert_same(as_dict(a.state), as_dict(b.state), tolerance, f"round {a.state.round}")
+
+
+@EVERY
+def test_the_same_seed_repeats_bit_for_bit(text, train, data, simulator, plain):
+    assert_same_run(plain(text), train(text, simulator(data, threads=2)))
+
+
+@EVERY
+def test_another_seed_does_not(text, train, federation, plain):
+    other = train(text, federation, seed=2)
+    assert not np.allclose(plain(text)[-1].state.stack.params, other[-1].state.stack.params)
+
+
+@EVERY
+def test_chunks_groups_and_threads_change_nothing_but_rounding(text, train, data, simulator, plain, monkeypatch):
+    monkeypatch.setattr(aggregate, "CHUNK_BYTES", 3 * 8 * 1500)
+    monkeypatch.setattr(plan, "LOCKSTEP_NUMBERS", 5000)
+    assert_same_run(plain(text), train(text, simulator(data, threads=1, plan="lockstep", spill=0)), 1e-6)
+
+
+@EVERY
+def test_permuting_clients_permutes_labels(text, train, data, simulator, plain):
+    order = [3, 6, 0, 5, 7, 2, 4, 1]
+    permuted = train(text, simulator(data.select(order)))[-1].state.labels
+    assert adjusted_rand_score(plain(text)[-1].state.labels[order], permuted) == 1
+
+
+@EVERY
+def test_a_clustering_finds_the_groups_or_does_not_cluster(text, plain, data):
+    labels = plain(text)[-1].state.labels
+    assert len(set(labels)) in (1, len(data)) or adjusted_rand_score(data.groups, labels) == 1
+
+
+@EVERY
+def test_those_absent_keep_their_labels_unless_the_clusters_become_others(text, train, federation, flaky):
+    absent = {0: {1, 6}, 1: {0, 6}, 2: {2, 3, 4}}
+    for t, done in enumerate(train(text, flaky(federation, absent))):
+        gone = sorted(absent[t])
+        assert not set(gone) & set(done.replies.clients)
+        assert {f"client-{c}" for c in gone} == set(done.replies.missing)
+        split = len(done.state.stack) != len(done.before.stack)
+        wanted = np.full(len(gone), UNPLACED) if split else done.before.labels[gone]
+        assert np.array_equal(done.state.labels[gone], wanted)
+
+
+@EVERY
+def test_a_cluster_of_which_nobody_answered_keeps_its_model(text, train, federation, flaky, data):
+    done = train(text, flaky(federation, {2: np.flatnonzero(data.groups == 0)}))[-1]
+    empty = np.setdiff1d(np.arange(len(done.state.stack)), done.state.labels[done.replies.clients])
+    assert_same(done.state.stack.take(empty), done.before.stack.take(empty))
+    assert_same(
+        {k: v[empty] for k, v in done.state.moments.items()}, {k: v[empty] for k, v in done.before.moments.items()}
+    )
+
+
+@EVERY
+def test_a_sample_of_clients_is_enough(text, train, federation):
+    done = train(text, federation, 4, participation=0.5)
+    for step in done:
+        assert len(step.replies) == 4
+        assert np.isfinite(step.state.stack.params).all()
+        assert step.state.labels.min() >= UNPLACED
+        assert step.state.labels.max() < len(step.state.stack)
+    assert len({tuple(step.replies.clients) for step in done}) > 1
+    replies = evaluate(build_algorithm(text, 2), federation, done[-1].state, seed=1)
+    assert replies.metrics.shape == (8, 4)
+
+
+@EVERY
+def test_a_resumed_run_equals_an_unbroken_one_bit_for_bit(text, train, data, simulator, plain):
+    resumed = train(text, simulator(data, threads=2), 2, state=plain(text)[0].state)
+    assert_same_run(plain(text)[1:], resumed)
+
+
+@EVERY
+def test_nothing_is_learned_from_test_data_or_true_groups(text, train, data, simulator, plain):
+    rng = np.random.default_rng(5)
+    other = Split(rng.normal(size=data.test.x.shape).astype(np.float32), 3 - data.test.y, data.test.offsets)
+    poisoned = simulator(replace(data, test=other, groups=1 - data.groups), threads=2)
+    assert_same_run(plain(text), train(text, poisoned))
+
+
+@EVERY
+def test_test_labels_do_not_decide_which_model_a_client_is_served(text, data, simulator, plain):
+    other = simulator(replace(data, test=replace(data.test, y=3 - data.test.y)), threads=2)
+    state, algorithm = plain(text)[-1].state, build_algorithm(text, 2)
+    served = [evaluate(algorithm, sim, state, seed=1).labels.tolist() for sim in (simulator(data), other)]
+    assert served[0] == served[1]
+
+
+class Scales:
+    """A federation that weighs every array that passes."""
+
+    def __init__(self, inner):
+        self.inner, self.down, self.up = inner, 0, 0
+
+    def __getattr__(self, name):
+        return getattr(self.inner, name)
+
+    def ask(self, task, stack, labels, clients, key):
+        replies = self.inner.ask(task, stack, labels, clients, key)
+        self.down += sum(a.nbytes for row in labels for a in down(task, stack, row).values())
+        self.up += sum(getattr(replies, a).nbytes for a in ARRAYS if getattr(replies, a) is not None)
+        return replies
+
+
+@EVERY
+@pytest.mark.parametrize(("model", "shape"), [("mlp(4)", (1, 4, 4)), ("cnn", (1, 8, 8))])
+def test_communication_cost_is_the_size_of_what_travels(text, model, shape, train, images, simulator):
+    scales = Scales(simulator(images((8, 9, 10, 7), shape=shape), model, threads=1))
+    done = train(text, scales, 2)
+    assert (scales.down, scales.up) == (sum(r.cost.bytes_down for r in done), sum(r.cost.bytes_up for r in done))
+
+
+@EVERY
+def test_steps_are_counted(text, plain):
+    assert [done.cost.steps for done in plain(text)[1:]] == [8 * 4] * 2
+
+
+@EVERY
+def test_training_helps(text, plain, federation):
+    algorithm, (first, *_, last) = build_algorithm(text, 2), plain(text)
+    start, end = (evaluate(algorithm, federation, state, seed=1).metrics[:, 2] for state in (first.before, last.state))
+    assert end.mean() < start.mean()
+
+
+@pytest.mark.parametrize(("text", "simpler"), REDUCES_TO.items())
+def test_reduces_to(text, simpler, plain):
+    for one, other in zip(plain(text), plain(simpler), strict=True):
+        assert_same(one.state.stack, other.state.stack, 1e-6)
+        assert_same(one.state.labels, other.state.labels)
+
+
+def test_alone_local_training_is_fedavg(train, data, simulator):
+    alone = simulator(data.select([0]))
+    for one, other in zip(train("local", alone), train("fedavg", alone), strict=True):
+        assert_same(one.state.stack, other.state.stack, 1e-6)
+
+
+def test_local_training_is_as_if_nobody_else_were_there(plain, train, data, simulator):
+    for client in (0, 5):
+        alone = train("local", simulator(data.select([client])))[-1].state.stack.params[0]
+        np.testing.assert_allclose(plain("local")[-1].state.stack.params[client], alone, atol=1e-6)
+
+
+@EACH_NAME
+def test_the_docstring_begins_with_a_sentence(name):
+    line = first_line(algorithms.find(name))
+    assert line[0].isupper()
+    assert line.endswith(".")
+    assert len(line) <= 120
+
+
+@EACH_NAME
+def test_the_name_in_tables_is_the_text_that_was_asked_for(name):
+    assert build_algorithm(name).name == name
+    assert algorithms.find(name)().name == name
+
+
+@pytest.mark.parametrize("name", CLUSTERED)
+@pytest.mark.parametrize("clusters", [0, 9])
+def test_impossible_numbers_of_clusters_are_refused_before_the_second_round(name, clusters, train, federation):
+    with pytest.raises(UsageError, match=f"clusters is {clusters}"):
+        train(name, federation, 1, clusters=clusters)
+
+
+def test_unknown_names_and_arguments_offer_the_nearest():
+    with pytest.raises(UnknownName, match=r"unknown algorithm 'wecf'; did you mean 'wecfl'\?"):
+        build_algorithm("wecf")
+    with pytest.raises(UnknownName, match=r"argument of wecfl 'shot'; did you mean 'shots'\?"):
+        build_algorithm("wecfl(shot=3)")
+    with pytest.raises(UsageError, match="start is 'nearest'; it must be farthest or random"):
+        build_algorithm("ifca(start=nearest)")
+
+
+def test_an_unknown_layer_offers_the_nearest(train, federation):
+    with pytest.raises(UnknownName, match="did you mean 'linear'"):
+        train("wecfl(layer=liner)", federation, 1)
