@@ -1,0 +1,68 @@
+"""The documents are true: links lead somewhere, examples run, commands name things that exist."""
+
+from __future__ import annotations
+
+import doctest
+import re
+import shlex
+from itertools import pairwise
+from pathlib import Path
+
+import pytest
+
+from coterie.algorithms import algorithms, build_algorithm
+from coterie.data import parse_partition, sources
+
+ROOT = Path(__file__).parent.parent
+DOCUMENTS = sorted([*ROOT.glob("*.md"), *ROOT.glob("docs/**/*.md")])
+
+
+def names(paths):
+    return [str(path.relative_to(ROOT)) for path in paths]
+
+
+def anchors(path: Path) -> set[str]:
+    heads = re.findall(r"^#+ (.+)$", path.read_text(), re.M)
+    return {re.sub(r"[^\w\- ]", "", head.lower()).strip().replace(" ", "-") for head in heads}
+
+
+@pytest.mark.parametrize("path", DOCUMENTS, ids=names(DOCUMENTS))
+def test_links_lead_somewhere(path):
+    for target in re.findall(r"\]\(([^)]+)\)", path.read_text()):
+        if target.startswith(("http://", "https://")):
+            continue
+        file, _, anchor = target.partition("#")
+        found = (path.parent / file).resolve() if file else path
+        assert found.exists(), f"{path.name} links to {target}"
+        assert not anchor or anchor in anchors(found), f"{path.name} links to {target}"
+
+
+@pytest.mark.parametrize("path", DOCUMENTS, ids=names(DOCUMENTS))
+def test_examples_print_what_they_say(path):
+    failed, _ = doctest.testfile(str(path), module_relative=False)
+    assert failed == 0
+
+
+def commands():
+    for path in DOCUMENTS:
+        for line in re.findall(r"^coterie (?:run|compare) .*$", path.read_text(), re.M):
+            yield pytest.param(shlex.split(line, comments=True), id=f"{path.name}: {line[:50]}")
+
+
+@pytest.mark.parametrize("words", list(commands()))
+def test_commands_name_what_exists(words):
+    flags = dict(pairwise(words))
+    for word in words[2:]:
+        if word.startswith("-"):
+            break
+        if not word.endswith(".toml"):
+            assert build_algorithm(word).name == word
+    if "--partition" in flags:
+        parse_partition(flags["--partition"])
+    if not flags.get("--data", "./").startswith("./"):
+        assert flags["--data"] in sources
+
+
+def test_every_algorithm_has_a_page():
+    pages = {path.stem for path in (ROOT / "docs" / "algorithms").glob("*.md")}
+    assert set(algorithms) <= pages
