@@ -17,6 +17,7 @@ from typer.testing import CliRunner
 
 import coterie as ct
 from coterie.cli import app
+from coterie.errors import UnknownName
 from coterie.experiment import run_settings
 from coterie.results.record import load_state
 from coterie.settings import Settings, load_settings
@@ -165,6 +166,9 @@ def test_model_for_serves_the_clients_cluster():
         right += int((run.model_for(client)(torch.from_numpy(x)).argmax(1).numpy() == y).sum())
     assert right / len(clients.test.y) == pytest.approx(run.summary["accuracy"])
     assert str(run.model_for(clients.names[3])) == str(run.model_for(3))
+    for nobody in ("client-99", 12, -1):
+        with pytest.raises(UnknownName, match="unknown client"):
+            run.model_for(nobody)
 
 
 def test_regression_runs_from_a_folder_to_a_summary(tmp_path):

@@ -14,7 +14,7 @@ from typing import Any
 from torch import nn
 
 from coterie.data import Federated
-from coterie.errors import RunFolderError
+from coterie.errors import RunFolderError, UnknownName
 from coterie.models.layout import Array
 from coterie.models.model import Model
 from coterie.models.zoo import build_model
@@ -45,6 +45,8 @@ class Run:
 
     def model_for(self, client: int | str) -> nn.Module:
         """The network that serves a client, given by position or name, in evaluation mode."""
+        if client not in (self.data.names if isinstance(client, str) else range(len(self.data))):
+            raise UnknownName("client", str(client), self.data.names)
         place = self.data.names.index(client) if isinstance(client, str) else client
         label = int(self.labels[place])
         stack = self.state.stack if label >= 0 else self.state.stack.mix(self.state.shares[None])
