@@ -26,7 +26,7 @@ from coterie.engine.engine import Engine
 from coterie.engine.workers import available_cores, torch_threads
 from coterie.models.zoo import build_model
 from coterie.protocol.address import Key
-from coterie.protocol.stack import copies
+from coterie.protocol.stack import Stack
 from coterie.protocol.task import Fit, Task
 
 REPEATS, STEPS, BATCH, LR, MOMENTUM = 5, 10, 32, 0.01, 0.9
@@ -97,7 +97,7 @@ def plain_loop(case: Case, data: Federated) -> Callable[[], None]:
 def engine_round(case: Case, data: Federated, plan: str) -> Callable[[], object]:
     """The same work as one task for the engine."""
     model = build_model(case.model, case.shape, 10)
-    engine, stack = Engine(model, data, plan=plan), copies(*model.initial(0), count=1)
+    engine, stack = Engine(model, data, plan=plan), Stack(*(part[None] for part in model.initial(0)))
     task = Task(fit=(Fit(steps=STEPS, batch=BATCH, lr=LR, momentum=MOMENTUM),))
     everyone, rows = np.arange(len(data)), np.zeros(len(data), dtype=np.int64)
     return lambda: engine.run(task, stack, rows, everyone, Key(1, 0))

@@ -94,8 +94,8 @@ def reference(sim, stack, row, client, fits, key=KEY):
 
 def make_stack(sim, dtype=np.float64, count=2):
     """Different models, with buffers that are not the initial ones."""
-    rows = [sim.initial(seed) for seed in range(count)]
-    params, buffers = (np.concatenate(part).astype(dtype) for part in zip(*rows, strict=True))
+    rows = [sim.model.initial(seed) for seed in range(count)]
+    params, buffers = (np.stack(part).astype(dtype) for part in zip(*rows, strict=True))
     return Stack(params, buffers + np.linspace(0, 0.5, buffers.size, dtype=dtype).reshape(buffers.shape))
 
 
@@ -198,20 +198,20 @@ class TestParts:
     def test_a_pass_on_one_half_leaves_the_other_untouched(self, normed, part, other):
         stack = make_stack(normed)
         found, received = trained(normed, replace(PLAIN, part=part), stack), stack.take(np.arange(5) % 2)
-        layout = normed.layout
+        layout = normed.model.layout
         assert np.array_equal(found.params[:, layout.part(other)], received.params[:, layout.part(other)])
         assert not np.isclose(found.params[:, layout.part(part)], received.params[:, layout.part(part)]).all()
         moved = not np.array_equal(found.buffers, received.buffers)
         assert moved == (part == "body"), "running statistics belong to the body"
 
     def test_every_pass_starts_from_the_received_parameters(self, dense):
-        stack, layout = make_stack(dense), dense.layout
+        stack, layout = make_stack(dense), dense.model.layout
         alone = trained(dense, replace(PLAIN, part="body"), stack).params
         second = trained(dense, (replace(PLAIN, part="body"), replace(PLAIN, part="head")), stack).params
         assert np.array_equal(alone[:, layout.part("body")], second[:, layout.part("body")])
 
     def test_weight_decay_does_not_reach_the_frozen_half(self, dense):
-        stack, body = make_stack(dense), dense.layout.part("body")
+        stack, body = make_stack(dense), dense.model.layout.part("body")
         found = trained(dense, replace(PLAIN, part="head", weight_decay=1.0, terms=(Proximal(1.0),)), stack)
         assert np.array_equal(found.params[:, body], stack.params[np.arange(5) % 2][:, body])
 
@@ -303,7 +303,7 @@ class TestIndependence:
     def test_of_the_size_of_lockstep_groups(self, monkeypatch, dense):
         stack = make_stack(dense, np.float32)
         whole = trained(planned(dense, "lockstep"), PLAIN, stack)
-        monkeypatch.setattr(plan, "LOCKSTEP_NUMBERS", 2 * dense.layout.size)
+        monkeypatch.setattr(plan, "LOCKSTEP_NUMBERS", 2 * dense.model.layout.size)
         assert_close(trained(planned(dense, "lockstep"), PLAIN, stack), whole, 1e-6)
 
     def test_of_where_the_replies_are_kept(self, sim, stack):

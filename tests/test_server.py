@@ -12,7 +12,7 @@ from coterie.algorithms import fedavg
 from coterie.errors import FederationError, UnknownName, UsageError
 from coterie.protocol.address import Key
 from coterie.protocol.replies import Cost
-from coterie.protocol.stack import Stack, copies
+from coterie.protocol.stack import Stack
 from coterie.protocol.task import Fit, Loss, Report, Task
 from coterie.server.aggregate import average, by_examples, uniform
 from coterie.server.assign import cluster_parts, join_nearest, keep, until
@@ -438,7 +438,7 @@ class TestTheLoop:
         sim = simulator(images((20, 30, 10, 15), shape=(1, 12, 12)), "cnn", threads=1)
         algorithm = replace(fedavg(), start=random_models(2), shared="body", task=lambda s: Task((Loss(),), (STEP,)))
         last = list(islice(rounds(algorithm, sim, seed=1), 2))[-1]
-        body, buffers = sim.layout.part("body"), sim.layout.buffer_part("body")
+        body, buffers = sim.model.layout.part("body"), sim.model.layout.buffer_part("body")
         weights = last.replies.examples
         for row in last.state.stack.params[:, body]:
             np.testing.assert_allclose(
@@ -452,9 +452,8 @@ def test_costs_add_up_field_by_field():
     assert Cost(1, 2, 3, 4) + Cost(10, 20, 30, 40) == Cost(11, 22, 33, 44)
 
 
-def test_initial_models_are_as_many_as_asked_and_copies_are_equal(toy):
+def test_initial_models_are_as_many_as_asked_and_differ(toy):
     assert len(np.unique(initial(toy, KEY, 4).params, axis=0)) == 4
-    assert copies(np.array([1.0]), np.array([]), 3).params.tolist() == [[1.0]] * 3
 
 
 def test_a_report_of_losses_needs_every_model_and_a_plain_one_only_its_own():

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from typing import Protocol
 
-from coterie.models.layout import Array, Layout
+from coterie.models.layout import Array
+from coterie.models.model import Model
 from coterie.protocol.address import Key
 from coterie.protocol.replies import Replies
 from coterie.protocol.stack import Stack
@@ -19,11 +20,8 @@ class Federation(Protocol):
         """The clients' stable names; everywhere else a client is its position here."""
 
     @property
-    def layout(self) -> Layout:
-        """The named parts of the model that the clients train."""
-
-    def initial(self, seed: int) -> Stack:
-        """One freshly initialised model."""
+    def model(self) -> Model:
+        """The network that the clients train."""
 
     def ask(self, task: Task, stack: Stack, labels: Array, clients: Array, key: Key) -> Replies:
         """Give ``clients`` a task on the models they need and collect what comes back, a row for each that answered.

@@ -32,8 +32,3 @@ class Stack(NamedTuple):
     def nbytes(self) -> int:
         """How many bytes the two arrays take."""
         return int(self.params.nbytes + self.buffers.nbytes)
-
-
-def copies(params: Array, buffers: Array, count: int) -> Stack:
-    """A stack of ``count`` copies of one model."""
-    return Stack(np.tile(params, (count, 1)), np.tile(buffers, (count, 1)))

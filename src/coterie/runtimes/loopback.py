@@ -12,12 +12,12 @@ import numpy as np
 
 from coterie.data.federated import Federated
 from coterie.engine.engine import Engine
-from coterie.models.layout import Array, Layout
+from coterie.models.layout import Array
 from coterie.models.model import Model
 from coterie.protocol import message
 from coterie.protocol.address import Key
 from coterie.protocol.replies import Cost, Replies
-from coterie.protocol.stack import Stack, copies
+from coterie.protocol.stack import Stack
 from coterie.protocol.task import Task
 from coterie.runtimes import codec
 from coterie.runtimes.simulator import drop_broken
@@ -40,15 +40,6 @@ class Loopback:
         self.engines = [Engine(model, data.select([i]), threads=1, plan=plan) for i in range(len(data))]
         self.payload = Cost()
 
-    @property
-    def layout(self) -> Layout:
-        """The parts of the model."""
-        return self.model.layout
-
-    def initial(self, seed: int) -> Stack:
-        """One freshly initialised model."""
-        return copies(*self.model.initial(seed), count=1)
-
     def ask(self, task: Task, stack: Stack, labels: Array, clients: Array, key: Key) -> Replies:
         """One packed exchange with each client; ``payload`` adds up the array bytes that went over the wall."""
         answers = []
@@ -59,6 +50,6 @@ class Loopback:
             if not task.receives_all:
                 reply["labels"] = np.array([label])
             answers.append(reply)
-        replies = message.collect(self.layout, [int(c) for c in clients], answers)
-        sent_bytes = message.cost(task, self.layout, stack, len(clients), len(answers))
+        replies = message.collect(self.model.layout, [int(c) for c in clients], answers)
+        sent_bytes = message.cost(task, self.model.layout, stack, len(clients), len(answers))
         return replace(drop_broken(replies, self.names), cost=sent_bytes)

@@ -9,12 +9,12 @@ import numpy as np
 from coterie.data.federated import Federated
 from coterie.engine.engine import Engine
 from coterie.engine.room import LIMIT
-from coterie.models.layout import Array, Layout
+from coterie.models.layout import Array
 from coterie.models.model import Model
 from coterie.protocol import message
 from coterie.protocol.address import Key
 from coterie.protocol.replies import Replies
-from coterie.protocol.stack import Stack, copies
+from coterie.protocol.stack import Stack
 from coterie.protocol.task import Task
 
 
@@ -38,19 +38,10 @@ class Simulator:
         """The clients' names."""
         return self.data.names
 
-    @property
-    def layout(self) -> Layout:
-        """The parts of the model."""
-        return self.model.layout
-
-    def initial(self, seed: int) -> Stack:
-        """One freshly initialised model."""
-        return copies(*self.model.initial(seed), count=1)
-
     def ask(self, task: Task, stack: Stack, labels: Array, clients: Array, key: Key) -> Replies:
         """Run the engine on these clients; a result that is not finite is a missing row."""
         replies = drop_broken(self.engine.run(task, stack, labels, clients, key), self.names)
-        sent = message.cost(task, self.layout, stack, len(clients), len(replies))
+        sent = message.cost(task, self.model.layout, stack, len(clients), len(replies))
         return replace(replies, cost=replies.cost + sent)
 
 

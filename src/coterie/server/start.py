@@ -85,8 +85,8 @@ def farthest_first(clusters: int, fit: Fit) -> Start:
 
 def initial(federation: Federation, key: Key, count: int) -> Stack:
     """``count`` freshly initialised models; the first is the same for every algorithm with this seed."""
-    rows = [federation.initial(key.number("model", i)) for i in range(count)]
-    return Stack(*(np.concatenate(part) for part in zip(*rows, strict=True)))
+    rows = [federation.model.initial(key.number("model", i)) for i in range(count)]
+    return Stack(*(np.stack(part) for part in zip(*rows, strict=True)))
 
 
 def first_state(stack: Stack, labels: Array) -> State:
