@@ -99,6 +99,11 @@ def make_stack(sim, dtype=np.float64, count=2):
     return Stack(params, buffers + np.linspace(0, 0.5, buffers.size, dtype=dtype).reshape(buffers.shape))
 
 
+def two_zeros(count):
+    """Row 0 for everyone, and everyone."""
+    return np.zeros(count, dtype=np.int64), np.arange(count)
+
+
 def ask(sim, task, stack, clients=None, rows=None, key=KEY):
     clients = np.arange(len(sim.names)) if clients is None else np.asarray(clients)
     return sim.ask(task, stack, clients % len(stack) if rows is None else np.asarray(rows), clients, key)
@@ -500,6 +505,21 @@ class TestFolding:
 
 
 class TestBrokenClients:
+    def test_a_client_whose_training_fails_is_a_missing_row_and_the_others_go_on(self, images):
+        """Batch normalisation of vectors cannot learn from a minibatch of one example."""
+        data = images(sizes=(9, 8, 16))
+        build = lambda: nn.Sequential(nn.Flatten(), nn.Linear(64, 5), nn.BatchNorm1d(5), nn.Linear(5, 4))  # noqa: E731
+        sim = Simulator(data, Model("mine", build, data.shape, 4))
+        replies = sim.ask(Task(fit=(Fit(epochs=1, batch=8),)), make_stack(sim, count=1), *two_zeros(3), KEY)
+        assert replies.clients.tolist() == [1, 2]
+        assert "ValueError" in replies.missing["client-0"]
+
+    @pytest.mark.parametrize(("parts", "told"), [(("all", "head"), "overlap"), (("nose",), "unknown part")])
+    def test_impossible_passes_are_refused(self, dense, parts, told):
+        task = Task(fit=tuple(Fit(part=part) for part in parts))
+        with pytest.raises(UsageError, match=told):
+            ask(dense, task, make_stack(dense))
+
     def test_a_client_whose_training_diverges_is_a_missing_row_with_a_reason(self, images, simulator):
         data = images((12, 12, 12), shape=(4,))
         data.train.x[12:24] *= 1e30

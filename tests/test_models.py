@@ -133,15 +133,15 @@ class TestParts:
 
     def test_the_head_is_the_last_linear_layer(self, model):
         last = [m for m in model.module().modules() if isinstance(m, nn.Linear)][-1]
-        assert model.layout.part_size("head") == last.weight.numel() + last.bias.numel()
-        assert model.layout.part_size("head_weight") == last.weight.numel()
+        assert model.layout.numbers("head").size == last.weight.numel() + last.bias.numel()
+        assert model.layout.numbers("head_weight").size == last.weight.numel()
         params, buffers = model.initial(0)
         weight = [m for m in model.with_row(params, buffers).modules() if isinstance(m, nn.Linear)][-1].weight
         assert np.array_equal(params[model.layout.part("head_weight")], weight.detach().flatten().numpy())
 
     def test_linear_is_every_linear_layer_and_all_is_everything(self, model):
         layers = [m for m in model.module().modules() if isinstance(m, nn.Linear)]
-        assert model.layout.part_size("linear") == sum(p.numel() for m in layers for p in m.parameters())
+        assert model.layout.numbers("linear").size == sum(p.numel() for m in layers for p in m.parameters())
         assert model.layout.part("all") == slice(0, model.layout.size)
 
     @pytest.mark.parametrize(
@@ -154,7 +154,7 @@ class TestParts:
     )
     def test_sizes_counted_by_hand(self, text, shape, sizes):
         layout = build_model(text, shape, CLASSES).layout
-        assert {part: layout.part_size(part) for part in sizes} == sizes
+        assert {part: layout.numbers(part).size for part in sizes} == sizes
 
     def test_an_unknown_part_offers_the_nearest(self, model):
         with pytest.raises(UnknownName, match="did you mean 'head'"):
@@ -164,7 +164,7 @@ class TestParts:
 def test_resnet34_has_the_size_of_its_paper_with_a_small_first_layer():
     model = build_model("resnet34", (3, 32, 32), 10)
     assert model.layout.size == 21_282_122
-    assert model.layout.part_size("head") == 5130
+    assert model.layout.numbers("head").size == 5130
 
 
 class TestDefaults:
@@ -233,6 +233,13 @@ def noisy(shape, outputs):
 def alpha(shape, outputs):
     return nn.Sequential(nn.AlphaDropout(0.5), nn.Linear(shape[0], outputs))
 
+class Global(nn.Linear):
+    def forward(self, x):
+        return nn.functional.dropout(super().forward(x), training=self.training)
+
+def hidden(shape, outputs):
+    return Global(shape[0], outputs)
+
 constant = 3
 """
 
@@ -252,12 +259,18 @@ class TestUsersModels:
         assert users("wide").layout.size == 4 * 2 + 2 + 2 * CLASSES + CLASSES
         assert users("wide(width=7)").layout.size == users("wide(7)").layout.size == 4 * 7 + 7 + 7 * CLASSES + CLASSES
 
+    def test_chance_without_an_address_is_refused(self, users):
+        before = torch.get_rng_state()
+        with pytest.raises(ModelError, match="global generator"):
+            users("hidden")
+        assert torch.equal(before, torch.get_rng_state())
+
     def test_a_module_may_name_its_head(self, users):
         model = users("named")
         assert head_of(model.module()) == "head"
-        assert model.layout.part_size("head") == 4 * 3 + 3 + 3 * CLASSES + CLASSES
-        assert model.layout.part_size("head_weight") == 4 * 3 + 3 * CLASSES
-        assert model.layout.part_size("body") == 4 * 4 + 4
+        assert model.layout.numbers("head").size == 4 * 3 + 3 + 3 * CLASSES + CLASSES
+        assert model.layout.numbers("head_weight").size == 4 * 3 + 3 * CLASSES
+        assert model.layout.numbers("body").size == 4 * 4 + 4
 
     def test_a_head_that_does_not_come_last_is_still_put_back_together(self, users):
         model = users("named")
@@ -266,7 +279,7 @@ class TestUsersModels:
 
     def test_a_bare_linear_layer_is_its_own_head(self, users):
         layout = users("bare").layout
-        sizes = {part: layout.part_size(part) for part in ("head", "head_weight", "body", "linear")}
+        sizes = {part: layout.numbers(part).size for part in ("head", "head_weight", "body", "linear")}
         assert sizes == {"head": 25, "head_weight": 20, "body": 0, "linear": 25}
 
     def test_frozen_parameters_stay_out_of_the_vector_and_are_the_same_everywhere(self, users):

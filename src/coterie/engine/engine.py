@@ -75,9 +75,9 @@ class Engine:
         if task.report.losses:
             losses = self.cross_losses(stack, clients)
             evaluations += len(stack) * int(train.sizes[clients].sum())
-        trained, loss = (None, None) if not task.fit else self._fit(task, stack, labels, clients, key)
+        trained, loss, failures = self._fit(task, stack, labels, clients, key) if task.fit else (None, None, {})
         reported = trained if trained is not None else stack.take(labels) if task.report.params else None
-        return Replies(
+        replies = Replies(
             layout=self.model.layout,
             clients=clients,
             labels=labels,
@@ -89,6 +89,8 @@ class Engine:
             loss=loss,
             cost=Cost(0, 0, evaluations, sum(f.count(int(n)) for f in task.fit for n in train.sizes[clients])),
         )
+        broken = np.isin(np.arange(len(clients)), list(failures))
+        return replies.without(broken, {self.data.names[clients[i]]: why for i, why in failures.items()})
 
     def cross_losses(self, stack: Stack, clients: Array, examples: int | None = None) -> Array:
         """Every model's mean loss on every client's train split (or its first ``examples``), ``(r, K)``."""
@@ -134,8 +136,11 @@ class Engine:
             seen += len(stack) * int(np.minimum(sizes, score.examples or sizes.max()).sum())
         return total.argmax(axis=1), seen
 
-    def _fit(self, task: Task, stack: Stack, labels: Array, clients: Array, key: Key) -> tuple[Stack, Array]:
-        """Run the passes, each from the received parameters, and merge their parts."""
+    def _fit(
+        self, task: Task, stack: Stack, labels: Array, clients: Array, key: Key
+    ) -> tuple[Stack, Array, dict[int, str]]:
+        """Run the passes, each from the received parameters, and merge their parts; and who failed, and why."""
+        self._check_passes(task)
         shape = (len(clients), self.model.layout.size)
         out = Stack(room(shape, stack.params.dtype, self.spill), stack.buffers[labels])
         loss = np.zeros(len(clients))
@@ -146,7 +151,13 @@ class Engine:
         plan = make_plan(self.plan, self.model, len(clients), self.workers.count)
         for number, fit in enumerate(task.fit):
             loss += fitting.fit(work, fit, number, plan, self.workers) / len(task.fit)
-        return out, loss
+        return out, loss, work.failures
+
+    def _check_passes(self, task: Task) -> None:
+        names = [slot.name for fit in task.fit for slot in self.model.slots_of(fit.part)]
+        if len(set(names)) < len(names):
+            parts = ", ".join(fit.part for fit in task.fit)
+            raise UsageError(f"the passes train {parts}, which overlap; the parts of a task must be disjoint")
 
     def _metrics(
         self, split: str | None, stack: Stack, labels: Array, clients: Array, trained: Stack | None

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 import numpy as np
 import torch
@@ -23,7 +23,10 @@ from coterie.protocol.task import Fit
 
 @dataclass(frozen=True)
 class Work:
-    """Who trains from which row, and where the results go: row i of ``out`` is for ``clients[i]``."""
+    """Who trains from which row, and where the results go: row i of ``out`` is for ``clients[i]``.
+
+    ``failures`` collects the reasons of those who could not.
+    """
 
     model: Model
     pool: Pool
@@ -33,6 +36,7 @@ class Work:
     clients: Array
     key: Key
     out: Stack
+    failures: dict[int, str] = field(default_factory=dict)
 
     def batches(self, place: int, fit: Fit, number: int) -> Batches:
         """The minibatches of the client at ``place`` in pass ``number``."""
@@ -44,7 +48,7 @@ class Work:
         """The learning rate of this round; what comes before round 0 does not decay backwards."""
         return (self.model.default_lr if fit.lr is None else fit.lr) * fit.lr_decay ** max(self.key.round, 0)
 
-    def keep(self, places: Array, fit: Fit, params: Tensor, buffers: Tensor) -> None:
+    def keep(self, places: int | Array, fit: Fit, params: Tensor, buffers: Tensor) -> None:
         """Write the trained part into the reply rows."""
         layout = self.model.layout
         _write(self.out.params, places, layout.part(fit.part), params)
@@ -52,9 +56,12 @@ class Work:
             _write(self.out.buffers, places, layout.buffer_part(fit.part), buffers)
 
 
-def _write(rows: Array, places: Array, part: Coordinates, values: Tensor) -> None:
-    chosen = values.cpu().numpy()[..., part]
-    rows[(places, part) if isinstance(part, slice) else np.ix_(places, part)] = chosen
+def _write(rows: Array, places: int | Array, part: Coordinates, values: Tensor) -> None:
+    """Copy one part of the values to one row, or to several; torch's copy lets other threads go on meanwhile."""
+    if isinstance(places, int):
+        torch.from_numpy(rows[places])[part] = values.cpu()[part]
+    else:
+        rows[(places, part) if isinstance(part, slice) else np.ix_(places, part)] = values.cpu().numpy()[..., part]
 
 
 def fit(work: Work, fit: Fit, number: int, plan: Plan, workers: Workers) -> Array:
@@ -67,7 +74,16 @@ def fit(work: Work, fit: Fit, number: int, plan: Plan, workers: Workers) -> Arra
         loss[np.concatenate(groups)] = np.concatenate(parts)
         return loss
     go = workers.here if plan.kind == "single" else workers.map
-    return np.array(go(lambda place: _fit_one(work, fit, number, place, workers), range(count)))
+    return np.array(go(lambda place: _try_one(work, fit, number, place, workers), range(count)))
+
+
+def _try_one(work: Work, fit: Fit, number: int, place: int, workers: Workers) -> float:
+    """A client whose training fails is a missing row with a reason; the others go on."""
+    try:
+        return _fit_one(work, fit, number, place, workers)
+    except (RuntimeError, ValueError) as error:
+        work.failures[place] = f"{type(error).__name__}: {str(error).partition(chr(10))[0]}"
+        return 0.0
 
 
 def _groups(work: Work, fit: Fit, size: int) -> list[Array]:
@@ -88,7 +104,7 @@ def _fit_one(work: Work, fit: Fit, number: int, place: int, workers: Workers) ->
     first = work.pool.offsets[client]
     feed = (Batch(*work.pool.take(batches.rows(q) + first)) for q in range(len(batches)))
     loss = trainer.fit(start, fit, work.rate(fit), feed)
-    work.keep(np.array([place]), fit, trainer.params, trainer.buffers)
+    work.keep(place, fit, trainer.params, trainer.buffers)
     return float(loss)
 
 

@@ -12,13 +12,20 @@ _BETAS, _EPSILON = (0.9, 0.999), 1e-8
 
 
 class Optimiser:
-    """SGD with momentum, or Adam, on a list of tensors; its state is zero at the start of every fit."""
+    """SGD with momentum, or Adam, on a list of tensors; ``reset`` before every client: no state is carried over."""
 
     def __init__(self, fit: Fit, tensors: list[Tensor]) -> None:
         self.fit, self.tensors, self.taken = fit, tensors, 0
         adam = fit.optimizer == "adam"
         self.first = [torch.zeros_like(t) for t in tensors] if adam or fit.momentum else None
         self.second = [torch.zeros_like(t) for t in tensors] if adam else None
+
+    def reset(self) -> Optimiser:
+        """All state to zero."""
+        self.taken = 0
+        for tensor in (self.first or []) + (self.second or []):
+            tensor.zero_()
+        return self
 
     @torch.no_grad()
     def step(self, gradients: list[Tensor], lr: float, active: Tensor | None = None) -> None:

@@ -14,27 +14,31 @@ class Pool:
     """One split's examples; ``take`` gives a batch on the right device, in the right precision and memory format."""
 
     def __init__(self, split: Split, like: Tensor) -> None:
-        self.x = torch.from_numpy(split.x)
-        self.y = torch.from_numpy(split.y)
+        self.x, self.y = (torch.from_numpy(a if a.flags.writeable else a.copy()) for a in (split.x, split.y))
         self.offsets = split.offsets
         self.sizes = split.sizes
         self.like = like
+        self.as_is = (
+            self.x.dtype == like.dtype and like.device.type == "cpu" and self.y.dtype in (torch.int64, like.dtype)
+        )
 
     def take(self, rows: Array) -> tuple[Tensor, Tensor]:
         """Examples by row number, in any shape of ``rows``; adjacent rows are viewed, not copied."""
         x, y = self._read(rows)
-        x = x.to(device=self.like.device, dtype=self.like.dtype)
-        if x.dim() == 4:
-            x = x.contiguous(memory_format=torch.channels_last)
-        return x, y.to(self.like.device) if y.dtype == torch.int64 else y.to(self.like)
+        if not self.as_is:
+            x = x.to(self.like)
+            y = y.to(self.like.device) if y.dtype == torch.int64 else y.to(self.like)
+        return (x.contiguous(memory_format=torch.channels_last) if x.dim() == 4 else x), y
 
     def _read(self, rows: Array) -> tuple[Tensor, Tensor]:
         if rows.ndim == 1 and len(rows) and rows[-1] - rows[0] + 1 == len(rows) and np.all(np.diff(rows) == 1):
             part = slice(int(rows[0]), int(rows[-1]) + 1)
             return self.x[part], self.y[part]
-        index = torch.from_numpy(np.ascontiguousarray(rows)).flatten()
-        shape = tuple(rows.shape)
-        return self.x[index].view(*shape, *self.x.shape[1:]), self.y[index].view(shape)
+        index = torch.from_numpy(np.ascontiguousarray(rows))
+        if index.dim() == 1:
+            return self.x.index_select(0, index), self.y.index_select(0, index)
+        x, y = self.x.index_select(0, index.flatten()), self.y.index_select(0, index.flatten())
+        return x.view(*index.shape, *self.x.shape[1:]), y.view(index.shape)
 
     def rows_of(self, clients: Array, at_most: int | None = None) -> tuple[Array, Array]:
         """The rows that these clients hold (their first ``at_most``), and where each client's begin and end."""

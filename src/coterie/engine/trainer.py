@@ -9,7 +9,7 @@ import torch
 from torch import Tensor, nn
 from torch.func import functional_call, vmap
 
-from coterie.engine.objective import losses
+from coterie.engine.objective import losses, mean_loss
 from coterie.engine.optimiser import Optimiser
 from coterie.engine.terms import gradient
 from coterie.models.dropout import AddressedDropout
@@ -49,6 +49,7 @@ class Trainer:
         }
         self.gradients = [s.view(self.gradient) for s in model.slots]
         self.grouped = group is not None
+        self.optimisers: dict[Fit, Optimiser] = {}
 
     def outputs(self, x: Tensor) -> Tensor:
         """The outputs of the current parameters, each client's for its own examples."""
@@ -70,21 +71,27 @@ class Trainer:
         with torch.no_grad():
             self.params.copy_(start)
         flat = self.grouped and fit.part == "all"
-        optimiser = Optimiser(fit, [self.params] if flat else [self.leaves[slot.name] for slot in trained])
-        total, count = start.new_zeros(start.shape[:-1]), start.new_zeros(start.shape[:-1])
+        optimiser = self._optimiser(fit, trained, flat)
+        seen = []
         for batch in batches:
             loss, found = self._differentiate(batch, trained)
-            with torch.no_grad():
-                gradients = self._with_terms([self._flatten(found)] if flat else found, fit, start, trained, flat)
-                optimiser.step(gradients, lr, batch.active)
-                total += loss
-                count += 1 if batch.active is None else batch.active.squeeze(-1)
-        return total / count
+            gradients = [self._flatten(found)] if flat else found
+            if fit.terms:
+                gradients = self._with_terms(gradients, fit, start, trained, flat)
+            optimiser.step(gradients, lr, batch.active)
+            seen.append((loss, batch.active))
+        return _mean(seen)
 
-    def _prepare(self, part: str) -> list[Slot]:
+    def _optimiser(self, fit: Fit, trained: tuple[Slot, ...], flat: bool) -> Optimiser:
+        """The optimiser of this kind of pass, its memory reused from client to client."""
+        if fit not in self.optimisers:
+            tensors = [self.params] if flat else [self.leaves[slot.name] for slot in trained]
+            self.optimisers[fit] = Optimiser(fit, tensors)
+        return self.optimisers[fit].reset()
+
+    def _prepare(self, part: str) -> tuple[Slot, ...]:
         """Train mode for the modules that hold the trained part, eval mode for the frozen rest."""
-        inside = set(self.model.layout.parts[part].tolist())
-        trained = [slot for slot in self.model.slots if slot.start in inside]
+        trained = self.model.slots_of(part)
         homes = {slot.name.rpartition(".")[0] for slot in trained}
         self.module.train()
         for name, module in self.module.named_modules():
@@ -94,20 +101,23 @@ class Trainer:
                     module.num_batches_tracked.zero_()
         return trained
 
-    def _differentiate(self, batch: Batch, trained: list[Slot]) -> tuple[Tensor, list[Tensor]]:
+    def _differentiate(self, batch: Batch, trained: tuple[Slot, ...]) -> tuple[Tensor, list[Tensor]]:
         """Each client's loss, and the gradient of each trained tensor."""
-        each = losses(self.outputs(batch.x), batch.y, self.model.classes)
-        loss = each.mean(-1) if batch.weights is None else (each * batch.weights).sum(-1)
-        found = torch.autograd.grad(loss.sum(), [self.leaves[slot.name] for slot in trained])
-        return loss.detach(), list(found)
+        outputs, leaves = self.outputs(batch.x), [self.leaves[slot.name] for slot in trained]
+        if batch.weights is None:
+            loss = mean_loss(outputs, batch.y, self.model.classes)
+            return loss.detach(), list(torch.autograd.grad(loss, leaves))
+        each = (losses(outputs, batch.y, self.model.classes) * batch.weights).sum(-1)
+        return each.detach(), list(torch.autograd.grad(each.sum(), leaves))
 
     def _flatten(self, found: list[Tensor]) -> Tensor:
         """All gradients as one array: one sweep of a small group's optimiser instead of one for each layer."""
         torch._foreach_copy_(self.gradients, found)
         return self.gradient
 
+    @torch.no_grad()
     def _with_terms(
-        self, gradients: list[Tensor], fit: Fit, start: Tensor, trained: list[Slot], flat: bool
+        self, gradients: list[Tensor], fit: Fit, start: Tensor, trained: tuple[Slot, ...], flat: bool
     ) -> list[Tensor]:
         """The gradients with those of the penalty terms added."""
         for term in fit.terms:
@@ -115,3 +125,13 @@ class Trainer:
             parts = [extra] if flat else [slot.view(extra) for slot in trained]
             gradients = [g + p for g, p in zip(gradients, parts, strict=True)]
         return gradients
+
+
+def _mean(seen: list[tuple[Tensor, Tensor | None]]) -> Tensor:
+    """The mean loss of each client over the minibatches in which it was active."""
+    losses_seen = torch.stack([loss for loss, _ in seen])
+    masks = [active.squeeze(-1) for _, active in seen if active is not None]
+    if not masks:
+        return losses_seen.mean(0)
+    active = torch.stack(masks)
+    return (losses_seen * active).sum(0) / active.sum(0)

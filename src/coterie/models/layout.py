@@ -35,9 +35,9 @@ class Layout:
         """The buffer coordinates of a part."""
         return _shortest(self._find(self.buffer_parts, name))
 
-    def part_size(self, name: str) -> int:
-        """How many parameters a part has."""
-        return len(self._find(self.parts, name))
+    def numbers(self, name: str) -> Array:
+        """The parameter coordinates of a part, as ascending numbers."""
+        return self._find(self.parts, name)
 
     @staticmethod
     def _find(parts: Mapping[str, Array], name: str) -> Array:

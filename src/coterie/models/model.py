@@ -76,6 +76,14 @@ class Model:
         """Where each float buffer lives in the buffer vector; counters are left out: a mean of them is nothing."""
         return tuple(_slots((n, b) for n, b in self._template.named_buffers() if b.is_floating_point()))
 
+    def slots_of(self, part: str) -> tuple[Slot, ...]:
+        """The slots that make up a part."""
+        if part == "all":
+            return self.slots
+        starts = np.array([slot.start for slot in self.slots])
+        inside = np.isin(starts, self.layout.numbers(part))
+        return tuple(slot for slot, kept in zip(self.slots, inside, strict=True) if kept)
+
     @cached_property
     def layout(self) -> Layout:
         """The named parts of the two vectors."""
@@ -190,9 +198,23 @@ class Model:
                 f"model {self.text!r} gives outputs of shape {tuple(out.shape)[1:]} an example; "
                 f"these data need ({wanted},): make its last layer {wanted} wide"
             )
+        self._check_chance()
         if not self.slots:
             raise ModelError(f"model {self.text!r} has no trainable parameter")
         return self
+
+    def _check_chance(self) -> None:
+        """Random draws of a module must have an address: torch's global generator may not be touched."""
+        module = deepcopy(self._template).train()
+        before = torch.get_rng_state()
+        with torch.no_grad():
+            module(torch.zeros(2, *self.shape))
+        if not torch.equal(before, torch.get_rng_state()):
+            torch.set_rng_state(before)
+            raise ModelError(
+                f"model {self.text!r} draws from torch's global generator in training, so no run could be repeated; "
+                "use nn.Dropout layers in place of torch.nn.functional.dropout"
+            )
 
 
 def head_of(module: nn.Module) -> str | None:

@@ -116,7 +116,8 @@ def build_model(text: str | None, shape: tuple[int, ...], classes: int | None) -
         return module
 
     try:
-        build()
+        with torch.random.fork_rng(devices=[]):
+            build()
     except (RuntimeError, ValueError, TypeError) as error:
         reason = str(error).partition("\n")[0]
         raise ModelError(f"model {text!r} cannot be built for examples of shape {shape}: {reason}") from error

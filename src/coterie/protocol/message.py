@@ -10,13 +10,11 @@ from typing import Any
 import numpy as np
 
 from coterie.models.layout import Array, Layout
-from coterie.protocol.replies import Cost, Replies
+from coterie.protocol.replies import ROWS, Cost, Replies
 from coterie.protocol.stack import Stack
 from coterie.protocol.task import Task
 
 Arrays = dict[str, Array]
-ROWS = ("labels", "examples", "params", "buffers", "losses", "metrics", "loss")
-"""The fields of ``Replies`` that have a row for each client."""
 
 
 def down(task: Task, stack: Stack, row: int) -> Arrays:
@@ -44,6 +42,6 @@ def cost(task: Task, layout: Layout, stack: Stack, asked: int, answered: int) ->
     down = stack.nbytes // (1 if task.receives_all else len(stack)) + 8
     numbers, report = 0, task.report
     if report.params is not None:
-        numbers = layout.part_size(report.params) + len(layout.buffer_parts[report.params])
+        numbers = len(layout.numbers(report.params)) + len(layout.buffer_parts[report.params])
     scalars = 2 + (len(stack) if report.losses else 0) + (4 if report.metrics else 0) + bool(task.fit)
     return Cost(asked * down, answered * (numbers * stack.params.itemsize + 8 * scalars))

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 from coterie.models.layout import Array, Layout
 from coterie.protocol.stack import Stack
@@ -13,6 +13,9 @@ METRICS = ("accuracy", "macro_f1", "loss", "examples")
 
 REGRESSION_METRICS = ("squared_error", "target_variance", "loss", "examples")
 """The columns of ``Replies.metrics`` for regression: means over the client's examples."""
+
+ROWS = ("labels", "examples", "params", "buffers", "losses", "metrics", "loss")
+"""The fields of ``Replies`` that have a row for each client, beside ``clients``."""
 
 
 @dataclass(frozen=True)
@@ -57,6 +60,14 @@ class Replies:
 
     def __len__(self) -> int:
         return len(self.clients)
+
+    def without(self, broken: Array, reasons: Mapping[str, str]) -> Replies:
+        """Only the rows that are not ``broken``; the reasons, by client name, are added to the missing."""
+        if not broken.any():
+            return self
+        rows = {name: getattr(self, name) for name in ("clients", *ROWS)}
+        kept = {name: array[~broken] for name, array in rows.items() if array is not None}
+        return replace(self, **kept, missing={**self.missing, **reasons})
 
     def models(self) -> Stack:
         """The whole trained models."""

@@ -47,13 +47,9 @@ class Simulator:
 
 def drop_broken(replies: Replies, names: tuple[str, ...]) -> Replies:
     """Turn rows with NaN or infinite numbers into missing rows with a reason."""
-    sound = np.ones(len(replies), dtype=bool)
+    broken = np.zeros(len(replies), dtype=bool)
     for rows in (replies.params, replies.buffers, replies.losses, replies.metrics):
         if rows is not None:
-            sound &= np.array([bool(np.isfinite(row).all()) for row in rows], dtype=bool)
-    if sound.all():
-        return replies
-    reasons = {names[c]: "sent numbers that are not finite; lower the learning rate" for c in replies.clients[~sound]}
-    fields = [name for name in ("clients", *message.ROWS) if getattr(replies, name) is not None]
-    rows_kept = {name: getattr(replies, name)[sound] for name in fields}
-    return replace(replies, **rows_kept, missing={**replies.missing, **reasons})
+            broken |= np.array([not np.isfinite(row).all() for row in rows], dtype=bool)
+    reason = "sent numbers that are not finite; lower the learning rate"
+    return replies.without(broken, {names[c]: reason for c in replies.clients[broken]})

@@ -39,7 +39,7 @@ def average(
     if shared is not None:
         _share(mean, models, weights, replies.layout, shared)
     totals = np.bincount(labels[labels >= 0], weights[labels >= 0], minlength=len(kept))
-    return mean, totals / max(totals.sum(), np.finfo(float).tiny)
+    return mean, totals / totals.sum() if totals.any() else np.full(len(kept), 1 / len(kept))
 
 
 def multiply(A: sparse.csr_array, rows: Array, kept: Array) -> Array:

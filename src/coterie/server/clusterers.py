@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import warnings
 from dataclasses import dataclass
 
 import numpy as np
 from scipy.optimize import linear_sum_assignment
 from sklearn.cluster import KMeans
+from sklearn.exceptions import ConvergenceWarning
 
 from coterie.catalogue import Catalogue
 from coterie.errors import UsageError
@@ -34,7 +36,11 @@ class KMeansClusters:
         return best.labels_.astype(np.int64), best.cluster_centers_
 
     def _run(self, points: Array, weights: Array, init: str | Array, seed: int) -> KMeans:
-        return KMeans(self.clusters, init=init, n_init=1, random_state=seed).fit(points, sample_weight=weights)
+        with (
+            warnings.catch_warnings()
+        ):  # fewer different points than clusters: some clusters stay empty, which is right
+            warnings.simplefilter("ignore", ConvergenceWarning)
+            return KMeans(self.clusters, init=init, n_init=1, random_state=seed).fit(points, sample_weight=weights)
 
 
 clusterers = Catalogue("clusterer", {"kmeans": KMeansClusters})

@@ -75,7 +75,7 @@ def farthest_first(clusters: int, fit: Fit) -> Start:
             scored = ask(Task(report=Report(params=None, losses=True)), models.take(chosen[-1:]), zeros, everyone)
             assert scored.losses is not None
             best[scored.clients] = np.minimum(best[scored.clients], scored.losses[:, 0])
-            worst = best[trained.clients].copy()
+            worst = np.where(np.isfinite(best), best, -np.inf)[trained.clients]
             worst[chosen] = -np.inf
             chosen.append(int(worst.argmax()))
         return unplaced(federation, models.take(chosen))
