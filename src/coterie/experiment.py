@@ -21,7 +21,7 @@ from coterie.models.zoo import build_model
 from coterie.results import summary
 from coterie.results.record import CONFIG, RunFolder
 from coterie.runtimes.simulator import Simulator
-from coterie.server.loop import Algorithm, Round, evaluate, rounds
+from coterie.server.loop import Algorithm, Round, evaluate, rounds, with_mean
 from coterie.server.state import State
 from coterie.settings import Settings, load_settings
 
@@ -48,10 +48,8 @@ class Run:
         if client not in (self.data.names if isinstance(client, str) else range(len(self.data))):
             raise UnknownName("client", str(client), self.data.names)
         place = self.data.names.index(client) if isinstance(client, str) else client
-        label = int(self.labels[place])
-        stack = self.state.stack if label >= 0 else self.state.stack.mix(self.state.shares[None])
-        row = max(label, 0)
-        return self.model.with_row(stack.params[row], stack.buffers[row])
+        stack, rows = with_mean(self.state.stack, self.labels[[place]], self.state.shares)
+        return self.model.with_row(stack.params[rows[0]], stack.buffers[rows[0]])
 
 
 def run(

@@ -14,7 +14,7 @@ from coterie.engine.engine import Engine
 from coterie.models.layout import Array
 from coterie.protocol.address import Key
 from coterie.results.scores import agreement, client_scores, cluster_shape, clusterability, majority_rate, silhouette
-from coterie.server.loop import Round
+from coterie.server.loop import Round, with_mean
 from coterie.server.state import State
 
 UNIFORM_EXAMPLES = 1000
@@ -68,12 +68,13 @@ class Watch:
 
     def _general(self, state: State, table: Array, served: Array) -> dict[str, Any]:
         """GF1: each client's model on the uniform test, and the gap to its own test."""
-        used = np.unique(served[served >= 0])
-        if self.uniform is None or len(used) > MOST_MODELS or (served < 0).any():
+        if self.uniform is None:
             return {}
-        found = np.zeros(len(state.stack))
-        found[used] = self.engine.judge(state.stack.take(used), self.uniform)[:, 1]
-        general = found[served]
+        known, rows = with_mean(state.stack, served, state.shares)
+        used, place = np.unique(rows, return_inverse=True)
+        if len(used) > MOST_MODELS:
+            return {}
+        general = self.engine.judge(known.take(used), self.uniform)[place, 1]
         return {"gf1": float(general.mean()), "gap": float(np.abs(table[:, 1] - general).mean())}
 
     def _diagnostics(self, step: Round) -> dict[str, Any]:

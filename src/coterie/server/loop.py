@@ -128,18 +128,20 @@ class Meter:
 
     def ask(self, task: Task, stack: Stack, labels: Array, clients: Array) -> Replies:
         """Ask, and count what it cost."""
-        known, rows = (stack, np.maximum(labels, 0)) if task.receives_all else self._with_mean(stack, labels)
+        known, rows = stack, np.maximum(labels, 0)
+        if not task.receives_all:
+            known, rows = with_mean(stack, labels, self.shares)
         replies = self.federation.ask(task, known, rows, clients, self.key)
         self.cost += replies.cost
         if len(known) == len(stack):
             return replies
         return replace(replies, labels=np.where(replies.labels == len(stack), UNPLACED, replies.labels))
 
-    def _with_mean(self, stack: Stack, labels: Array) -> tuple[Stack, Array]:
-        """A further row, the mean of the models by their clusters' shares, for clients without a cluster."""
-        if (labels >= 0).all():
-            return stack, labels
-        shares = np.full(len(stack), 1 / len(stack)) if self.shares is None else self.shares
-        mean = stack.mix(shares[None] / shares.sum())
-        longer = Stack(*(np.concatenate(parts) for parts in zip(stack, mean, strict=True)))
-        return longer, np.where(labels < 0, len(stack), labels)
+
+def with_mean(stack: Stack, labels: Array, shares: Array | None) -> tuple[Stack, Array]:
+    """The models and the row of each label; clients without a cluster get a further row, the mean by shares."""
+    if (labels >= 0).all():
+        return stack, labels
+    weights = np.full(len(stack), 1 / len(stack)) if shares is None else shares
+    longer = Stack(*(np.concatenate(parts) for parts in zip(stack, stack.mix(weights[None]), strict=True)))
+    return longer, np.where(labels < 0, len(stack), labels)
