@@ -39,6 +39,16 @@ WRONG = {
     "an unknown server optimiser": (["fedopt(server=adm)"], ["did you mean 'adam'"]),
     "a negative server rate": (["fedopt(lr=-1)"], ["the server's lr is -1", "> 0"]),
     "a negative proximal strength": (["fedprox(strength=-1)"], ["strength is -1", ">= 0"]),
+    "local training in an algorithm's text": (["fedavg(fit=3)"], ["unknown argument of fedavg 'fit'"]),
+    "an argument too many": (["fedavg(5)"], ["fedavg(5)", "coterie list fedavg"]),
+    "shots that are no number": (["wecfl(shots=abc)"], ["shots is abc", "a whole number"]),
+    "half a cluster": (["ifca(clusters=2.5)"], ["clusters is 2.5", "a whole number"]),
+    "no shots": (["wecfl(shots=0)"], ["shots is 0", "at least 1"]),
+    "a server rate that is no number": (["fedopt(lr=nan)"], ["lr is nan"]),
+    "an impossible beta": (["fedopt(beta2=7)"], ["beta2 is 7", "[0, 1)"]),
+    "no tau": (["fedopt(tau=0)"], ["tau is 0", "> 0"]),
+    "more answers than are asked": (["fedavg", "--min-clients", "41"], ["min-clients is 41", "1 to 40"]),
+    "no answers": (["fedavg", "--min-clients", "0"], ["min-clients is 0"]),
     "an unknown data set": (["fedavg", "--data", "digit"], ["did you mean 'digits'"]),
     "an unknown partition": (["fedavg", "--partition", "dirichle(1)"], ["did you mean 'dirichlet'"]),
     "an unknown model": (["fedavg", "--model", "mpl"], ["did you mean 'mlp'"]),
@@ -86,7 +96,7 @@ def test_one_clear_line_for(call, tmp_path, words, fragments):
     assert told.count("\n") == 1, told
     for fragment in fragments:
         assert fragment in told
-    assert not list(tmp_path.glob("runs/**/summary.json"))
+    assert not list(tmp_path.glob("**/*.*")), "a refused request leaves nothing behind"
 
 
 def test_no_rounds_is_refused(call):
@@ -148,6 +158,19 @@ def test_a_bad_client_file_is_named(call, tmp_path, change, fragments):
         assert fragment in told
 
 
+@pytest.mark.parametrize("flag", [("--clients", "3"), ("--partition", "iid")])
+def test_a_folder_is_not_dealt_out_again(call, tmp_path, flag):
+    for name in "ab":
+        write(tmp_path / "hospitals", name, x=np.random.default_rng(0).normal(size=(20, 3)), y=np.arange(20) % 2)
+    assert "leave it out" in complaint(call("run", "fedavg", "--data", "./hospitals", *flag, *QUICK))
+
+
+def test_a_refused_comparison_can_be_corrected_in_the_same_folder(call):
+    words = ("compare", "wecfl", "--clients", "8", "--no-local", "--seeds", "1", *QUICK)
+    assert "clusters is 9 for 8" in complaint(call(*words, "--clusters", "9"))
+    assert call(*words, "--clusters", "2").exit_code == 0
+
+
 def test_an_existing_run_is_never_overwritten(call, tmp_path):
     assert call("run", "fedavg", "--out", "once", *QUICK).exit_code == 0
     before = (tmp_path / "once" / "summary.json").read_bytes()
@@ -159,6 +182,8 @@ def test_a_run_is_not_resumed_with_other_settings(call):
     assert call("run", "fedavg", "--out", "once", *QUICK).exit_code == 0
     told = complaint(call("run", "fedavg", "--out", "once", "--resume", "--lr", "0.5", *QUICK))
     assert "begun with lr = 0.1, not 0.5" in told
+    told = complaint(call("run", "fedavg", "--out", "once", "--resume", "--epochs", "2", *QUICK))
+    assert "begun with epochs = None, not 2" in told
 
 
 def test_a_damaged_checkpoint_without_another_is_an_error(call, tmp_path):

@@ -504,7 +504,42 @@ class TestFolding:
         torch.testing.assert_close(fold(module)(x), module(x))
 
 
+class Scaled(nn.Module):
+    """Parameters of four dimensions that are no convolution kernels, with gradients in another memory order."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.scale = nn.Parameter(torch.ones(1, 3, 4, 4) + torch.arange(48.0).view(1, 3, 4, 4) / 48)
+        self.mix = nn.Parameter(torch.linspace(-1, 1, 3 * 4 * 4 * 5).view(5, 3, 4, 4))
+
+    def forward(self, x):
+        return torch.einsum("bchw,ochw->bo", x * self.scale, self.mix)
+
+
+@pytest.mark.parametrize("kind", ["single", "workers"])
+@pytest.mark.parametrize(
+    "build", [Scaled, lambda: nn.Sequential(nn.ConvTranspose2d(3, 5, 4), nn.Flatten(), nn.Linear(245, 5))]
+)
+def test_tensors_of_four_dimensions_train_as_torch_does(images, kind, build):
+    data = images((16, 16), shape=(3, 4, 4), classes=5)
+    sim = Simulator(data, Model("mine", build, data.shape, 5), plan=kind)
+    assert_as_reference(sim, (replace(PLAIN, momentum=0.9, weight_decay=0.1),), 1e-10)
+
+
 class TestBrokenClients:
+    def test_a_diverged_model_is_never_chosen(self, dense):
+        stack = make_stack(dense, np.float32)
+        stack.params[0] = np.nan
+        replies = ask(dense, Task(choose=(Loss(),), report=Report(params=None)), stack)
+        assert set(replies.labels.tolist()) == {1}
+
+    def test_a_client_with_a_diverged_model_is_judged_all_the_same(self, dense):
+        stack = make_stack(dense, np.float32)
+        stack.params[:] = np.nan
+        replies = ask(dense, Task(report=Report(params=None, metrics="test")), stack)
+        assert len(replies) == len(dense.names)
+        assert np.isfinite(replies.metrics[:, 0]).all()
+
     def test_a_client_whose_training_fails_is_a_missing_row_and_the_others_go_on(self, images):
         """Batch normalisation of vectors cannot learn from a minibatch of one example."""
         data = images(sizes=(9, 8, 16))

@@ -13,13 +13,16 @@ import tomllib
 import numpy as np
 import pytest
 import torch
+from sklearn.metrics import f1_score
 from typer.testing import CliRunner
 
 import coterie as ct
 from coterie.cli import app
 from coterie.errors import UnknownName
 from coterie.experiment import run_settings
-from coterie.results.record import load_state
+from coterie.results.record import RunFolder, load_state
+from coterie.results.summary import uniform_test
+from coterie.server.loop import evaluate
 from coterie.settings import Settings, load_settings
 
 SMALL = {"clients": 12, "clusters": 2, "partition": "rotation(0,180)", "steps": 2}
@@ -125,6 +128,32 @@ def test_a_damaged_checkpoint_falls_back_to_the_one_before(tmp_path, unbroken):
     assert timeless(resumed.history) == timeless(unbroken.history)
 
 
+def test_a_damaged_checkpoint_is_removed_so_that_it_cannot_replace_the_sound_one(tmp_path, unbroken):
+    out = tmp_path / "run"
+    run_settings(settings(rounds=4), out)
+    (out / "state.safetensors").write_bytes(b"damaged")
+    assert RunFolder(out).resume().round == 3
+    assert not (out / "state.safetensors").exists()
+    assert timeless(run_settings(settings(), out, resume=True).history) == timeless(unbroken.history)
+
+
+def test_ctrl_c_while_a_round_is_judged_loses_only_that_round(tmp_path, monkeypatch, unbroken):
+    judged = []
+
+    def stop(*words):
+        judged.append(words)
+        if len(judged) == 3:
+            raise KeyboardInterrupt
+        return evaluate(*words)
+
+    monkeypatch.setattr("coterie.experiment.evaluate", stop)
+    with pytest.raises(KeyboardInterrupt):
+        run_settings(settings(checkpoint_every=5), tmp_path / "run")
+    assert load_state(tmp_path / "run" / "state.safetensors").round == 2
+    resumed = run_settings(settings(checkpoint_every=5), tmp_path / "run", resume=True)
+    assert timeless(resumed.history) == timeless(unbroken.history)
+
+
 def test_a_half_written_last_line_is_left_out(tmp_path, unbroken):
     out = tmp_path / "run"
     run_settings(settings(rounds=4), out)
@@ -155,6 +184,46 @@ def test_the_python_api_is_as_promised():
     assert run.labels.shape == (12,)
     x, y = clients.test.of(3)
     assert run.model_for(3)(torch.from_numpy(x)).shape == (len(y), 10)
+
+
+def test_a_run_from_python_records_what_it_did(tmp_path):
+    clients = ct.load("digits").partition("rotation(0,180)", clients=12, seed=1)
+    fit = ct.Fit(steps=3, lr=0.05, batch=16)
+    run = ct.run(ct.wecfl(clusters=2, shots=2, fit=fit), clients, "mlp(5)", rounds=3, out=tmp_path / "run")
+    config = tomllib.loads((tmp_path / "run" / "config.toml").read_text())
+    wanted = {
+        "algorithm": "wecfl(clusters=2,shots=2)",
+        "model": "mlp(5)",
+        "clients": 12,
+        "lr": 0.05,
+        "steps": 3,
+        "batch": 16,
+    }
+    assert wanted.items() <= config.items()
+    again = run_settings(load_settings(tmp_path / "run" / "config.toml", {}))
+    assert timeless(again.history) == timeless(run.history)
+
+
+def test_options_that_run_does_not_take_are_refused():
+    clients = ct.load("digits").partition("iid", clients=4, seed=1)
+    with pytest.raises(UnknownName, match="set by the algorithm's fit"):
+        ct.run(ct.fedavg(), clients, lr=0.5)
+
+
+def test_a_validation_split_is_judged_and_taken_from_train():
+    run = run_settings(settings(validation=0.2))
+    assert 0.5 < run.summary["validation_accuracy"] <= 1
+    assert run.data.validation.sizes.sum() + run.data.train.sizes.sum() == 2 * 1438
+
+
+def test_general_f1_is_that_of_the_served_models_on_one_uniform_test(unbroken):
+    uniform = uniform_test(unbroken.data)
+    assert np.ptp(np.bincount(uniform.y)) <= 1 or len(uniform.y) < 1000
+    found = []
+    for client in range(12):
+        guess = unbroken.model_for(client)(torch.from_numpy(uniform.x)).argmax(1).numpy()
+        found.append(f1_score(uniform.y, guess, average="macro"))
+    assert unbroken.history[-1]["gf1"] == pytest.approx(np.mean(found))
 
 
 def test_model_for_serves_the_clients_cluster():
@@ -204,6 +273,16 @@ def test_compare_skips_what_is_done_and_shows_the_same_table(tmp_path):
     assert "majority" in first.stdout
 
 
+def test_compare_never_takes_the_results_of_other_settings(tmp_path):
+    words = ("compare", "fedavg", "--no-local", "--quiet", *COMPARE, "--out", str(tmp_path / "c"), "--seeds")
+    assert invoke(*words, "1").exit_code == 0
+    for change in (("--lr", "0.01"), ("--clients", "10"), ("--epochs", "1"), ("--rounds", "2"), ("--model", "mlp(9)")):
+        result = invoke(*words, "1", *change)
+        assert result.exit_code == 2, change
+        assert "another --out" in result.stderr
+    assert invoke(*words, "1,2", "--rounds", "4").exit_code == 0
+
+
 def test_compare_uses_the_same_draw_and_start_for_all(tmp_path):
     found = invoke("compare", "fedavg", "fedprox(strength=0)", *COMPARE, "--seeds", "1", "--json", "--quiet",
                    "--no-local", "--out", str(tmp_path / "c"))  # fmt: skip
@@ -236,7 +315,9 @@ def test_a_run_without_out_gets_a_new_folder_each_time(tmp_path, monkeypatch):
 def test_list_shows_catalogues_and_entries(name):
     result = invoke("list", *filter(None, [name]))
     assert result.exit_code == 0
-    assert "wecfl" in result.stdout or name not in ("", "algorithms", "wecfl")
+    words = {"": "lenet", "algorithms": "fedprox", "data": "cifar-10", "partitions": "rotation", "models": "lenet",
+             "clusterers": "kmeans", "wecfl": "shots=none", "dirichlet": "groups=10"}  # fmt: skip
+    assert words[name] in result.stdout
 
 
 def test_data_show_counts_every_example():

@@ -9,7 +9,7 @@ import pytest
 import torch
 from torch import nn
 
-from coterie.errors import ModelError, UnknownName
+from coterie.errors import ModelError, UnknownName, UsageError
 from coterie.models.dropout import AddressedDropout
 from coterie.models.model import Model, head_of
 from coterie.models.zoo import build_model, default_for, models
@@ -240,6 +240,16 @@ class Global(nn.Linear):
 def hidden(shape, outputs):
     return Global(shape[0], outputs)
 
+def failing(shape, outputs):
+    raise AttributeError("no such thing")
+
+class Centred(nn.Linear):
+    def forward(self, x):
+        return super().forward(x - x.mean(0))
+
+def centred(shape, outputs):
+    return Centred(shape[0], outputs)
+
 constant = 3
 """
 
@@ -258,6 +268,10 @@ class TestUsersModels:
     def test_arguments_in_the_text_reach_the_function(self, users):
         assert users("wide").layout.size == 4 * 2 + 2 + 2 * CLASSES + CLASSES
         assert users("wide(width=7)").layout.size == users("wide(7)").layout.size == 4 * 7 + 7 + 7 * CLASSES + CLASSES
+
+    def test_a_net_that_looks_across_the_batch_is_not_trained_in_lockstep(self, users):
+        assert not users("centred").can_lockstep
+        assert users("wide").can_lockstep
 
     def test_chance_without_an_address_is_refused(self, users):
         before = torch.get_rng_state()
@@ -314,10 +328,10 @@ class TestErrorsSayWhatToDo:
             ("cnn", (30,), ModelError, r"needs images of shape \(channels, height, width\), not \(30,\); use mlp"),
             ("resnet34", (30,), ModelError, r"'resnet34' does not fit examples of shape \(30,\)"),
             ("mlp(-3)", (30,), ModelError, r"'mlp\(-3\)' cannot be built"),
-            ("mlp(wide)", (30,), ModelError, r"'mlp\(wide\)' cannot be built"),
+            ("mlp(wide)", (30,), UsageError, "hidden is wide; it must be a whole number"),
             ("tabular(widht=3)", (30,), UnknownName, "did you mean 'width'"),
             ("nowhere_at_all:net", (30,), ModelError, "'nowhere_at_all'.*is it on PYTHONPATH"),
-            ("torch.nn:Linearr", (30,), ModelError, "'torch.nn' has no function 'Linearr'; write --model"),
+            ("torch.nn:Linearr", (30,), ModelError, "'torch.nn' has no function 'Linearr'.*write module:function"),
         ],
     )
     def test_where_a_text_cannot_be_built(self, text, shape, kind, words):
@@ -332,7 +346,8 @@ class TestErrorsSayWhatToDo:
             ("untrainable", "no trainable parameter"),
             ("wide(depth=3)", "depth"),
             ("alpha", "AlphaDropout draws from a global generator; use nn.Dropout"),
-            ("constant", "not callable"),
+            ("constant", "no function"),
+            ("failing", "AttributeError: no such thing"),
         ],
     )
     def test_where_a_user_s_net_does_not_fit(self, users, name, words):

@@ -420,7 +420,7 @@ class TestTheLoop:
         def assign(state, replies, key, ask):
             return Assignment(np.array([0, 1, 1, 0]), {"seen": 1}, (0, 0), start=stack_of([5.0, 5.0], [6.0, 6.0]))
 
-        algorithm = Algorithm("set", one_model(), lambda state: Task(fit=(STEP,)), assign)
+        algorithm = Algorithm(one_model(), lambda state: Task(fit=(STEP,)), assign)
         state = next(rounds(algorithm, toy, seed=1)).state
         assert state.stack.params.tolist() == [[5.0, 5.0], [6.0, 6.0]]
         assert state.memory == {"seen": 1}

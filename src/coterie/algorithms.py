@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import functools
+import inspect
 from collections.abc import Callable
 from dataclasses import replace
+from typing import Any, TypeVar, cast
 
-from coterie.catalogue import Catalogue, parse_one
+from coterie.catalogue import Catalogue, parse_one, text_of
 from coterie.errors import UsageError
 from coterie.protocol.task import Fit, Loss, Proximal, Task
 from coterie.server.aggregate import by_examples, uniform
@@ -16,26 +19,43 @@ from coterie.server.start import farthest_first, model_per_client, one_model, ra
 from coterie.server.state import State
 from coterie.server.update import server_optimiser
 
+Compose = TypeVar("Compose", bound=Callable[..., Algorithm])
+
+
+def method(compose: Compose) -> Compose:
+    """Let an algorithm carry, for the record, the text of the call that made it and the local training it was given."""
+
+    @functools.wraps(compose)
+    def build(*args: Any, **kwargs: Any) -> Algorithm:
+        bound = inspect.signature(compose).bind(*args, **kwargs)
+        text = text_of(bound, compose.__name__, leave_out=("fit",), keep=("clusters",))
+        return replace(compose(*args, **kwargs), name=text, fit=bound.arguments.get("fit", Fit()))
+
+    return cast(Compose, build)
+
 
 def always(task: Task) -> Callable[[State], Task]:
     """The same task in every round."""
     return lambda state: task
 
 
+@method
 def local(fit: Fit = Fit()) -> Algorithm:
     """Every client trains alone: the floor that federation has to beat, and the ceiling of privacy."""
-    return Algorithm("local", start=model_per_client(), task=always(Task(fit=(fit,))), assign=keep())
+    return Algorithm(start=model_per_client(), task=always(Task(fit=(fit,))), assign=keep())
 
 
+@method
 def fedavg(fit: Fit = Fit()) -> Algorithm:
     """One model for all: clients train it, the server averages by examples.
 
     T <- sum_i (n_i / n) w_i. McMahan et al., "Communication-efficient learning of deep networks from decentralized
     data", 2017. Fails when clients disagree: the mean of two good models can be good for nobody.
     """
-    return Algorithm("fedavg", start=one_model(), task=always(Task(fit=(fit,))), assign=keep())
+    return Algorithm(start=one_model(), task=always(Task(fit=(fit,))), assign=keep())
 
 
+@method
 def fedprox(strength: float = 0.95, fit: Fit = Fit()) -> Algorithm:
     """FedAvg with a proximal term that keeps clients near the model they received.
 
@@ -43,10 +63,10 @@ def fedprox(strength: float = 0.95, fit: Fit = Fit()) -> Algorithm:
     2020; the thesis uses 0.95. ``strength=0`` is fedavg. The term's gradient is added in closed form: in some public
     code it is built from detached tensors and does nothing.
     """
-    near = replace(fit, terms=(*fit.terms, Proximal(strength)))
-    return replace(fedavg(near), name="fedprox")
+    return fedavg(replace(fit, terms=(*fit.terms, Proximal(strength))))
 
 
+@method
 def fedopt(
     server: str = "adam",
     lr: float = 0.01,
@@ -61,23 +81,30 @@ def fedopt(
     d = mean_i w_i - T is treated as a descent direction. Reddi et al., "Adaptive federated optimization", 2021.
     ``fedopt(server=sgd,lr=1)`` is fedavg.
     """
-    return replace(fedavg(fit), name="fedopt", update=server_optimiser(server, lr, momentum, beta1, beta2, tau))
+    return replace(fedavg(fit), update=server_optimiser(server, lr, momentum, beta1, beta2, tau))
 
 
-def ifca(clusters: int = 2, start: str = "farthest", fresh: bool = False, fit: Fit = Fit()) -> Algorithm:
+@method
+def ifca(
+    clusters: int = 2,
+    start: str = "farthest",
+    fresh: bool = False,
+    examples: int | None = None,
+    fit: Fit = Fit(),
+) -> Algorithm:
     """Each client picks, among all cluster models, the one of least loss on its train data, and trains that.
 
     c(i) = argmin_k L_i(T_k); T_k <- mean of its clients by examples. Ghosh et al., "An efficient framework for
     clustered federated learning", 2020; HypCluster of Mansour et al., 2020. Identical starts collapse into FedAvg, and
     random ones (``start=random``, the paper's) may merge two groups, so the default is farthest-first. ``fresh`` lets a
-    client choose again before it is tested. Costs K models down to every client in every round.
+    client choose again before it is tested; ``examples`` lets it choose on its first so many.
+    Costs K models down to every client in every round.
     """
     starts = {"farthest": farthest_first(clusters, fit), "random": random_models(clusters)}
     if start not in starts:
         raise UsageError(f"start is {start!r}; it must be farthest or random")
-    choose = (Loss(),)
+    choose = (Loss(examples=examples),)
     return Algorithm(
-        "ifca",
         start=starts[start],
         task=always(Task(choose=choose, fit=(fit,))),
         assign=keep(),
@@ -85,14 +112,16 @@ def ifca(clusters: int = 2, start: str = "farthest", fresh: bool = False, fit: F
     )
 
 
+@method
 def fesem(clusters: int = 2, layer: str = "head_weight", shots: int | None = None, fit: Fit = Fit()) -> Algorithm:
     """Cluster the clients' parameters by k-means after every local update; every client counts the same.
 
     min sum_i |w_i - T_c(i)|^2. Xie et al., "Multi-center federated learning", 2021 (thesis eq. 3.2). See ``wecfl``.
     """
-    return _parameter_clustering("fesem", clusters, layer, shots, fit, uniform)
+    return _parameter_clustering(clusters, layer, shots, fit, uniform)
 
 
+@method
 def wecfl(clusters: int = 2, layer: str = "head_weight", shots: int | None = None, fit: Fit = Fit()) -> Algorithm:
     """Cluster the clients' parameters by k-means weighted by examples; average whole models in each cluster.
 
@@ -100,12 +129,12 @@ def wecfl(clusters: int = 2, layer: str = "head_weight", shots: int | None = Non
     different starts k-means finds the starts for ever, not the data. ``layer`` is the part that is clustered
     (head_weight, linear, all); after ``shots`` rounds the clusters are frozen (the add-on chapters use 10).
     """
-    return _parameter_clustering("wecfl", clusters, layer, shots, fit, by_examples)
+    return _parameter_clustering(clusters, layer, shots, fit, by_examples)
 
 
-def _parameter_clustering(name: str, clusters: int, layer: str, shots: int | None, fit: Fit, weigh: Weigh) -> Algorithm:
+def _parameter_clustering(clusters: int, layer: str, shots: int | None, fit: Fit, weigh: Weigh) -> Algorithm:
     assign = until(shots, cluster_parts(layer, KMeansClusters(clusters), weigh), join_nearest(layer))
-    return Algorithm(name, start=one_model(), task=always(Task(fit=(fit,))), assign=assign)
+    return Algorithm(start=one_model(), task=always(Task(fit=(fit,))), assign=assign)
 
 
 algorithms = Catalogue(
@@ -119,6 +148,8 @@ algorithms = Catalogue(
         "fesem": fesem,
         "wecfl": wecfl,
     },
+    hidden=("fit",),
+    typed=True,
 )
 
 REDUCES_TO = {

@@ -112,6 +112,8 @@ def _parse_one(text: str, rest: str) -> tuple[Call, str]:
 class Catalogue:
     """Named functions of one kind, listed by ``coterie list``.
 
+    ``hidden`` arguments cannot be set by a text; a ``typed`` catalogue checks values of a text against annotations.
+
     >>> tiny = Catalogue("shape", {"square": lambda side=1: side * side})
     >>> tiny.build("square(3)")
     9
@@ -119,7 +121,8 @@ class Catalogue:
 
     kind: str
     entries: Mapping[str, Callable[..., Any]] = field(repr=False)
-    wide: frozenset[str] = frozenset()
+    hidden: tuple[str, ...] = ()
+    typed: bool = False
 
     def __iter__(self) -> Iterator[str]:
         return iter(self.entries)
@@ -139,19 +142,53 @@ class Catalogue:
         call = parse_one(text) if isinstance(text, str) else text
         function = self.find(call.name)
         signature = inspect.signature(function)
+        open_ = {name: p for name, p in signature.parameters.items() if name not in self.hidden}
         kwargs = dict(call.kwargs)
-        unknown = [k for k in kwargs if k not in signature.parameters]
+        unknown = [k for k in kwargs if k not in open_]
         if unknown:
-            raise UnknownName(f"argument of {call.name}", unknown[0], signature.parameters)
+            raise UnknownName(f"argument of {call.name}", unknown[0], open_)
         try:
-            bound = signature.bind_partial(*call.args, **kwargs)
+            said = inspect.Signature(list(open_.values())).bind_partial(*call.args, **kwargs)
+            extra = {k: v for k, v in given.items() if k in signature.parameters and k not in said.arguments}
+            signature.bind(*call.args, **kwargs, **extra)
         except TypeError as error:
             raise UsageError(f"{call}: {error}; `coterie list {call.name}` shows its arguments") from None
-        extra = {k: v for k, v in given.items() if k in signature.parameters and k not in bound.arguments}
-        try:
-            return function(*call.args, **kwargs, **extra)
-        except TypeError as error:
-            raise UsageError(f"{call}: {error}; `coterie list {call.name}` shows its arguments") from error
+        for name, value in said.arguments.items() if self.typed else ():
+            _check_kind(call, name, value, open_[name])
+        return function(*call.args, **kwargs, **extra)
+
+
+_KINDS: dict[str, tuple[tuple[type, ...], str]] = {
+    "int": ((int,), "a whole number"),
+    "float": ((int, float), "a number"),
+    "bool": ((bool,), "true or false"),
+    "str": ((str,), "a word"),
+}
+
+
+def _check_kind(call: Call, name: str, value: Any, parameter: inspect.Parameter) -> None:
+    """A value of a text must be of the kind that the function's annotation names."""
+    kind, _, rest = str(parameter.annotation).partition(" | ")
+    values = value if parameter.kind is parameter.VAR_POSITIONAL else (value,)
+    if kind not in _KINDS:
+        return
+    types, wanted = _KINDS[kind]
+    for each in values:
+        good = isinstance(each, types) and (kind == "bool" or not isinstance(each, bool)) and each == each
+        if not (good or (each is None and rest == "None")):
+            raise UsageError(f"{call}: {name} is {each}; it must be {wanted}")
+
+
+def text_of(bound: inspect.BoundArguments, name: str, leave_out: tuple[str, ...], keep: tuple[str, ...]) -> str:
+    """The text form of a call: arguments with their default value only if they are to be kept.
+
+    >>> def wecfl(clusters=2, shots=None, fit=None): ...
+    >>> text_of(inspect.signature(wecfl).bind(shots=3, fit=1), "wecfl", ("fit",), ("clusters",))
+    'wecfl(clusters=2,shots=3)'
+    """
+    defaults = {n: p.default for n, p in bound.signature.parameters.items() if n not in leave_out}
+    values = {n: bound.arguments.get(n, default) for n, default in defaults.items()}
+    return str(Call(name, (), tuple((n, v) for n, v in values.items() if n in keep or v != defaults[n])))
 
 
 def first_line(function: Callable[..., Any]) -> str:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import functools
 import inspect
 import json
+import logging
 import os
 import sys
 from collections.abc import Callable
@@ -47,7 +48,7 @@ def guarded(command: Callable[..., None]) -> Callable[..., None]:
         try:
             command(*args, **kwargs)
         except KeyboardInterrupt:
-            errors.print("stopped; what was done is saved, go on with --resume")
+            errors.print("stopped; finished rounds are saved: run --resume, or the same compare, goes on from there")
             raise typer.Exit(130) from None
         except CoterieError as error:
             errors.print(f"error: {error}", style="red", markup=False, soft_wrap=True)
@@ -199,8 +200,17 @@ def _fresh(settings: Settings, resume: bool) -> Path:
     return next(path for path in tries if path not in taken)
 
 
+class _Tell(logging.Handler):
+    """What the library logs, such as a download, goes to the person at the terminal."""
+
+    def emit(self, record: logging.LogRecord) -> None:
+        errors.print(record.getMessage(), markup=False, soft_wrap=True)
+
+
 def main() -> None:
     """The entry point of the ``coterie`` command."""
+    logging.getLogger("coterie").addHandler(_Tell())
+    logging.getLogger("coterie").setLevel(logging.INFO)
     app()
 
 

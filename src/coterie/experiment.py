@@ -6,7 +6,8 @@ import platform
 import subprocess
 import time
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, fields, replace
+from functools import partial
 from importlib import metadata
 from pathlib import Path
 from typing import Any
@@ -14,14 +15,17 @@ from typing import Any
 from torch import nn
 
 from coterie.data import Federated
-from coterie.errors import RunFolderError, UnknownName
+from coterie.errors import RunFolderError, UnknownName, UsageError
 from coterie.models.layout import Array
 from coterie.models.model import Model
 from coterie.models.zoo import build_model
+from coterie.protocol.address import Key
+from coterie.protocol.replies import Replies
+from coterie.protocol.task import Fit
 from coterie.results import summary
 from coterie.results.record import CONFIG, RunFolder
 from coterie.runtimes.simulator import Simulator
-from coterie.server.loop import Algorithm, Round, evaluate, rounds, with_mean
+from coterie.server.loop import Algorithm, Round, evaluate, participants, rounds, with_mean
 from coterie.server.state import State
 from coterie.settings import Settings, load_settings
 
@@ -52,6 +56,10 @@ class Run:
         return self.model.with_row(stack.params[rows[0]], stack.buffers[rows[0]])
 
 
+OPTIONS = ("participation", "min_clients", "eval_every", "checkpoint_every", "threads", "plan", "device")
+"""The settings of a run that concern neither algorithm, data, model nor local training."""
+
+
 def run(
     algorithm: Algorithm,
     clients: Federated,
@@ -64,13 +72,29 @@ def run(
 ) -> Run:
     """Train an algorithm on a federation's data.
 
-    ``options`` are the remaining settings of a run that do not concern data, model or local training: participation,
-    eval_every, checkpoint_every, min_clients, threads, plan, device.
+    ``options``: participation, min_clients, eval_every, checkpoint_every, threads, plan, device. How clients train is
+    the algorithm's own: ``ct.wecfl(clusters=4, fit=ct.Fit(steps=20, lr=0.05))``.
     """
-    settings = Settings(algorithm.name, clients.data, clients.partition, rounds=rounds, seed=seed, **options)
+    for name in options:
+        if name not in OPTIONS:
+            raise UnknownName("option of run (local training is set by the algorithm's fit)", name, OPTIONS)
     built = model if isinstance(model, Model) else build_model(model, clients.shape, clients.classes)
-    folder = None if out is None else RunFolder.create(Path(out), config_table(settings))
-    return train(algorithm, clients, built, settings, folder, None, progress)
+    train_options = {
+        f.name: getattr(algorithm.fit, f.name) for f in fields(Fit) if f.name not in ("part", "terms", "lr")
+    }
+    settings = Settings(
+        algorithm.name,
+        clients.data,
+        clients.partition,
+        clients=len(clients),
+        model=built.text,
+        rounds=rounds,
+        seed=seed,
+        lr=algorithm.fit.lr or built.default_lr,
+        **train_options,
+        **options,
+    )
+    return Session(algorithm, clients, built, settings).train(None if out is None else Path(out), False, progress)
 
 
 def run_settings(
@@ -81,89 +105,87 @@ def run_settings(
     data = settings.build_data()
     model = settings.build_model(data)
     full = replace(settings.completed(), model=model.text, lr=settings.lr or model.default_lr, clients=len(data))
-    folder, state = None, None
-    if out is not None:
+    return Session(algorithm, data, model, full).train(out, resume, progress)
+
+
+class Session:
+    """One run while it goes on."""
+
+    def __init__(self, algorithm: Algorithm, data: Federated, model: Model, settings: Settings) -> None:
+        self.algorithm, self.data, self.model, self.settings = algorithm, data, model, settings
+        self.federation = Simulator(data, model, settings.threads, settings.plan, settings.device)
+        self.watch = summary.Watch(data, self.federation.engine.judge, settings.rounds)
+        asked = len(participants(len(data), settings.participation, Key(settings.seed, 0)))
+        if not 1 <= settings.min_clients <= asked:
+            raise UsageError(f"min-clients is {settings.min_clients}; {asked} are asked a round, so 1 to {asked}")
+
+    def train(self, out: Path | None, resume: bool, progress: Progress | None) -> Run:
+        """All rounds, recorded; a stop by Ctrl-C saves the last recorded round first."""
+        folder, state = self._open(out, resume)
+        history: list[dict[str, Any]] = [] if folder is None else folder.rounds
+        steps = self._rounds(state)
+        begun = time.perf_counter()
+        try:
+            while state is None or state.round < self.settings.rounds:
+                step = next(steps)
+                record = self.watch.describe(step, *self._judge(step.state))
+                now = time.perf_counter()
+                record["seconds"], begun = now - begun, now
+                self._keep(record, step.state, folder, history)
+                state = step.state
+                if progress is not None:
+                    progress(record)
+        except KeyboardInterrupt:
+            if folder is not None and state is not None:
+                folder.checkpoint(state)
+            raise
+        total = summary.summarise(history, self.settings, self.data, state)
+        if folder is not None:
+            folder.finish(total)
+        return Run(total, history, state, self.model, self.data)
+
+    def _open(self, out: Path | None, resume: bool) -> tuple[RunFolder | None, State | None]:
+        if out is None:
+            return None, None
         if resume and (out / CONFIG).exists():
+            check_same(load_settings(out / CONFIG, {}), self.settings, out)
             folder = RunFolder(out)
-            check_same(load_settings(out / CONFIG, {}), full, out)
-            state = folder.resume()
-        else:
-            folder = RunFolder.create(out, config_table(full))
-    return train(algorithm, data, model, full, folder, state, progress)
+            return folder, folder.resume()
+        return RunFolder.create(out, config_table(self.settings)), None
 
+    def _rounds(self, state: State | None) -> Iterator[Round]:
+        settings = self.settings
+        return rounds(
+            self.algorithm, self.federation, settings.seed, state, settings.participation, settings.min_clients
+        )
 
-def train(
-    algorithm: Algorithm,
-    data: Federated,
-    model: Model,
-    settings: Settings,
-    folder: RunFolder | None,
-    state: State | None,
-    progress: Progress | None,
-) -> Run:
-    """The rounds of one run, recorded; a stop by Ctrl-C saves the last full round first."""
-    federation = Simulator(data, model, settings.threads, settings.plan, settings.device)
-    watch = summary.Watch(data, federation.engine)
-    history: list[dict[str, Any]] = [] if folder is None else folder.rounds
-    went_on = _rounds_of(algorithm, federation, settings, state)
-    begun = time.perf_counter()
-    try:
-        while state is None or state.round < settings.rounds:
-            step = next(went_on)
-            state = step.state
-            record = watch.describe(step, *_judged(algorithm, federation, step, settings))
-            now = time.perf_counter()
-            record["seconds"], begun = now - begun, now
-            _keep(record, step, folder, history, settings)
-            if progress is not None:
-                progress(record)
-    except KeyboardInterrupt:
-        if folder is not None and state is not None and len(folder.labels):
+    def _judge(self, state: State) -> tuple[Replies | None, Replies | None]:
+        """Every client's replies on its test and validation split, where this round is one that is evaluated."""
+        if state.round % self.settings.eval_every and state.round <= self.settings.rounds - 3:
+            return None, None
+        ask = partial(evaluate, self.algorithm, self.federation, state, self.settings.seed)
+        return ask("test"), None if self.data.validation is None else ask("validation")
+
+    def _keep(
+        self, record: dict[str, Any], state: State, folder: RunFolder | None, history: list[dict[str, Any]]
+    ) -> None:
+        if folder is None:
+            history.append(record)
+            return
+        folder.add(record, state.labels)
+        if state.round % self.settings.checkpoint_every == 0 or state.round == self.settings.rounds:
             folder.checkpoint(state)
-        raise
-    assert state is not None
-    total = summary.summarise(history, settings, data, state)
-    if folder is not None:
-        folder.finish(total)
-    return Run(total, history, state, model, data)
-
-
-def _rounds_of(algorithm: Algorithm, federation: Simulator, settings: Settings, state: State | None) -> Iterator[Round]:
-    """The endless rounds of these settings."""
-    least = min(settings.min_clients, len(federation.names))
-    return rounds(algorithm, federation, settings.seed, state, settings.participation, least)
-
-
-def _judged(
-    algorithm: Algorithm, federation: Simulator, step: Round, settings: Settings
-) -> tuple[Array | None, Array | None]:
-    """Every client's metrics and served labels this round, where it is one that is evaluated."""
-    done = step.state.round
-    if done % settings.eval_every and done <= settings.rounds - 3:
-        return None, None
-    replies = evaluate(algorithm, federation, step.state, settings.seed)
-    return replies.metrics, replies.labels
-
-
-def _keep(
-    record: dict[str, Any], step: Round, folder: RunFolder | None, history: list[dict[str, Any]], settings: Settings
-) -> None:
-    if folder is None:
-        history.append(record)
-        return
-    folder.add(record, step.state.labels)
-    if step.state.round % settings.checkpoint_every == 0 or step.state.round == settings.rounds:
-        folder.checkpoint(step.state)
 
 
 def check_same(old: Settings, new: Settings, out: Path) -> None:
     """A run is resumed with the settings it was begun with; only its length and how it is watched may change."""
     free = {"rounds", "threads", "plan", "device", "eval_every", "checkpoint_every"}
-    for name, value in old.table().items():
-        if name not in free and new.table().get(name) != value:
+    before, now = old.table(), new.table()
+    for name in sorted(before.keys() | now.keys()):
+        if name not in free and before.get(name) != now.get(name):
             raise RunFolderError(
-                f"{out} was begun with {name} = {value}, not {new.table().get(name)}; "
-                "resume with the same settings or give another --out"
+                f"{out} was begun with {name} = {before.get(name)}, not {now.get(name)}; "
+                "go on with the same settings or give another --out"
             )
 
 
@@ -174,10 +196,12 @@ def config_table(settings: Settings) -> dict[str, Any]:
 
 
 def _revision() -> dict[str, str]:
-    """The git revision of the code, where it runs from a checkout."""
+    """The git revision of the code, where it runs from a checkout of its own."""
+    here = Path(__file__)
+    ask = partial(subprocess.run, check=True, capture_output=True, text=True, timeout=5, cwd=here.parent)
     try:
-        command = ["git", "-C", str(Path(__file__).parent), "rev-parse", "HEAD"]
-        answer = subprocess.run(command, check=True, capture_output=True, text=True, timeout=5)
+        ask(["git", "ls-files", "--error-unmatch", here.name])
+        answer = ask(["git", "rev-parse", "HEAD"])
     except (OSError, subprocess.SubprocessError):
         return {}
     return {"git": answer.stdout.strip()}

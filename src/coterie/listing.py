@@ -24,7 +24,7 @@ CATALOGUES: dict[str, Catalogue] = {
     "clusterers": clusterers,
 }
 
-_GIVEN_BY_OPTIONS = ("fit",)
+_GIVEN_BY_OPTIONS = algorithms.hidden
 
 
 def overview(which: str) -> Table:

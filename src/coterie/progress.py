@@ -36,16 +36,18 @@ def watch(settings: Settings, quiet: bool = False) -> Iterator[Progress]:
     else:
         head = f"{settings.algorithm} seed {settings.seed}"
         yield lambda record: errors.print(
-            f"{head} round {record['round'] + 1}/{settings.rounds} {describe(record)} {record['seconds']:.1f} s"
+            f"{head} round {record['round'] + 1}/{settings.rounds} {describe(record)} {record['seconds']:.1f} s",
+            soft_wrap=True,
+            markup=False,
         )
 
 
 def describe(record: dict[str, Any]) -> str:
     """The few numbers of a round that a person follows."""
     words = []
-    if "accuracy" in record:
+    if record.get("accuracy") is not None:
         words.append(f"accuracy {record['accuracy']:.3f} worst {record['worst']:.3f}")
-    elif "rmse" in record:
+    elif record.get("rmse") is not None:
         words.append(f"rmse {record['rmse']:.4g}")
     words.append(f"clusters {sum(size > 0 for size in record['clusters'])}")
     if record["moved"]:

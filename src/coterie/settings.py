@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from coterie.algorithms import build_algorithm
-from coterie.data import Federated, load, load_folder
+from coterie.data import Federated, load, load_folder, sources
 from coterie.errors import UnknownName, UsageError
 from coterie.models.model import Model
 from coterie.models.zoo import build_model
@@ -51,12 +51,9 @@ class Settings:
     device: str = _option("cpu", "torch device of the clients' work")
 
     def __post_init__(self) -> None:
-        _limit("rounds", self.rounds, 1, None)
-        _limit("clients", self.clients, 1, None)
-        _limit("clusters", self.clusters, 1, None)
-        _limit("eval-every", self.eval_every, 1, None)
-        _limit("checkpoint-every", self.checkpoint_every, 1, None)
-        _limit("seed", self.seed, 0, None)
+        for name in ("rounds", "clients", "clusters", "eval_every", "checkpoint_every", "min_clients"):
+            _at_least(1, name, getattr(self, name))
+        _at_least(0, "seed", self.seed)
         if not 0 < self.participation <= 1:
             raise UsageError(f"participation is {self.participation}; it must be in (0, 1]")
         if not 0 <= self.validation < 1:
@@ -94,12 +91,23 @@ class Settings:
         """The federation's data."""
         full = self.completed()
         if is_folder(full.data):
-            return load_folder(full.data, seed=full.seed, validation=full.validation)
+            return self._own_data()
         assert full.partition is not None
         assert full.clients is not None
         return load(full.data).partition(
             full.partition, clients=full.clients, seed=full.seed, validation=full.validation
         )
+
+    def _own_data(self) -> Federated:
+        """A user's folder: its files are the clients, so there is nothing to deal out."""
+        if self.partition not in (None, "natural"):
+            raise UsageError(
+                f"partition is {self.partition!r}, but the clients of {self.data} are its files; leave it out"
+            )
+        data = load_folder(self.data, seed=self.seed, validation=self.validation)
+        if self.clients not in (None, len(data)):
+            raise UsageError(f"clients is {self.clients}, but {self.data} holds {len(data)} files; leave it out")
+        return data
 
     def build_model(self, data: Federated) -> Model:
         """The network for these data."""
@@ -137,8 +145,8 @@ def make_settings(table: Mapping[str, Any], where: str = "the command line") -> 
 
 
 def is_folder(data: str) -> bool:
-    """Whether ``data`` means a folder rather than a named data set."""
-    return "/" in data or "\\" in data or Path(data).is_dir()
+    """Whether ``data`` means a folder; the name of a data set wins, so that a folder ./digits is written so."""
+    return data not in sources and ("/" in data or "\\" in data or Path(data).is_dir())
 
 
 def _default_partition(data: str) -> str:
@@ -152,6 +160,6 @@ def _fits(value: Any, wanted: str) -> bool:
     return isinstance(value, kinds[wanted.partition(" ")[0]]) and not isinstance(value, bool)
 
 
-def _limit(name: str, value: int | None, low: int, high: int | None) -> None:
-    if value is not None and (value < low or (high is not None and value > high)):
-        raise UsageError(f"{name} is {value}; it must be at least {low}")
+def _at_least(low: int, name: str, value: int | None) -> None:
+    if value is not None and value < low:
+        raise UsageError(f"{name.replace('_', '-')} is {value}; it must be at least {low}")

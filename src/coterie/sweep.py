@@ -9,10 +9,10 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from coterie.errors import UsageError
-from coterie.experiment import Progress, run_settings
-from coterie.results.record import load_rounds, load_summary
-from coterie.settings import Settings
+from coterie.errors import RunFolderError, UsageError
+from coterie.experiment import Progress, check_same, run_settings
+from coterie.results.record import CONFIG, load_rounds, load_summary
+from coterie.settings import Settings, load_settings
 
 Watcher = Callable[[Settings], AbstractContextManager[Progress]]
 
@@ -31,11 +31,30 @@ def run_all(plan: Sequence[Settings], out: Path, watch: Watcher) -> Iterator[tup
     """Each setting's summary, in order; a finished run is read, an unfinished one resumed, a new one begun."""
     for settings in plan:
         folder = folder_for(settings, out)
-        summary = load_summary(folder)
-        if summary is None or summary["rounds"] < settings.rounds:
+        summary = _finished(settings, folder)
+        if summary is None:
             with watch(settings) as progress:
                 summary = run_settings(settings, folder, resume=True, progress=progress).summary
         yield settings, summary
+
+
+def _finished(settings: Settings, folder: Path) -> dict[str, Any] | None:
+    """The summary of a run that is done, and was made with these very settings."""
+    summary = load_summary(folder)
+    if summary is None:
+        return None
+    old = load_settings(folder / CONFIG, {})
+    known = replace(
+        settings.completed(), model=settings.model or old.model, lr=settings.lr or old.lr, clients=old.clients
+    )
+    if settings.clients not in (None, old.clients):
+        known = replace(known, clients=settings.clients)
+    check_same(old, known, folder)
+    if summary["rounds"] > settings.rounds:
+        raise RunFolderError(
+            f"{folder} holds {summary['rounds']} rounds, more than the {settings.rounds} asked for; give another --out"
+        )
+    return summary if summary["rounds"] == settings.rounds else None
 
 
 def grid(base: Settings, algorithms: Sequence[str], seeds: Sequence[int]) -> list[Settings]:

@@ -22,7 +22,7 @@ from coterie.errors import DataError, UsageError
 from coterie.models.layout import Array
 from coterie.models.model import Model
 from coterie.protocol.address import Key
-from coterie.protocol.replies import Cost, Replies
+from coterie.protocol.replies import Replies
 from coterie.protocol.stack import Stack
 from coterie.protocol.task import Report, Score, Task
 
@@ -69,12 +69,7 @@ class Engine:
     def run(self, task: Task, stack: Stack, rows: Array, clients: Array, key: Key) -> Replies:
         """Let ``clients`` do the task; ``clients[i]`` works on row ``rows[i]`` of the stack unless it chooses."""
         train = self._pool("train", stack)
-        labels, losses, evaluations = np.asarray(rows), None, 0
-        if task.choose:
-            labels, evaluations = self._choose(task.choose, stack, clients)
-        if task.report.losses:
-            losses = self.cross_losses(stack, clients)
-            evaluations += len(stack) * int(train.sizes[clients].sum())
+        labels = self._choose(task.choose, stack, clients) if task.choose else np.asarray(rows)
         trained, loss, failures = self._fit(task, stack, labels, clients, key) if task.fit else (None, None, {})
         reported = trained if trained is not None else stack.take(labels) if task.report.params else None
         replies = Replies(
@@ -84,10 +79,9 @@ class Engine:
             examples=train.sizes[clients],
             params=self._part(reported.params, task.report) if reported else None,
             buffers=self._buffer_part(reported.buffers, task.report) if reported else None,
-            losses=losses,
+            losses=self.cross_losses(stack, clients) if task.report.losses else None,
             metrics=self._metrics(task.report.metrics, stack, labels, clients, trained),
             loss=loss,
-            cost=Cost(0, 0, evaluations, sum(f.count(int(n)) for f in task.fit for n in train.sizes[clients])),
         )
         broken = np.isin(np.arange(len(clients)), list(failures))
         return replies.without(broken, {self.data.names[clients[i]]: why for i, why in failures.items()})
@@ -127,14 +121,13 @@ class Engine:
             return metrics.regression(verdicts.predictions, truth, verdicts.losses, offsets)
         return metrics.classification(verdicts.predictions, truth, verdicts.losses, offsets, self.model.classes)
 
-    def _choose(self, scores: tuple[Score, ...], stack: Stack, clients: Array) -> tuple[Array, int]:
-        """Each client's model of the highest weighted score, ties to the lowest number; and how much was evaluated."""
-        sizes = self._pool("train", stack).sizes[clients]
-        total, seen = np.zeros((len(clients), len(stack))), 0
+    def _choose(self, scores: tuple[Score, ...], stack: Stack, clients: Array) -> Array:
+        """Each client's model of the highest weighted score; ties to the lowest number, never one that has diverged."""
+        total = np.zeros((len(clients), len(stack)))
         for score in scores:
             total -= score.weight * self.cross_losses(stack, clients, score.examples)
-            seen += len(stack) * int(np.minimum(sizes, score.examples or sizes.max()).sum())
-        return total.argmax(axis=1), seen
+        chosen: Array = np.where(np.isfinite(total), total, -np.inf).argmax(axis=1)
+        return chosen
 
     def _fit(
         self, task: Task, stack: Stack, labels: Array, clients: Array, key: Key

@@ -42,11 +42,12 @@ class Optimiser:
                 tensor.addcmul_(move, active.view(-1, *[1] * (tensor.dim() - 1)), value=-lr)
 
     def _fused_sgd(self, gradients: list[Tensor], lr: float) -> None:
-        """Decay, momentum and step in one sweep over memory."""
+        """Decay, momentum and step in one sweep over memory; the kernel goes by position, so strides must agree."""
+        same = [g if g.stride() == t.stride() else torch.empty_like(t).copy_(g) for g, t in self._pairs(gradients)]
         buffers: list[Tensor | None] = [None] * len(self.tensors) if self.first is None else list(self.first)
         sgd(
             self.tensors,
-            gradients,
+            same,
             buffers,
             fused=True,
             lr=lr,
@@ -57,10 +58,13 @@ class Optimiser:
             maximize=False,
         )
 
+    def _pairs(self, gradients: list[Tensor]) -> list[tuple[Tensor, Tensor]]:
+        return list(zip(gradients, self.tensors, strict=True))
+
     def _decayed(self, gradients: list[Tensor]) -> list[Tensor]:
         if not self.fit.weight_decay:
             return gradients
-        return [g.add(t, alpha=self.fit.weight_decay) for g, t in zip(gradients, self.tensors, strict=True)]
+        return [g.add(t, alpha=self.fit.weight_decay) for g, t in self._pairs(gradients)]
 
     def _sgd_moves(self, gradients: list[Tensor]) -> list[Tensor]:
         decayed = self._decayed(gradients)

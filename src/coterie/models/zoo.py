@@ -93,6 +93,7 @@ models = Catalogue(
         "tiny-vgg": tiny_vgg,
         "resnet34": resnet34,
     },
+    typed=True,
 )
 
 
@@ -106,8 +107,6 @@ def build_model(text: str | None, shape: tuple[int, ...], classes: int | None) -
     outputs = 1 if classes is None else classes
     call = parse_one(text)
     recipe = _users(call) if ":" in call.name else models.build(call)
-    if not callable(recipe):
-        raise ModelError(f"{text!r} must give a function (shape, outputs) -> nn.Module, not {type(recipe).__name__}")
 
     def build() -> nn.Module:
         module = recipe(shape, outputs)
@@ -118,8 +117,10 @@ def build_model(text: str | None, shape: tuple[int, ...], classes: int | None) -
     try:
         with torch.random.fork_rng(devices=[]):
             build()
-    except (RuntimeError, ValueError, TypeError) as error:
-        reason = str(error).partition("\n")[0]
+    except ModelError:
+        raise
+    except Exception as error:  # a user's code may fail in any way
+        reason = f"{type(error).__name__}: {str(error).partition(chr(10))[0]}"
         raise ModelError(f"model {text!r} cannot be built for examples of shape {shape}: {reason}") from error
     return Model(str(call), build, tuple(shape), classes).check()
 
@@ -135,13 +136,13 @@ def _users(call: Call) -> Recipe:
     """A user's ``module:function``; the function gets ``(shape, outputs)`` plus the text's arguments."""
     module_name, _, name = call.name.partition(":")
     try:
-        function = getattr(importlib.import_module(module_name), name)
-    except ImportError as error:
-        raise ModelError(
-            f"cannot import {module_name!r} of model {str(call)!r}: {error}; is it on PYTHONPATH?"
-        ) from None
-    except AttributeError:
-        raise ModelError(f"{module_name!r} has no function {name!r}; write --model package.module:function") from None
+        module = importlib.import_module(module_name)
+    except Exception as error:  # a user's code may fail in any way
+        reason = f"{type(error).__name__}: {error}; is it on PYTHONPATH?"
+        raise ModelError(f"cannot import {module_name!r} of model {str(call)!r}: {reason}") from None
+    function = getattr(module, name, None)
+    if not callable(function):
+        raise ModelError(f"{module_name!r} has no function {name!r} for model {str(call)!r}; write module:function")
     return lambda shape, outputs: function(shape, outputs, *call.args, **dict(call.kwargs))
 
 

@@ -5,6 +5,7 @@ The task's own text (a few hundred bytes) and a transport's framing are not coun
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Any
 
 import numpy as np
@@ -29,19 +30,29 @@ def up(reply: Replies) -> Arrays:
     return {name: np.ascontiguousarray(rows) for name, rows in found.items() if rows is not None}
 
 
-def collect(layout: Layout, clients: list[int], answers: list[Arrays]) -> Replies:
-    """The replies of several clients, given in ascending order, as one value."""
-    names = answers[0] if answers else ("labels", "examples")
+def collect(layout: Layout, answers: Mapping[int, Arrays], missing: Mapping[str, str]) -> Replies:
+    """The replies of the clients that answered, by position, as one value."""
+    clients = sorted(answers)
+    names = answers[clients[0]] if clients else ("labels", "examples")
     nobody = np.zeros(0, dtype=np.int64)
-    rows: dict[str, Any] = {name: np.concatenate([a[name] for a in answers] or [nobody]) for name in names}
-    return Replies(layout, np.array(clients, dtype=np.int64), **rows)
+    rows: dict[str, Any] = {name: np.concatenate([answers[c][name] for c in clients] or [nobody]) for name in names}
+    return Replies(layout, np.array(clients, dtype=np.int64), **rows, missing=missing)
 
 
-def cost(task: Task, layout: Layout, stack: Stack, asked: int, answered: int) -> Cost:
-    """The bytes of all ``down`` to the clients asked and all ``up`` from those that answered."""
+def cost(task: Task, stack: Stack, replies: Replies, asked: int) -> Cost:
+    """What an exchange cost, from the task and the sizes of those who answered: the same in every runtime.
+
+    Bytes of all ``down`` to the clients asked and all ``up`` from those that answered; examples x models that were
+    evaluated for choices and reported losses; minibatch steps.
+    """
     down = stack.nbytes // (1 if task.receives_all else len(stack)) + 8
-    numbers, report = 0, task.report
+    numbers, report, layout = 0, task.report, replies.layout
     if report.params is not None:
         numbers = len(layout.numbers(report.params)) + len(layout.buffer_parts[report.params])
     scalars = 2 + (len(stack) if report.losses else 0) + (4 if report.metrics else 0) + bool(task.fit)
-    return Cost(asked * down, answered * (numbers * stack.params.itemsize + 8 * scalars))
+    sizes = replies.examples
+    seen = sum(int(np.minimum(sizes, score.examples or np.inf).sum()) for score in task.choose)
+    seen += int(sizes.sum()) if report.losses else 0
+    steps = sum(fit.count(int(n)) for fit in task.fit for n in sizes)
+    up_bytes = numbers * stack.params.itemsize + 8 * scalars
+    return Cost(asked * down, len(replies) * up_bytes, len(stack) * seen, steps)

@@ -8,12 +8,6 @@ from dataclasses import dataclass, field, replace
 from coterie.models.layout import Array, Layout
 from coterie.protocol.stack import Stack
 
-METRICS = ("accuracy", "macro_f1", "loss", "examples")
-"""The columns of ``Replies.metrics`` for classification."""
-
-REGRESSION_METRICS = ("squared_error", "target_variance", "loss", "examples")
-"""The columns of ``Replies.metrics`` for regression: means over the client's examples."""
-
 ROWS = ("labels", "examples", "params", "buffers", "losses", "metrics", "loss")
 """The fields of ``Replies`` that have a row for each client, beside ``clients``."""
 
@@ -42,8 +36,9 @@ class Replies:
 
     ``clients`` are ascending positions, ``labels`` the cluster each client worked under (its own choice if it was asked
     to choose), ``examples`` its train size. ``params``, ``buffers`` (the reported part), ``losses (r, K)``, ``metrics``
-    and ``loss`` (mean over its minibatches) are there when the task asked for them. ``params`` may be a memory map:
-    read it by parts or by chunks of rows.
+    and ``loss`` (mean over its minibatches) are there when the task asked for them. The columns of ``metrics`` are
+    accuracy, macro-F1, loss, examples; for regression squared error, target variance, loss, examples. ``params`` may be
+    a memory map: read it by parts or by chunks of rows.
     """
 
     layout: Layout

@@ -59,10 +59,14 @@ class Gain:
     wins: int
     seeds: int
 
-    def cells(self) -> tuple[str, str, str]:
+    def cells(self, digits: int = 1) -> tuple[str, str, str]:
         """Gain, wins and p-value as a table shows them."""
-        spread = f" ± {self.std:.1f}" if self.seeds > 1 else ""
-        return f"{self.mean:+.1f}{spread}", f"{self.wins}/{self.seeds}", "—" if self.p is None else f"{self.p:.2g}"
+        spread = f" ± {self.std:.{digits}f}" if self.seeds > 1 else ""
+        return (
+            f"{self.mean:+.{digits}f}{spread}",
+            f"{self.wins}/{self.seeds}",
+            "—" if self.p is None else f"{self.p:.2g}",
+        )
 
 
 def gain(ours: Sequence[float], first: Sequence[float], scale: float = 100.0) -> Gain:
@@ -107,7 +111,7 @@ def _table(runs: dict[str, list[Summary]], columns: list[Column], regression: bo
         paired: tuple[str, ...] = ()
         if len(runs) > 1:
             ours, theirs = ([s[target] for s in some] for some in (summaries, runs[first]))
-            paired = ("—",) * 3 if name == first else gain(ours, theirs, scale).cells()
+            paired = ("—",) * 3 if name == first else gain(ours, theirs, scale).cells(3 if regression else 1)
         table.add_row(name, *paired, *(_cell(c, name, summaries, best[c.key]) for c in columns))
     return table
 
@@ -140,7 +144,8 @@ def _caption(everything: list[Summary], first: str, regression: bool) -> str:
         f"seed{'s' * (len(seeds) > 1)} {', '.join(map(str, seeds))}"
     ]
     if len({s["algorithm"] for s in everything}) > 1:
-        lines.append(f"Gains in accuracy over {first} are paired by seed; p: two-sided paired t-test.")
+        what = "rmse" if regression else "accuracy"
+        lines.append(f"Gains in {what} over {first} are paired by seed; p: two-sided paired t-test.")
     if not regression:
         majority = np.mean([s["majority"] for s in everything]) * 100
         lines.append(f"Always guessing each client's majority class gives {majority:.1f} %.")

@@ -21,13 +21,14 @@ def save_comparison(path: Path, runs: dict[str, list[History]], title: str) -> N
     target = "rmse" if "rmse" in _judged(next(iter(runs.values()))[0])[-1] else "accuracy"
     with mpl.rc_context({"font.size": 9, "axes.spines.top": False, "axes.spines.right": False}):
         figure = Figure(figsize=(11, 3.6), layout="constrained")
-        curve, worst, gains = figure.subplots(1, 3)
+        curve, worst, *gains = figure.subplots(1, 3 if len(runs) > 1 else 2)
         for colour, (name, histories) in zip(COLOURS * len(runs), runs.items(), strict=False):
             _curve(curve, histories, target, name, colour)
             _curve(worst, histories, "worst", name, colour)
         _label(curve, f"{target} over all clients", "round")
         _label(worst, "worst client", "round")
-        _gains(gains, runs, target)
+        for axes in gains:
+            _gains(axes, runs, target)
         curve.legend(frameon=False, loc="best")
         figure.suptitle(title, x=0.01, ha="left", fontsize=10)
         figure.savefig(path, dpi=150)

@@ -79,6 +79,10 @@ def load_state(path: Path) -> State:
     )
 
 
+def _line(record: Mapping[str, Any]) -> str:
+    return json.dumps(record, allow_nan=False) + "\n"
+
+
 def npy_bytes(array: Array) -> bytes:
     """An array as the content of an ``.npy`` file."""
     file = io.BytesIO()
@@ -132,50 +136,61 @@ def _under(prefix: str, arrays: Mapping[str, Array]) -> dict[str, Array]:
 class RunFolder:
     """One run on disk. ``create`` starts a new one, ``resume`` reads what is there."""
 
-    def __init__(self, path: Path) -> None:
-        self.path = path
+    def __init__(self, path: Path, config: Mapping[str, Any] | None = None) -> None:
+        self.path, self.config = path, config
         self.rounds: list[dict[str, Any]] = []
         self.labels: list[Array] = []
 
     @classmethod
     def create(cls, path: Path, config: Mapping[str, Any]) -> RunFolder:
-        """A new folder; one that already holds a run is never overwritten."""
+        """A new folder; one that already holds a run is never overwritten. It is a run from its first round on."""
         if (path / CONFIG).exists():
             raise RunFolderError(f"{path} already holds a run; continue it with --resume, or give another --out")
         try:
             path.mkdir(parents=True, exist_ok=True)
-            write_atomically(path / CONFIG, tomli_w.dumps(config).encode())
+            write_atomically(path / ROUNDS, b"")
+            (path / ROUNDS).unlink()
         except OSError as error:
             raise RunFolderError(f"cannot write to {path}: {error.strerror}; give another --out") from None
-        return cls(path)
+        return cls(path, config)
 
     def resume(self) -> State | None:
-        """The newest sound checkpoint, records cut back to its round; None if there is none yet."""
-        state = None
-        for name in (STATE, BEFORE):
-            if (self.path / name).exists():
-                try:
-                    state = load_state(self.path / name)
-                    break
-                except RunFolderError:
-                    if name == BEFORE or not (self.path / BEFORE).exists():
-                        raise
+        """The newest sound checkpoint that the records reach, records cut back to it; None if there is none yet."""
+        for name in (SUMMARY, *(path.name for path in self.path.glob(".*.*"))):
+            (self.path / name).unlink(missing_ok=True)
+        rounds, labels = load_rounds(self.path), load_labels(self.path)
+        state = self._newest(min(len(rounds), len(labels)))
         done = 0 if state is None else state.round
-        self.rounds = load_rounds(self.path)[:done]
-        labels = load_labels(self.path)[:done]
-        if len(self.rounds) < done or len(labels) < done:
-            raise RunFolderError(f"{self.path} has records of {len(self.rounds)} rounds but a state of round {done}")
-        self.labels = list(labels)
-        lines = "".join(json.dumps(r) + "\n" for r in self.rounds)
-        write_atomically(self.path / ROUNDS, lines.encode())
+        self.rounds, self.labels = rounds[:done], list(labels[:done])
+        write_atomically(self.path / ROUNDS, "".join(_line(r) for r in self.rounds).encode())
         return state
+
+    def _newest(self, recorded: int) -> State | None:
+        """The state, or the one before where that is damaged or ahead of the records; what is bad is removed."""
+        problem: RunFolderError | None = None
+        for name in (STATE, BEFORE):
+            path = self.path / name
+            try:
+                state = load_state(path) if path.exists() else None
+                if state is not None and state.round <= recorded:
+                    return state
+            except RunFolderError as error:
+                problem = error
+            if (self.path / BEFORE).exists() and name == STATE:
+                path.unlink(missing_ok=True)
+        if problem is not None:
+            raise problem
+        return None
 
     def add(self, record: dict[str, Any], labels: Array) -> None:
         """One more round: its record on disk at once, its labels with the next checkpoint."""
+        if self.config is not None:
+            write_atomically(self.path / CONFIG, tomli_w.dumps(self.config).encode())
+            self.config = None
+        with (self.path / ROUNDS).open("a") as file:
+            file.write(_line(record))
         self.rounds.append(record)
         self.labels.append(labels)
-        with (self.path / ROUNDS).open("a") as file:
-            file.write(json.dumps(record) + "\n")
 
     def checkpoint(self, state: State) -> None:
         """Labels, then state; the state before stays as a second line of defence."""
@@ -186,4 +201,4 @@ class RunFolder:
 
     def finish(self, summary: Mapping[str, Any]) -> None:
         """The summary says that the run is complete."""
-        write_atomically(self.path / SUMMARY, (json.dumps(summary, indent=2) + "\n").encode())
+        write_atomically(self.path / SUMMARY, (json.dumps(summary, indent=2, allow_nan=False) + "\n").encode())

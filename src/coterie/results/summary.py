@@ -4,15 +4,16 @@ from __future__ import annotations
 
 import resource
 import sys
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import numpy as np
 
 from coterie.data.federated import Federated, Split
-from coterie.engine.engine import Engine
 from coterie.models.layout import Array
 from coterie.protocol.address import Key
+from coterie.protocol.replies import Replies
+from coterie.protocol.stack import Stack
 from coterie.results.scores import agreement, client_scores, cluster_shape, clusterability, majority_rate, silhouette
 from coterie.server.loop import Round, with_mean
 from coterie.server.state import State
@@ -23,8 +24,14 @@ UNIFORM_EXAMPLES = 1000
 MOST_MODELS = 64
 """With more models than this (local on many clients) GF1 is left to the last round."""
 
-MOST_CLIENTS = 500
-"""With more clients than this the quadratic or memory-hungry diagnostics are left out."""
+MOST_CLIENTS, MOST_BYTES = 500, 128 << 20
+"""With more clients, or larger replies, the quadratic or memory-hungry diagnostics are left out."""
+
+VALIDATION = ("accuracy", "macro_f1", "rmse", "test_loss")
+"""The scores of the validation split that are recorded."""
+
+Judge = Callable[[Stack, Split], Array]
+"""Every model's metrics on one common set of examples."""
 
 
 def uniform_test(data: Federated) -> Split | None:
@@ -44,17 +51,22 @@ def uniform_test(data: Federated) -> Split | None:
 class Watch:
     """Describes rounds as records, one dictionary each."""
 
-    def __init__(self, data: Federated, engine: Engine) -> None:
-        self.data, self.engine = data, engine
+    def __init__(self, data: Federated, judge: Judge, rounds: int) -> None:
+        self.data, self.judge, self.rounds = data, judge, rounds
         self.uniform = uniform_test(data)
 
-    def describe(self, step: Round, table: Array | None, served: Array | None) -> dict[str, Any]:
-        """The record of one round; ``table`` holds the clients' test metrics where it was evaluated."""
+    def describe(self, step: Round, test: Replies | None, validation: Replies | None) -> dict[str, Any]:
+        """The record of one round, with the clients' replies about their test and validation splits."""
         state, replies = step.state, step.replies
         record: dict[str, Any] = {"round": state.round - 1}
-        if table is not None and served is not None:
-            record |= client_scores(table, self.data.classes)
-            record |= self._general(state, table, served)
+        if test is not None and test.metrics is not None:
+            record |= client_scores(test.metrics, self.data.classes)
+            record |= self._general(state, test.metrics, test.labels)
+            if len(test) < len(self.data):
+                record["unevaluated"] = dict(test.missing)
+        if validation is not None and validation.metrics is not None:
+            scores = client_scores(validation.metrics, self.data.classes)
+            record |= {f"validation_{name}": scores[name] for name in VALIDATION if name in scores}
         record |= cluster_shape(state.labels, len(state.stack))
         record["moved"] = moved(step)
         if self.data.groups is not None:
@@ -64,7 +76,7 @@ class Watch:
             record["loss"] = float(np.average(replies.loss, weights=replies.examples))
         if replies.missing:
             record["missing"] = dict(replies.missing)
-        return record | vars(step.cost)
+        return finite(record | vars(step.cost))
 
     def _general(self, state: State, table: Array, served: Array) -> dict[str, Any]:
         """GF1: each client's model on the uniform test, and the gap to its own test."""
@@ -72,15 +84,15 @@ class Watch:
             return {}
         known, rows = with_mean(state.stack, served, state.shares)
         used, place = np.unique(rows, return_inverse=True)
-        if len(used) > MOST_MODELS:
+        if len(used) > MOST_MODELS and state.round < self.rounds:
             return {}
-        general = self.engine.judge(known.take(used), self.uniform)[place, 1]
+        general = self.judge(known.take(used), self.uniform)[place, 1]
         return {"gf1": float(general.mean()), "gap": float(np.abs(table[:, 1] - general).mean())}
 
     def _diagnostics(self, step: Round) -> dict[str, Any]:
         """Silhouette of the heads and the thesis' clusterability of the updates, where they cost little."""
         replies, labels = step.replies, step.state.labels[step.replies.clients]
-        if replies.params is None or len(replies) > MOST_CLIENTS or isinstance(replies.params, np.memmap):
+        if replies.params is None or len(replies) > MOST_CLIENTS or replies.params.nbytes > MOST_BYTES:
             return {}
         if (labels < 0).any() or (replies.labels < 0).any():
             return {}
@@ -90,6 +102,11 @@ class Watch:
             "clusterability": clusterability(updates, labels, replies.examples),
         }
         return {name: value for name, value in found.items() if value is not None}
+
+
+def finite(record: dict[str, Any]) -> dict[str, Any]:
+    """The same record with None for numbers that are not finite, which JSON cannot say."""
+    return {k: None if isinstance(v, float) and not np.isfinite(v) else v for k, v in record.items()}
 
 
 def moved(step: Round) -> int:
@@ -105,7 +122,7 @@ def summarise(history: Sequence[dict[str, Any]], settings: Any, data: Federated,
     judged = [r for r in history if "accuracy" in r or "rmse" in r]
     last = judged[-1]
     steps, seconds = sum(r["steps"] for r in history), sum(r["seconds"] for r in history)
-    return {
+    found = {
         "algorithm": settings.algorithm,
         "data": data.data,
         "partition": data.partition,
@@ -125,11 +142,13 @@ def summarise(history: Sequence[dict[str, Any]], settings: Any, data: Federated,
         "peak_memory_mb": peak_memory_mb(),
         "notes": list(data.notes),
     }
+    return finite(found)
 
 
 def _quality(judged: list[dict[str, Any]], last: dict[str, Any], data: Federated) -> dict[str, Any]:
     if data.classes is None:
-        return {"rmse": last["rmse"], "r2": last["r2"], "worst_client": last["worst"]}
+        found = {"rmse": last["rmse"], "r2": last["r2"], "worst_client": last["worst"]}
+        return found | {name: last[name] for name in ("validation_rmse",) if name in last}
     three = judged[-3:]
     clients = range(len(data))
     means = {name: _mean(judged, name) for name in ("pf1", "gf1", "gap")}
@@ -143,6 +162,7 @@ def _quality(judged: list[dict[str, Any]], last: dict[str, Any], data: Federated
         "std_clients": last["std"],
         "majority": majority_rate([data.train.of(i)[1] for i in clients], [data.test.of(i)[1] for i in clients]),
         **means,
+        **{name: last[name] for name in ("validation_accuracy", "validation_macro_f1") if name in last},
     }
 
 
@@ -160,7 +180,7 @@ def _clusters(history: Sequence[dict[str, Any]]) -> dict[str, Any]:
 
 
 def _mean(records: Sequence[dict[str, Any]], name: str) -> float | None:
-    values = [r[name] for r in records if name in r]
+    values = [r[name] for r in records if r.get(name) is not None]
     return float(np.mean(values)) if values else None
 
 

@@ -24,11 +24,12 @@ from coterie.runtimes.simulator import drop_broken
 
 
 def answer(engine: Engine, request: bytes) -> bytes:
-    """The client's side: unpack, do the task on the own data, pack exactly what the report names."""
+    """The client's side: unpack, do the task on the own data, pack exactly what the report names, or why it failed."""
     arrays, header = codec.decode(request)
     task, key = codec.from_json(header["task"]), Key(*header["key"])
     stack = Stack(arrays["params"], arrays["buffers"])
-    return codec.encode(message.up(engine.run(task, stack, arrays["row"], np.array([0]), key)))
+    reply = engine.run(task, stack, arrays["row"], np.array([0]), key)
+    return codec.encode(message.up(reply) if len(reply) else {}, missing=dict(reply.missing))
 
 
 class Loopback:
@@ -42,14 +43,16 @@ class Loopback:
 
     def ask(self, task: Task, stack: Stack, labels: Array, clients: Array, key: Key) -> Replies:
         """One packed exchange with each client; ``payload`` adds up the array bytes that went over the wall."""
-        answers = []
-        for client, label in zip(clients, labels, strict=True):
-            sent = message.down(task, stack, int(label))
-            reply, _ = codec.decode(answer(self.engines[client], codec.encode(sent, task=codec.to_json(task), key=key)))
+        answers: dict[int, message.Arrays] = {}
+        missing: dict[str, str] = {}
+        for client, label in zip(clients.tolist(), labels.tolist(), strict=True):
+            sent = message.down(task, stack, label)
+            packed = codec.encode(sent, task=codec.to_json(task), key=key)
+            reply, header = codec.decode(answer(self.engines[client], packed))
             self.payload += Cost(sum(a.nbytes for a in sent.values()), sum(a.nbytes for a in reply.values()))
-            if not task.receives_all:
-                reply["labels"] = np.array([label])
-            answers.append(reply)
-        replies = message.collect(self.model.layout, [int(c) for c in clients], answers)
-        sent_bytes = message.cost(task, self.model.layout, stack, len(clients), len(answers))
-        return replace(drop_broken(replies, self.names), cost=sent_bytes)
+            missing |= header["missing"]
+            if reply:
+                own = {} if task.receives_all else {"labels": np.array([label])}
+                answers[client] = {**reply, **own}
+        replies = drop_broken(message.collect(self.model.layout, answers, missing), self.names)
+        return replace(replies, cost=message.cost(task, stack, replies, len(clients)))

@@ -17,6 +17,9 @@ from coterie.protocol.replies import Replies
 from coterie.protocol.stack import Stack
 from coterie.protocol.task import Task
 
+ABSURD = 1e10
+"""No parameter of a sound model is as large as this."""
+
 
 class Simulator:
     """A federation on one machine, as many clients as you like."""
@@ -41,15 +44,17 @@ class Simulator:
     def ask(self, task: Task, stack: Stack, labels: Array, clients: Array, key: Key) -> Replies:
         """Run the engine on these clients; a result that is not finite is a missing row."""
         replies = drop_broken(self.engine.run(task, stack, labels, clients, key), self.names)
-        sent = message.cost(task, self.model.layout, stack, len(clients), len(replies))
-        return replace(replies, cost=replies.cost + sent)
+        return replace(replies, cost=message.cost(task, stack, replies, len(clients)))
 
 
 def drop_broken(replies: Replies, names: tuple[str, ...]) -> Replies:
-    """Turn rows with NaN or infinite numbers into missing rows with a reason."""
+    """Turn models with NaN, infinite or absurdly large numbers into missing rows with a reason.
+
+    Losses and metrics are left as they are: a model that has diverged is still judged, as the bad model it is.
+    """
     broken = np.zeros(len(replies), dtype=bool)
-    for rows in (replies.params, replies.buffers, replies.losses, replies.metrics):
+    for rows in (replies.params, replies.buffers):
         if rows is not None:
-            broken |= np.array([not np.isfinite(row).all() for row in rows], dtype=bool)
-    reason = "sent numbers that are not finite; lower the learning rate"
+            broken |= np.array([not (np.abs(row) < ABSURD).all() for row in rows], dtype=bool)
+    reason = f"sent numbers that are not finite or above {ABSURD:g}; lower the learning rate"
     return replies.without(broken, {names[c]: reason for c in replies.clients[broken]})

@@ -45,6 +45,8 @@ def cluster_parts(part: str, clusterer: KMeansClusters, weigh: Weigh) -> Assign:
         check_clusters(clusters, len(state.labels))
         if len(replies) < clusters:
             return Assignment(state.labels, state.memory)
+        if not len(replies.layout.numbers(part)):
+            raise UsageError(f"the model's part {part!r} is empty; name a submodule head, or cluster layer=all")
         splits = len(state.stack) != clusters
         points = replies.part(part).astype(np.float64)
         new, centres = clusterer(points, weigh(replies), key, state.memory.get("centres"))
@@ -73,6 +75,8 @@ def join_nearest(part: str) -> Assign:
 
 def until(rounds: int | None, rule: Assign, then: Assign) -> Assign:
     """One rule in the first ``rounds`` rounds (None: always), another afterwards."""
+    if rounds is not None and rounds < 1:
+        raise UsageError(f"shots is {rounds}; it must be at least 1, or none")
 
     def assign(state: State, replies: Replies, key: Key, ask: Ask) -> Assignment:
         chosen = rule if rounds is None or state.round < rounds else then

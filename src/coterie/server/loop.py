@@ -13,7 +13,7 @@ from coterie.protocol.address import Key
 from coterie.protocol.federation import Federation
 from coterie.protocol.replies import Cost, Replies
 from coterie.protocol.stack import Stack
-from coterie.protocol.task import Report, Task
+from coterie.protocol.task import Fit, Report, Task
 from coterie.server.aggregate import average, by_examples
 from coterie.server.assign import Assign, Weigh
 from coterie.server.start import BEGINNING, Start
@@ -25,7 +25,6 @@ from coterie.server.update import Update, replace_models
 class Algorithm:
     """A clustered federated algorithm as a composition of parts; it has no loop of its own.
 
-    name      what it is called in tables and run folders
     start     where it begins
     task      what clients are asked, a function of the state
     assign    from the replies to every client's cluster
@@ -33,9 +32,9 @@ class Algorithm:
     update    from the mean to the next model
     shared    a part of the model averaged over everyone, whatever the cluster
     serve     what a client does to get its model at test time (nothing: it uses its label's model)
+    name, fit what it is called and how its clients train, for tables and run folders only
     """
 
-    name: str
     start: Start
     task: Callable[[State], Task]
     assign: Assign
@@ -43,6 +42,8 @@ class Algorithm:
     update: Update = replace_models
     shared: str | None = None
     serve: Task = Task()
+    name: str = "nameless"
+    fit: Fit = Fit()
 
 
 @dataclass(frozen=True)
@@ -86,9 +87,10 @@ def rounds(
 
 def advance(algorithm: Algorithm, state: State, replies: Replies, assignment: Assignment) -> State:
     """The next state: average the replies by their new labels and update the models."""
-    parents = range(len(state.stack)) if assignment.parents is None else assignment.parents
-    kept = state.stack.take(list(parents))
-    moments = {name: rows[list(parents)] for name, rows in state.moments.items()}
+    kept, moments = state.stack, state.moments
+    if assignment.parents is not None:
+        parents = list(assignment.parents)
+        kept, moments = kept.take(parents), {name: rows[parents] for name, rows in moments.items()}
     labels = assignment.labels[replies.clients]
     mean, shares = average(replies, labels, algorithm.weigh(replies), kept, algorithm.shared)
     answered = np.bincount(labels[labels >= 0], minlength=len(kept)) > 0
@@ -128,14 +130,13 @@ class Meter:
 
     def ask(self, task: Task, stack: Stack, labels: Array, clients: Array) -> Replies:
         """Ask, and count what it cost."""
-        known, rows = stack, np.maximum(labels, 0)
-        if not task.receives_all:
-            known, rows = with_mean(stack, labels, self.shares)
+        known, rows = (stack, np.maximum(labels, 0)) if task.choose else with_mean(stack, labels, self.shares)
         replies = self.federation.ask(task, known, rows, clients, self.key)
         self.cost += replies.cost
         if len(known) == len(stack):
             return replies
-        return replace(replies, labels=np.where(replies.labels == len(stack), UNPLACED, replies.labels))
+        losses = None if replies.losses is None else replies.losses[:, : len(stack)]
+        return replace(replies, labels=np.where(replies.labels == len(stack), UNPLACED, replies.labels), losses=losses)
 
 
 def with_mean(stack: Stack, labels: Array, shares: Array | None) -> tuple[Stack, Array]:

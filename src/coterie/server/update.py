@@ -30,8 +30,15 @@ def server_optimiser(server: str, lr: float, momentum: float, beta1: float, beta
     """
     if server not in SERVERS:
         raise UnknownName("server optimiser", server, SERVERS)
-    if lr <= 0:
-        raise UsageError(f"the server's lr is {lr}; it must be > 0")
+    for name, value, good, limit in (
+        ("lr", lr, lr > 0, "> 0"),
+        ("tau", tau, tau > 0, "> 0"),
+        ("momentum", momentum, 0 <= momentum < 1, "in [0, 1)"),
+        ("beta1", beta1, 0 <= beta1 < 1, "in [0, 1)"),
+        ("beta2", beta2, 0 <= beta2 < 1, "in [0, 1)"),
+    ):
+        if not good:
+            raise UsageError(f"the server's {name} is {value}; it must be {limit}")
 
     def update(models: Stack, mean: Stack, moments: Moments, answered: Array) -> tuple[Stack, Moments]:
         old = models.params.astype(np.float64)

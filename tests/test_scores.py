@@ -1,0 +1,98 @@
+"""Scores of rounds, by hand or by definition."""
+
+from __future__ import annotations
+
+import io
+
+import numpy as np
+import pytest
+from rich.console import Console
+
+from coterie.results.compare import comparison
+from coterie.results.scores import agreement, client_scores, cluster_shape, clusterability, majority_rate, silhouette
+from coterie.results.summary import finite
+
+
+def test_accuracy_is_weighted_by_test_examples_and_the_worst_client_is_not():
+    scores = client_scores(np.array([[0.5, 0.4, 1.0, 10], [1.0, 0.8, 0.5, 30]]), classes=3)
+    assert scores["accuracy"] == pytest.approx(0.875)
+    assert scores["macro_f1"] == pytest.approx(0.7)
+    assert (scores["accuracy_mean"], scores["worst"], scores["pf1"]) == pytest.approx((0.75, 0.5, 0.6))
+
+
+def test_regression_scores_pool_the_squared_errors():
+    scores = client_scores(np.array([[1.0, 4.0, 1.0, 10], [4.0, 8.0, 4.0, 30]]), classes=None)
+    assert scores["rmse"] == pytest.approx(np.sqrt(3.25))
+    assert scores["r2"] == pytest.approx(1 - 3.25 / 7)
+    assert scores["worst"] == 2
+
+
+def test_purity_and_matching_differ_when_a_group_is_split():
+    scores = agreement(np.array([0, 0, 1, 2]), np.array([0, 0, 0, 1]))
+    assert scores["purity"] == 1
+    assert scores["matched"] == 0.75
+    assert scores["homogeneity"] == 1
+    assert scores["completeness"] < 1
+
+
+def test_clients_without_a_cluster_do_not_count_against_the_truth():
+    assert agreement(np.array([0, 1, -1]), np.array([0, 1, 1]))["ari"] == 1
+    assert agreement(np.array([-1, -1]), np.array([0, 1])) == {}
+
+
+def test_collapse_shows_in_the_effective_number_of_clusters():
+    even, collapsed = (cluster_shape(np.array(labels), 4) for labels in ([0, 1, 2, 3], [1, 1, 1, 1]))
+    assert even["effective_clusters"] == pytest.approx(4)
+    assert collapsed["effective_clusters"] == pytest.approx(1)
+    assert collapsed["clusters"] == [0, 4, 0, 0]
+    assert (even["largest_share"], collapsed["largest_share"]) == (0.25, 1)
+
+
+def test_clusterability_is_the_largest_distance_in_units_of_the_mean():
+    updates = np.array([[1.0, 0.0], [3.0, 0.0], [0.0, 5.0]])
+    labels, weights = np.array([0, 0, 1]), np.array([1.0, 1.0, 1.0])
+    assert clusterability(updates, labels, weights) == pytest.approx(0.5)
+    assert clusterability(updates, labels, np.array([3.0, 1.0, 1.0])) == pytest.approx(1.0)
+    assert clusterability(updates[:1], labels[:1], weights[:1]) == 0
+
+
+def test_silhouette_is_undefined_for_one_cluster_or_one_client_each():
+    points = np.array([[0.0], [0.1], [5.0], [5.1]])
+    assert silhouette(points, np.array([0, 0, 1, 1])) > 0.9
+    assert silhouette(points, np.zeros(4, int)) is None
+    assert silhouette(points, np.arange(4)) is None
+
+
+def test_the_majority_is_learned_from_train():
+    assert majority_rate([np.array([0, 0, 1])], [np.array([1, 1, 0, 1])]) == 0.25
+
+
+def test_what_json_cannot_say_is_none():
+    assert finite({"a": float("nan"), "b": float("inf"), "c": 1.0, "d": [1]}) == {
+        "a": None,
+        "b": None,
+        "c": 1.0,
+        "d": [1],
+    }
+
+
+def test_a_regression_table_shows_small_gains_and_names_what_gained():
+    shared = {
+        "data": "d",
+        "partition": "p",
+        "clients": 2,
+        "model": "linear",
+        "rounds": 3,
+        "r2": 0.5,
+        "worst_client": 0.3,
+    }
+    shared |= {"clusters_found": 1, "seconds": 1.0, "bytes_down": 1, "bytes_up": 1}
+    runs = {
+        name: [{**shared, "algorithm": name, "seed": s, "rmse": rmse + s / 1000} for s in (1, 2)]
+        for name, rmse in (("fedavg", 0.15), ("ifca", 0.11))
+    }
+    console = Console(width=150, record=True, file=io.StringIO())
+    console.print(comparison(runs, console))
+    text = console.export_text()
+    assert "+0.040" in text
+    assert "Gains in rmse over fedavg" in text
