@@ -276,7 +276,7 @@ def test_compare_skips_what_is_done_and_shows_the_same_table(tmp_path):
 def test_compare_never_takes_the_results_of_other_settings(tmp_path):
     words = ("compare", "fedavg", "--no-local", "--quiet", *COMPARE, "--out", str(tmp_path / "c"), "--seeds")
     assert invoke(*words, "1").exit_code == 0
-    for change in (("--lr", "0.01"), ("--clients", "10"), ("--epochs", "1"), ("--rounds", "2"), ("--model", "mlp(9)")):
+    for change in (("--lr", "0.01"), ("--clients", "10"), ("--batch", "9"), ("--rounds", "2"), ("--model", "mlp(9)")):
         result = invoke(*words, "1", *change)
         assert result.exit_code == 2, change
         assert "another --out" in result.stderr
