@@ -145,6 +145,7 @@ def write(folder, name, **arrays):
         ({"y": np.full(20, -1)}, ["b", "-1"]),
         ({"y": np.zeros(19, int)}, ["b", "20", "19"]),
         ({"x": np.zeros((20, 4))}, ["b", "(4,)", "(3,)"]),
+        ({"y": np.full(20, 10**6)}, ["hospitals", "1000000", "number them from 0"]),
         ({"x": np.zeros((0, 3)), "y": np.zeros(0, int)}, ["b"]),
         ({"x": np.array([{}] * 20, dtype=object)}, ["b"]),
     ],
@@ -156,6 +157,12 @@ def test_a_bad_client_file_is_named(call, tmp_path, change, fragments):
     told = complaint(call("run", "fedavg", "--data", "./hospitals", *QUICK))
     for fragment in fragments:
         assert fragment in told
+
+
+def test_one_class_is_nothing_to_learn(call, tmp_path):
+    for name in "ab":
+        write(tmp_path / "hospitals", name, x=np.random.default_rng(0).normal(size=(20, 3)), y=np.zeros(20, int))
+    assert "the one class 0" in complaint(call("run", "fedavg", "--data", "./hospitals", *QUICK))
 
 
 @pytest.mark.parametrize("flag", [("--clients", "3"), ("--partition", "iid")])

@@ -1,4 +1,4 @@
-"""coterie: clustered federated learning, every published method in one place.
+"""coterie: clustered federated learning, published methods as compositions of small tested parts.
 
 >>> import coterie as ct
 >>> clients = ct.load("digits").partition("rotation(0,90,180,270)", clients=40, seed=1)

@@ -27,6 +27,9 @@ _NAMES = ("x", "y", "x_test", "y_test")
 # numpy's letters for bool, signed, unsigned and floating numbers.
 _NUMBERS = "biuf"
 
+GAPS = 100
+"""Class numbers may have gaps, but the largest must stay below this many times their count."""
+
 
 @dataclass(frozen=True)
 class _Client:
@@ -130,4 +133,12 @@ def _check_alike(clients: Sequence[_Client]) -> None:
 def _classes(clients: Sequence[_Client]) -> int | None:
     if clients[0].train[1].dtype.kind == "f":
         return None
-    return 1 + max(int(y.max()) for client in clients for _, y in (client.train, client.test))
+    seen = np.unique(np.concatenate([np.unique(y) for client in clients for _, y in (client.train, client.test)]))
+    if len(seen) < 2:
+        raise DataError(f"{clients[0].path.parent} has the one class {seen[0]}; at least 2 are needed to tell apart")
+    most = GAPS * len(seen)
+    if seen[-1] >= most:
+        raise DataError(
+            f"{clients[0].path.parent} has the label {seen[-1]} but only {len(seen)} classes; number them from 0"
+        )
+    return 1 + int(seen[-1])
