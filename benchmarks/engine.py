@@ -2,13 +2,14 @@
 
 One measurement is one round of local training: every client takes 10 SGD steps of batch 32. The plain loop is what
 research code usually does: deepcopy the model and make a DataLoader for each client, torch using all cores. Runs are
-interleaved and the median of 5 is shown, so that a noisy machine disturbs both alike. Peak is a 2048 x 2048 float32
-matrix product on all cores, measured in the same run.
+interleaved in random order and the median of 5 is shown, so that a noisy machine disturbs all alike. Peak is a
+2048 x 2048 float32 matrix product on all cores, one of the things interleaved.
 """
 
 from __future__ import annotations
 
 import copy
+import random
 import statistics
 import sys
 import time
@@ -103,12 +104,16 @@ def engine_round(case: Case, data: Federated, plan: str) -> Callable[[], object]
     return lambda: engine.run(task, stack, rows, everyone, Key(1, 0))
 
 
-def peak() -> float:
-    """Floating-point operations a second of a large float32 matrix product."""
+def products(count: int = 10) -> Callable[[], object]:
+    """Large float32 matrix products on all cores: what the machine can do at best, at this hour."""
     a, b = torch.randn(2048, 2048), torch.randn(2048, 2048)
-    with torch_threads(available_cores()):
-        best = min(seconds(lambda: a @ b) for _ in range(20))
-    return 2 * 2048**3 / best
+
+    def work() -> None:
+        with torch_threads(available_cores()):
+            for _ in range(count):
+                a @ b
+
+    return work
 
 
 def seconds(work: Callable[[], object]) -> float:
@@ -118,38 +123,40 @@ def seconds(work: Callable[[], object]) -> float:
 
 
 def interleaved(works: dict[str, Callable[[], object]]) -> dict[str, float]:
-    """The median time of each, measured in turns after one warm-up."""
+    """The median time of each, after one warm-up, in turns of random order: what ran before leaves its traces."""
     for work in works.values():
         work()
     times: dict[str, list[float]] = {name: [] for name in works}
+    order = random.Random(1)
     for _ in range(REPEATS):
-        for name, work in works.items():
-            times[name].append(seconds(work))
+        for name in order.sample(list(works), len(works)):
+            times[name].append(seconds(works[name]))
     return {name: statistics.median(t) for name, t in times.items()}
 
 
 def main() -> None:
     console = Console(width=120)
-    top = peak()
     chosen = [case for case in CASES if not sys.argv[1:] or case.model in sys.argv[1:]]
-    table = Table(title=f"GEMM peak {top / 1e9:.0f} GFLOP/s on {available_cores()} cores", title_justify="left")
-    for title in ("model", "who", "clients", "s/round", "client-steps/s", "% of peak", "x plain", "goal"):
+    table = Table(title=f"one round of 10 steps, {available_cores()} cores", title_justify="left")
+    for title in ("model", "who", "clients", "s/round", "client-steps/s", "GFLOP/s", "% of peak", "x plain", "goal"):
         table.add_column(title, justify="left" if title in ("model", "who") else "right", no_wrap=True)
     for case in chosen:
         data = federation(case)
         model = build_model(case.model, case.shape, 10)
         plans = ["auto", "single", "workers", *(["lockstep"] if model.can_lockstep else [])]
-        works = {"plain loop": plain_loop(case, data), **{p: engine_round(case, data, p) for p in plans}}
-        found = interleaved(works)
+        works = {"plain loop": plain_loop(case, data), "GEMM peak": products()}
+        found = interleaved(works | {p: engine_round(case, data, p) for p in plans})
+        top = 10 * 2 * 2048**3 / found.pop("GEMM peak")
         work = 3 * model.flops * BATCH * STEPS * case.clients
         for name, time_taken in found.items():
             goal = f"{case.goal:g}" if name == "auto" else ""
             rate = case.clients * STEPS / time_taken
             ratio = found["plain loop"] / time_taken
             share = 100 * work / time_taken / top
-            cells = (f"{time_taken:.2f}", f"{rate:,.0f}", f"{share:.1f}", f"{ratio:.2f}", goal)
+            speed = f"{work / time_taken / 1e9:.0f}"
+            cells = (f"{time_taken:.2f}", f"{rate:,.0f}", speed, f"{share:.1f}", f"{ratio:.2f}", goal)
             table.add_row(case.model, name, str(case.clients), *cells, end_section=name == list(found)[-1])
-        console.print(f"measured {case.model}")
+        console.print(f"{case.model}: GEMM peak {top / 1e9:.0f} GFLOP/s")
     console.print(table)
 
 
