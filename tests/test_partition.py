@@ -181,10 +181,10 @@ def test_each_group_sees_the_images_turned_by_its_angle():
 def test_other_angles_turn_the_same_way_as_right_ones():
     x = np.random.default_rng(0).normal(size=(2, 3, 9, 9)).astype(np.float32)
     y = np.zeros(2)
-    nearly = turn(x, y, 90.0001)[0]
-    assert np.abs(nearly - turn(x, y, 90)[0]).max() < 1e-3
-    assert turn(x, y, 30)[0].shape == x.shape
-    assert np.array_equal(turn(x, y, -90)[0], turn(x, y, 270)[0])
+    nearly = turn(x, y, "train", 90.0001)[0]
+    assert np.abs(nearly - turn(x, y, "train", 90)[0]).max() < 1e-3
+    assert turn(x, y, "train", 30)[0].shape == x.shape
+    assert np.array_equal(turn(x, y, "train", -90)[0], turn(x, y, "train", 270)[0])
 
 
 def test_bytes_become_floats_from_minus_one_to_one():

@@ -36,9 +36,13 @@ def set_aside(y: Array, fraction: float, rng: np.random.Generator) -> tuple[Arra
     >>> len(keep), len(aside), int((aside >= 8).sum())
     (5, 5, 1)
     """
-    count = int(np.clip(round(len(y) * fraction), 1, len(y) - 1))
+    aside = draw(y, int(np.clip(round(len(y) * fraction), 1, len(y) - 1)), rng)
+    return np.setdiff1d(np.arange(len(y)), aside), aside
+
+
+def draw(y: Array, count: int, rng: np.random.Generator) -> Array:
+    """So many rows at random, in order, each class in proportion (float targets count as one class)."""
     kinds = np.zeros(len(y), np.int64) if y.dtype.kind == "f" else np.unique(y, return_inverse=True)[1]
     shares = apportion(count, np.bincount(kinds))
     rows = [rng.permutation(np.flatnonzero(kinds == kind)) for kind in range(len(shares))]
-    aside = np.sort(np.concatenate([own[:share] for own, share in zip(rows, shares, strict=True)]))
-    return np.setdiff1d(np.arange(len(y)), aside), aside
+    return np.sort(np.concatenate([own[:share] for own, share in zip(rows, shares, strict=True)]))

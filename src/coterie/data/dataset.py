@@ -2,20 +2,27 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 
-from coterie.data.chance import generator
 from coterie.data.federated import Federated, Split
 from coterie.data.partition import parse_partition
-from coterie.data.shares import Partition, View
+from coterie.data.shares import Partition, Shares
 from coterie.data.validation import with_validation
 from coterie.errors import DataError
 
 Array = np.ndarray[Any, Any]
+
+
+@dataclass(frozen=True)
+class Owners:
+    """Whose the examples of a naturally federated set are: the number of its owner for every example."""
+
+    names: tuple[str, ...]
+    train: Array
+    test: Array
 
 
 @dataclass(frozen=True)
@@ -35,6 +42,7 @@ class Dataset:
     classes: int | None
     scaling: tuple[float, float] | None = None
     class_names: tuple[str, ...] = ()
+    owners: Owners | None = None
 
     def __post_init__(self) -> None:
         for what, x, y in (("train", self.x_train, self.y_train), ("test", self.x_test, self.y_test)):
@@ -45,38 +53,46 @@ class Dataset:
             raise DataError(f"an example of {self.name} has shape {shapes}; they must be equal")
 
     def partition(
-        self, how: str | Partition = "iid", clients: int = 20, seed: int = 1, validation: float = 0.0
+        self,
+        how: str | Partition | None = None,
+        clients: int | None = None,
+        seed: int = 1,
+        validation: float = 0.0,
     ) -> Federated:
         """Hand the examples to clients; ``validation`` is the fraction of its train data that each sets aside.
+
+        By default each owner is a client where the data have owners, and otherwise 20 clients have equal shares.
 
         >>> x, y = np.arange(40.0).reshape(20, 2), np.arange(20) % 2
         >>> toy = Dataset("toy", x, y, x, y, classes=2)
         >>> toy.partition("iid(minimum=5)", clients=4).train.sizes.tolist()
         [5, 5, 5, 5]
         """
+        how = how or ("natural" if self.owners else "iid")
         how = parse_partition(how) if isinstance(how, str) else how
-        shares = how.divide(self, clients, generator(seed, "partition", how.text))
-        views = [share.view for share in shares.clients]
+        count = clients if clients is not None else len(self.owners.names) if self.owners else 20
+        shares = how.shares(self, count, seed)
         federated = Federated(
             data=self.name,
             partition=how.text,
-            names=client_names(len(shares.clients)),
-            train=self._hand_over(self.x_train, self.y_train, [share.train for share in shares.clients], views),
-            test=self._hand_over(self.x_test, self.y_test, [share.test for share in shares.clients], views),
+            names=shares.names or client_names(len(shares.clients)),
+            train=self._hand_over("train", self.x_train, self.y_train, shares),
+            test=self._hand_over("test", self.x_test, self.y_test, shares),
             classes=self.classes,
             groups=shares.groups,
             notes=shares.notes,
         )
         return with_validation(federated, validation, seed) if validation else federated
 
-    def _hand_over(self, x: Array, y: Array, rows: Sequence[Array], views: Sequence[View]) -> Split:
+    def _hand_over(self, split: str, x: Array, y: Array, shares: Shares) -> Split:
         """Copy each client's rows, scaled and seen through its view, to its place in one array."""
+        rows = [share.train if split == "train" else share.test for share in shares.clients]
         offsets = np.concatenate([[0], np.cumsum([len(own) for own in rows])])
         everyone_x = np.empty((offsets[-1], *x.shape[1:]), np.float32)
         everyone_y = np.empty(offsets[-1], np.float32 if self.classes is None else np.int64)
-        for start, own, view in zip(offsets, rows, views, strict=False):
+        for start, own, share in zip(offsets, rows, shares.clients, strict=False):
             place = slice(start, start + len(own))
-            everyone_x[place], everyone_y[place] = view(self._scaled(x[own]), y[own])
+            everyone_x[place], everyone_y[place] = share.view(self._scaled(x[own]), y[own], split)
         return Split(everyone_x, everyone_y, offsets)
 
     def _scaled(self, x: Array) -> Array:

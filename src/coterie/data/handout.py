@@ -115,8 +115,17 @@ def _rows(labels: Array, table: Array, rng: Rng) -> list[Array]:
     for column in range(table.shape[1]):
         rows = rng.permutation(np.flatnonzero(labels == column))
         owners[rows[: table[:, column].sum()]] = np.repeat(np.arange(len(table)), table[:, column])
+    return rows_of(owners, len(table))
+
+
+def rows_of(owners: Array, clients: int) -> list[Array]:
+    """The rows of each client, in order, from the owner of every row (-1 where it has none).
+
+    >>> [rows.tolist() for rows in rows_of(np.array([1, -1, 0, 1]), 2)]
+    [[2], [0, 3]]
+    """
     order = np.argsort(owners, kind="stable")
-    return np.split(order, np.searchsorted(owners[order], np.arange(len(table))))[1:]
+    return np.split(order, np.searchsorted(owners[order], np.arange(clients)))[1:]
 
 
 def even(clients: int, groups: int) -> Array:

@@ -6,15 +6,17 @@ To add one, write a function that takes its arguments and returns a ``divide(dat
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
-from coterie.catalogue import Catalogue
+from coterie.catalogue import Catalogue, parse
 from coterie.data.classes import classes
 from coterie.data.dirichlet import dirichlet, skewed
-from coterie.data.handout import equal_shares
+from coterie.data.handout import equal_shares, rows_of
+from coterie.data.quantity import quantity
 from coterie.data.rotation import rotation
-from coterie.data.shares import Divide, Partition, Rng, Shares, named
-from coterie.errors import PartitionError
+from coterie.data.shares import Divide, Partition, Rng, Share, Shares, named
+from coterie.errors import PartitionError, UsageError
 
 if TYPE_CHECKING:
     from coterie.data.dataset import Dataset
@@ -32,14 +34,21 @@ def iid(*, minimum: int = 10) -> Divide:
 
 @named
 def natural() -> Divide:
-    """Clients as they come: the files of a user's own folder."""
+    """Clients as they come: people, states, hospitals; the files or the client column of a user's own data."""
 
     def divide(data: Dataset, clients: int, rng: Rng) -> Shares:
-        raise PartitionError(f"{data.name} does not come with clients; load a folder of clients, or use dirichlet(0.1)")
+        if data.owners is None:
+            raise PartitionError(f"{data.name} does not come with clients; use another partition, as dirichlet(0.1)")
+        names = data.owners.names
+        if clients != len(names):
+            raise PartitionError(f"clients={clients}, but {data.name} has {len(names)} of its own; leave clients out")
+        train, test = (rows_of(owners, len(names)) for owners in (data.owners.train, data.owners.test))
+        return Shares(tuple(map(Share, train, test)), names=names)
 
     return divide
 
 
+add_ons = Catalogue("add-on of a partition", {"quantity": quantity})
 partitions = Catalogue(
     "partition",
     {
@@ -54,10 +63,15 @@ partitions = Catalogue(
 
 
 def parse_partition(text: str) -> Partition:
-    """The partition that a text names.
+    """The partition that a text names, with its add-ons: ``|`` or ``+`` chains them, in order.
 
     >>> parse_partition("dirichlet(0.10, 10.0, groups=10)").text
     'dirichlet(0.1,10)'
+    >>> parse_partition("rotation(0,180) | quantity(1.5)").text
+    'rotation(0,180)+quantity(1.5)'
     """
-    partition: Partition = partitions.build(text)
-    return partition
+    first, *rest = parse(text.replace("|", "+"))
+    if first.name in add_ons:
+        raise UsageError(f"{first.name} changes a partition and cannot stand alone; write 'iid+{first}'")
+    partition: Partition = partitions.build(first)
+    return replace(partition, add_ons=tuple(add_ons.build(each) for each in rest))

@@ -48,10 +48,10 @@ def rotation(*angles: float, minimum: int = 10) -> Divide:
     return divide
 
 
-def turn(x: Array, y: Array, angle: float) -> tuple[Array, Array]:
+def turn(x: Array, y: Array, split: str, angle: float) -> tuple[Array, Array]:
     """Images turned against the clock, with their labels.
 
-    >>> turn(np.array([[[[1, 2], [3, 4]]]]), np.array([7]), 90)[0].tolist()
+    >>> turn(np.array([[[[1, 2], [3, 4]]]]), np.array([7]), "train", 90)[0].tolist()
     [[[[2, 4], [1, 3]]]]
     """
     if angle % 90 == 0:

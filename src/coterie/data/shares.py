@@ -15,24 +15,26 @@ from typing import TYPE_CHECKING, Any, ParamSpec
 import numpy as np
 
 from coterie.catalogue import Call, Value
+from coterie.data.chance import generator
 
 if TYPE_CHECKING:
     from coterie.data.dataset import Dataset
 
 Array = np.ndarray[Any, Any]
 Rng = np.random.Generator
-View = Callable[[Array, Array], tuple[Array, Array]]
+View = Callable[[Array, Array, str], tuple[Array, Array]]
+"""How a client sees its ``(x, y)`` of a split, "train" or "test"; equal arguments must give equal results."""
 P = ParamSpec("P")
 
 
-def unchanged(x: Array, y: Array) -> tuple[Array, Array]:
+def unchanged(x: Array, y: Array, split: str) -> tuple[Array, Array]:
     """The view of a client that sees its examples as they are."""
     return x, y
 
 
 @dataclass(frozen=True)
 class Share:
-    """What one client is handed: rows of the train and of the test set, seen through a view of ``(x, y)``."""
+    """What one client is handed: rows of the train and of the test set, seen through a view."""
 
     train: Array
     test: Array
@@ -41,22 +43,49 @@ class Share:
 
 @dataclass(frozen=True)
 class Shares:
-    """What all clients are handed, their true groups where there are any, and what a user should know of it."""
+    """What all clients are handed, their true groups where there are any, and what a user should know of it.
+
+    ``names`` are the clients' own names, where the data come with some.
+    """
 
     clients: tuple[Share, ...]
     groups: Array | None = None
     notes: tuple[str, ...] = ()
+    names: tuple[str, ...] | None = None
 
 
 Divide = Callable[["Dataset", int, Rng], Shares]
+Change = Callable[["Dataset", Shares, Rng], Shares]
+
+
+@dataclass(frozen=True)
+class AddOn:
+    """A named change to what clients were handed, on top of any partition; equal texts are equal add-ons."""
+
+    text: str
+    change: Change = field(compare=False, repr=False)
 
 
 @dataclass(frozen=True)
 class Partition:
-    """A named way to divide a data set among clients; equal texts are equal partitions."""
+    """A named way to divide a data set among clients, perhaps with add-ons; equal texts are equal partitions."""
 
-    text: str
+    name: str
     divide: Divide = field(compare=False, repr=False)
+    add_ons: tuple[AddOn, ...] = ()
+
+    @property
+    def text(self) -> str:
+        """The text form, such as ``rotation(0,180)+quantity(1.5)``."""
+        return "+".join((self.name, *(each.text for each in self.add_ons)))
+
+    def shares(self, data: Dataset, clients: int, seed: int) -> Shares:
+        """What each client is handed; the base is drawn as it would be without the add-ons."""
+        shares, text = self.divide(data, clients, generator(seed, "partition", self.name)), self.name
+        for each in self.add_ons:
+            text = f"{text}+{each.text}"
+            shares = each.change(data, shares, generator(seed, "partition", text))
+        return shares
 
 
 def named(make: Callable[P, Divide]) -> Callable[P, Partition]:
@@ -64,12 +93,25 @@ def named(make: Callable[P, Divide]) -> Callable[P, Partition]:
 
     @functools.wraps(make)
     def build(*args: P.args, **kwargs: P.kwargs) -> Partition:
-        divide = make(*args, **kwargs)
-        bound = inspect.signature(make).bind(*args, **kwargs)
-        options = tuple((k, _plain(v)) for k, v in bound.kwargs.items() if v != _default(make, k))
-        return Partition(str(Call(make.__name__, tuple(map(_plain, bound.args)), options)), divide)
+        return Partition(_text(make, *args, **kwargs), make(*args, **kwargs))
 
     return build
+
+
+def add_on(make: Callable[P, Change]) -> Callable[P, AddOn]:
+    """Let a function that makes a ``change`` return an add-on, whose text is the call without its defaults."""
+
+    @functools.wraps(make)
+    def build(*args: P.args, **kwargs: P.kwargs) -> AddOn:
+        return AddOn(_text(make, *args, **kwargs), make(*args, **kwargs))
+
+    return build
+
+
+def _text(make: Callable[..., Any], *args: Any, **kwargs: Any) -> str:
+    bound = inspect.signature(make).bind(*args, **kwargs)
+    options = tuple((k, _plain(v)) for k, v in bound.kwargs.items() if v != _default(make, k))
+    return str(Call(make.__name__.replace("_", "-"), tuple(map(_plain, bound.args)), options))
 
 
 def _default(make: Callable[..., Any], name: str) -> Any:

@@ -17,7 +17,7 @@ from coterie.data import decode
 from coterie.data.cache import Report, cached, check
 from coterie.data.chance import generator, set_aside
 from coterie.data.dataset import Dataset
-from coterie.data.decode import Arrays
+from coterie.data.decode import PARTS, Arrays
 from coterie.data.origins import Origin, debian, npm, pypi, web, web_archive
 from coterie.errors import DataError
 
@@ -112,13 +112,10 @@ def fetch(name: str, report: Report = _log.info) -> None:
 
 
 def _load(source: Published) -> Dataset:
-    return Dataset(
-        source.name,
-        **_arrays(source, _log.info),
-        classes=len(source.class_names),
-        scaling=(0, 255),
-        class_names=source.class_names,
-    )
+    arrays = _arrays(source, _log.info)
+    x_train, y_train, x_test, y_test = (arrays[part] for part in PARTS)
+    names = source.class_names
+    return Dataset(source.name, x_train, y_train, x_test, y_test, len(names), (0, 255), names)
 
 
 def _arrays(source: Published, report: Report) -> Arrays:
