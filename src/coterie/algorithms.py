@@ -8,7 +8,7 @@ from collections.abc import Callable
 from dataclasses import replace
 from typing import Any, TypeVar, cast
 
-from coterie.catalogue import Catalogue, parse_one, text_of
+from coterie.catalogue import Catalogue, Value, parse_one, text_of
 from coterie.errors import UsageError
 from coterie.protocol.task import Fit, Loss, Proximal, Task
 from coterie.server.aggregate import by_examples, uniform
@@ -162,6 +162,17 @@ REDUCES_TO = {
     "wecfl(clusters=1,shots=2)": "fedavg",
 }
 """What each method is the same as when there is nothing to cluster; the contract tests hold them to it."""
+
+
+RANGES: dict[str, dict[str, tuple[Value, ...]]] = {
+    # The rates of the four papers (thesis 0.001, ocfl 0.01, lcfl 0.02 and 0.03) and our default for dense nets.
+    "": {"lr": (0.001, 0.01, 0.02, 0.03, 0.1)},
+    # Li et al. 2020, section 5.3; the thesis uses 0.95.
+    "fedprox": {"strength": (0.001, 0.01, 0.1, 0.95)},
+    # Reddi et al. 2021, appendix D: powers of ten.
+    "fedopt": {"fedopt.lr": (0.001, 0.01, 0.1, 1), "tau": (1e-4, 1e-3, 1e-2)},
+}
+"""Published values to search, by algorithm, and for all of them under the empty name."""
 
 
 def build_algorithm(text: str, clusters: int | None = None, fit: Fit = Fit()) -> Algorithm:

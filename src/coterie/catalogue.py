@@ -48,7 +48,8 @@ def _write(value: Value) -> str:
     return str(value)
 
 
-def _read(word: str) -> Value:
+def read_value(word: str) -> Value:
+    """A word of a text as the value it means: a number, true, false, none, or itself."""
     if word.lower() in _WORDS:
         return _WORDS[word.lower()]
     for kind in (int, float):
@@ -100,11 +101,11 @@ def _parse_one(text: str, rest: str) -> tuple[Call, str]:
     for word in filter(None, (w.strip() for w in inside.split(","))):
         key, equals, value = word.partition("=")
         if equals:
-            kwargs.append((key.strip(), _read(value.strip())))
+            kwargs.append((key.strip(), read_value(value.strip())))
         elif kwargs:
             raise UsageError(f"cannot read {text!r}; the plain value {word!r} must stand before key=value arguments")
         else:
-            args.append(_read(word))
+            args.append(read_value(word))
     return Call(name, tuple(args), tuple(kwargs)), rest.strip()
 
 
@@ -132,6 +133,10 @@ class Catalogue:
         if name not in self.entries:
             raise UnknownName(self.kind, name, self.entries)
         return self.entries[name]
+
+    def arguments(self, name: str) -> list[str]:
+        """The arguments that a text may give to the function of that name."""
+        return [each for each in inspect.signature(self.find(name)).parameters if each not in self.hidden]
 
     def build(self, text: str | Call, **given: Any) -> Any:
         """Call the named function with the arguments of the text.
@@ -177,6 +182,24 @@ def _check_kind(call: Call, name: str, value: Any, parameter: inspect.Parameter)
         good = isinstance(each, types) and (kind == "bool" or not isinstance(each, bool)) and each == each
         if not (good or (each is None and rest == "None")):
             raise UsageError(f"{call}: {name} is {each}; it must be {wanted}")
+
+
+def with_arguments(text: str, values: Mapping[str, Value], catalogue: Catalogue) -> str:
+    """A text with arguments set: ``name`` in the first of its calls that takes it, ``call.name`` in that call.
+
+    >>> tiny = Catalogue("shape", {"square": lambda side=1: side, "disc": lambda side=1, hole=0: side})
+    >>> with_arguments("square+disc(hole=1)", {"hole": 2, "disc.side": 3}, tiny)
+    'square+disc(hole=2,side=3)'
+    """
+    calls = list(parse(text))
+    for name, value in values.items():
+        owner, _, argument = name.rpartition(".")
+        places = [i for i, c in enumerate(calls) if owner in ("", c.name) and argument in catalogue.arguments(c.name)]
+        if not places:
+            raise UnknownName(f"argument of {text}", name, [a for c in calls for a in catalogue.arguments(c.name)])
+        old = calls[places[0]]
+        calls[places[0]] = Call(old.name, old.args, tuple({**dict(old.kwargs), argument: value}.items()))
+    return "+".join(map(str, calls))
 
 
 def text_of(bound: inspect.BoundArguments, name: str, leave_out: tuple[str, ...], keep: tuple[str, ...]) -> str:

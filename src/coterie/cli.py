@@ -2,97 +2,29 @@
 
 from __future__ import annotations
 
-import functools
-import inspect
 import json
 import logging
-import os
-import sys
-from collections.abc import Callable
-from dataclasses import fields
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from typing import Annotated, Any
 
 import typer
-from rich.console import Console
 
-from coterie import listing
-from coterie.data import fetch
-from coterie.errors import CoterieError, UsageError
+from coterie import listing, tuning
+from coterie.cli_data import data_app
 from coterie.experiment import run_settings
+from coterie.flags import AsJson, Out, Quiet, console, guarded, settings_from, with_settings
 from coterie.progress import errors, watch
+from coterie.results.clients import load_clients, together
 from coterie.results.compare import comparison
 from coterie.results.plots import save_comparison
-from coterie.results.record import CONFIG
-from coterie.settings import Settings, load_settings, make_settings
-from coterie.show import holdings
-from coterie.sweep import folder_for, grid, histories, parse_seeds, run_all
+from coterie.results.record import CONFIG, load_rounds
+from coterie.settings import Settings
+from coterie.sweep import folder_for, grid, parse_seeds, run_all, slug
 
 app = typer.Typer(no_args_is_help=True, add_completion=False, pretty_exceptions_enable=False, help=__doc__)
-data_app = typer.Typer(no_args_is_help=True, help="Fetch data sets and look at how they are dealt to clients.")
 app.add_typer(data_app, name="data")
-console = Console(highlight=False, width=None if sys.stdout.isatty() else 120)
-
-TYPES: dict[str, Any] = {"int": int | None, "float": float | None, "str": str | None}
-Out = Annotated[Path | None, typer.Option(help="folder for the results (default: a new one under runs/)")]
-Quiet = Annotated[bool, typer.Option("--quiet", help="no progress")]
-AsJson = Annotated[bool, typer.Option("--json", help="print the summary alone, as JSON")]
-
-
-def guarded(command: Callable[..., None]) -> Callable[..., None]:
-    """Errors as one line and an exit code, never a traceback: 2 for what was asked, 1 otherwise, 130 for Ctrl-C."""
-
-    @functools.wraps(command)
-    def call(*args: Any, **kwargs: Any) -> None:
-        try:
-            command(*args, **kwargs)
-        except KeyboardInterrupt:
-            errors.print("stopped; finished rounds are saved: run --resume, or the same compare, goes on from there")
-            raise typer.Exit(130) from None
-        except CoterieError as error:
-            errors.print(f"error: {error}", style="red", markup=False, soft_wrap=True)
-            raise typer.Exit(2 if isinstance(error, UsageError) else 1) from None
-        except (typer.Exit, typer.Abort):
-            raise
-        except Exception as error:
-            if os.environ.get("COTERIE_DEBUG"):
-                raise
-            told = f"internal error: {type(error).__name__}: {error}; COTERIE_DEBUG=1 shows where, please report it"
-            errors.print(told, style="red", markup=False, soft_wrap=True)
-            raise typer.Exit(1) from None
-
-    return call
-
-
-def with_settings(*leave_out: str) -> Callable[[Callable[..., None]], Callable[..., None]]:
-    """Turn a command's ``**given`` into one flag for each setting, so that a setting is described once."""
-
-    def decorate(command: Callable[..., None]) -> Callable[..., None]:
-        own = [p for p in inspect.signature(command, eval_str=True).parameters.values() if p.kind is not p.VAR_KEYWORD]
-        flags = [_flag(f.name, str(f.type), f.metadata["help"], f.default) for f in fields(Settings) if f.metadata]
-        flags = [flag for flag in flags if flag.name not in leave_out]
-
-        @functools.wraps(command)
-        def call(**kwargs: Any) -> None:
-            names = {flag.name for flag in flags}
-            given = {k: v for k, v in kwargs.items() if k in names and v is not None}
-            command(**{k: v for k, v in kwargs.items() if k not in names}, **given)
-
-        signature = inspect.Signature([*own, *flags])
-        call.__signature__ = signature  # type: ignore[attr-defined]
-        call.__annotations__ = {p.name: p.annotation for p in signature.parameters.values()}
-        return call
-
-    return decorate
-
-
-def _flag(name: str, kind: str, text: str, default: Any) -> inspect.Parameter:
-    shown = text if default is None else f"{text} [default: {default}]"
-    option = typer.Option(f"--{name.replace('_', '-')}", help=shown, show_default=False)
-    annotated: Any = Annotated
-    annotation = annotated[TYPES[kind.partition(" ")[0]], option]
-    return inspect.Parameter(name, inspect.Parameter.KEYWORD_ONLY, default=None, annotation=annotation)
 
 
 @app.command("list")
@@ -107,24 +39,6 @@ def list_names(name: Annotated[str | None, typer.Argument(help="a catalogue or o
         console.print(listing.entry(name))
 
 
-@data_app.command("fetch")
-@guarded
-def data_fetch(names: Annotated[list[str], typer.Argument(help="data sets, see coterie list data")]) -> None:
-    """Fetch, verify and cache data sets."""
-    for name in names:
-        fetch(name, report=lambda line: errors.print(line, markup=False))
-        console.print(f"{name} is ready")
-
-
-@data_app.command("show")
-@guarded
-@with_settings("data", "model", "clusters")
-def data_show(name: Annotated[str, typer.Argument(help="a data set or a folder")], **given: Any) -> None:
-    """Show who holds what under a partition."""
-    settings = make_settings({**given, "algorithm": "fedavg", "data": name})
-    console.print(holdings(settings.build_data()))
-
-
 @app.command()
 @guarded
 @with_settings()
@@ -137,14 +51,15 @@ def run(
     **given: Any,
 ) -> None:
     """Run one algorithm, from flags or from an experiment file (flags override the file)."""
-    settings = _settings(target, given)
+    settings = settings_from(target, given)
     folder = out or _fresh(settings, resume)
-    with watch(settings, quiet) as progress:
+    with watch(settings, quiet=quiet) as progress:
         result = run_settings(settings, folder, resume, progress)
     if as_json:
         print(json.dumps(result.summary))
         return
     console.print(comparison({settings.algorithm: [result.summary]}, console))
+    _print_together({settings.algorithm: [folder]}, result.summary)
     console.print(f"results are in {folder}")
 
 
@@ -166,28 +81,69 @@ def compare(
     """
     names = [*algorithms, *(["local"] if local and "local" not in algorithms else [])]
     numbers = parse_seeds(seeds)
-    base = _settings(names[0], given)
+    base = settings_from(names[0], given)
     plan = grid(base, names, numbers)
     for settings in plan[: len(names)]:
         settings.build_algorithm()
     folder = out or Path("runs") / f"compare-{base.data.replace('/', '-')}"
     found: dict[str, list[dict[str, Any]]] = {name: [] for name in names}
-    for settings, summary in run_all(plan, folder, partial(watch, quiet=quiet)):
+    for settings, summary in run_all(plan, partial(folder_for, out=folder), partial(watch, quiet=quiet)):
         found[settings.algorithm].append(summary)
     if as_json:
         print(json.dumps(found))
         return
     console.print(comparison(found, console))
+    places = {name: [folder_for(replace(base, algorithm=name, seed=n), folder) for n in numbers] for name in names}
+    _print_together(places, found[names[0]][0])
     picture = folder / "comparison.png"
     title = f"{base.data}, {found[names[0]][0]['partition']}, {found[names[0]][0]['clients']} clients"
-    save_comparison(picture, histories(names, numbers, base, folder), title)
+    save_comparison(picture, {name: [load_rounds(place) for place in places[name]] for name in names}, title)
     console.print(f"picture: {picture}")
 
 
-def _settings(target: str, given: dict[str, Any]) -> Settings:
-    if target.endswith(".toml"):
-        return load_settings(Path(target), given)
-    return make_settings({**given, "algorithm": target})
+@app.command()
+@guarded
+@with_settings("seed")
+def tune(
+    target: Annotated[str, typer.Argument(metavar="ALGORITHM|FILE.toml", help="e.g. fedprox")],
+    over: Annotated[
+        list[str] | None, typer.Option(help="values to try, lr=0.01,0.1 or lr=0.001..0.1; default: the published ones")
+    ] = None,
+    tries: Annotated[int | None, typer.Option(help="so many random candidates instead of all")] = None,
+    seeds: Annotated[str, typer.Option(help="a range 1..5 or a list 1,2,7")] = "1",
+    out: Out = None,
+    quiet: Quiet = False,
+    as_json: AsJson = False,
+    **given: Any,
+) -> None:
+    """Search settings by their score on validation data, and write the best as an experiment file.
+
+    Each client sets aside a part of its train data (--validation, 0.2 by default); test data play no part.
+    Finished candidates in --out are not run again.
+    """
+    base = settings_from(target, given)
+    folder = out or Path("runs") / f"tune-{base.data.replace('/', '-')}-{slug(base.algorithm)}"
+    ranges = tuning.ranges_for(base, over or ())
+    points = tuning.candidates(ranges, tries)
+    results = tuning.search(base, points, parse_seeds(seeds), folder, partial(watch, quiet=quiet))
+    best = tuning.write_best(base, results[0].candidate, folder)
+    if as_json:
+        print(json.dumps([{**result.candidate, "scores": result.scores} for result in results]))
+        return
+    console.print(tuning.ranking(results))
+    for name in tuning.at_edge(results[0].candidate, ranges):
+        console.print(f"the best {name} is at the edge of what was tried; better ones may lie beyond")
+    console.print(f"the best settings are in {best}: coterie run {best}")
+
+
+def _print_together(places: dict[str, list[Path]], summary: dict[str, Any]) -> None:
+    """Who ended with whom, where clients are the same in every seed and have names of their own."""
+    if summary["partition"].partition("+")[0] != "natural":
+        return
+    known = {name: [load_clients(place) for place in folders] for name, folders in places.items()}
+    table = together(known)
+    if table is not None:
+        console.print(table)
 
 
 def _fresh(settings: Settings, resume: bool) -> Path:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import platform
 import subprocess
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, fields, replace
 from functools import partial
 from importlib import metadata
@@ -23,6 +23,7 @@ from coterie.protocol.address import Key
 from coterie.protocol.replies import Replies
 from coterie.protocol.task import Fit
 from coterie.results import summary
+from coterie.results.clients import Row, client_rows, save_clients
 from coterie.results.record import CONFIG, RunFolder
 from coterie.runtimes.simulator import Simulator
 from coterie.server.loop import Algorithm, Round, evaluate, participants, rounds, with_mean
@@ -124,15 +125,19 @@ class Session:
         folder, state = self._open(out, resume)
         history: list[dict[str, Any]] = [] if folder is None else folder.rounds
         steps = self._rounds(state)
+        rows: Sequence[Row] = ()
         begun = time.perf_counter()
         try:
             while state is None or state.round < self.settings.rounds:
                 step = next(steps)
-                record = self.watch.describe(step, *self._judge(step.state))
+                test, validation = self._judge(step.state)
+                record = self.watch.describe(step, test, validation)
                 now = time.perf_counter()
                 record["seconds"], begun = now - begun, now
                 self._keep(record, step.state, folder, history)
                 state = step.state
+                if test is not None and state.round == self.settings.rounds:
+                    rows = client_rows(self.data, state.labels, test)
                 if progress is not None:
                     progress(record)
         except KeyboardInterrupt:
@@ -141,6 +146,8 @@ class Session:
             raise
         total = summary.summarise(history, self.settings, self.data, state)
         if folder is not None:
+            if rows:
+                save_clients(folder.path, rows)
             folder.finish(total)
         return Run(total, history, state, self.model, self.data)
 

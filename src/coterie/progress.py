@@ -17,8 +17,9 @@ errors = Console(stderr=True, highlight=False)
 
 
 @contextmanager
-def watch(settings: Settings, quiet: bool = False) -> Iterator[Progress]:
-    """A callback for round records that shows them."""
+def watch(settings: Settings, label: str | None = None, quiet: bool = False) -> Iterator[Progress]:
+    """A callback for round records that shows them, under a label of the run."""
+    head = f"{label or settings.algorithm} seed {settings.seed}"
     if quiet:
         yield lambda record: None
     elif errors.is_terminal:
@@ -31,10 +32,9 @@ def watch(settings: Settings, quiet: bool = False) -> Iterator[Progress]:
             TimeRemainingColumn(),
         )
         with Bar(*columns, console=errors) as bar:
-            task = bar.add_task(f"{settings.algorithm} seed {settings.seed}", total=settings.rounds, now="")
+            task = bar.add_task(head, total=settings.rounds, now="")
             yield lambda record: bar.update(task, completed=record["round"] + 1, now=describe(record))
     else:
-        head = f"{settings.algorithm} seed {settings.seed}"
         yield lambda record: errors.print(
             f"{head} round {record['round'] + 1}/{settings.rounds} {describe(record)} {record['seconds']:.1f} s",
             soft_wrap=True,

@@ -1,34 +1,91 @@
-"""Who holds what, as a table."""
+"""Who holds what, for the terminal: a table of the true groups, and one of the clients with a bar of classes each."""
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 import numpy as np
 from rich.table import Table
+from rich.text import Text
 
 from coterie.data import Federated
+from coterie.data.federated import Array
+from coterie.data.holdings import class_counts, find_duplicates
+from coterie.data.tables import apportion
+from coterie.results.plots import COLOURS
 
 MOST_ROWS = 60
+MOST_COLUMNS = 12
+"""With more classes than this their counts are left to the bars."""
+
+BAR = 24
+SYMBOLS = "0123456789abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ"
 
 
-def holdings(data: Federated) -> Table:
-    """One row a client: group, train and test sizes, and its examples of each class."""
-    caption = f"{data.data}, {data.partition}: {len(data)} clients, {len(data.train.y)} train, {len(data.test.y)} test"
-    table = Table(caption="\n".join([caption, *data.notes]), caption_justify="left")
-    for title in ("client", "group", "train", "test"):
-        table.add_column(title, justify="left" if title == "client" else "right", no_wrap=True)
-    for label in range(data.classes or 0):
-        table.add_column(str(label), justify="right", no_wrap=True)
+def facts(data: Federated) -> list[str]:
+    """What there is to know in sentences: sizes, the majority class, duplicates, and what the partition noted."""
+    counts, sizes = class_counts(data), data.train.sizes
+    lines = [
+        f"{data.data}, {data.partition}: {len(data)} clients, {len(data.train.y)} train, {len(data.test.y)} test",
+        f"train examples a client: least {sizes.min()}, median {int(np.median(sizes))}, most {sizes.max()}",
+    ]
+    if data.classes is not None:
+        own, pooled = counts.max(axis=1).sum() / counts.sum(), counts.sum(axis=0).max() / counts.sum()
+        lines.append(f"majority class: {pooled:.1%} of all examples, {own:.1%} if each client guesses its own")
+    named = [f"{SYMBOLS[i % len(SYMBOLS)]} {name}" for i, name in enumerate(data.class_names) if name != str(i)]
+    legend = [f"classes: {', '.join(named)}"] if named else []
+    return [*lines, *legend, str(find_duplicates(data)), *data.notes]
+
+
+def group_table(data: Federated) -> Table | None:
+    """One row a true group: its clients and its examples of each class; None where no groups are known."""
+    if data.groups is None:
+        return None
+    counts = class_counts(data)
+    table = _table(data, ("group", "clients"))
+    for group in np.unique(data.groups):
+        mine = data.groups == group
+        table.add_row(str(group), str(mine.sum()), *_cells(data, counts[mine].sum(axis=0)))
+    table.add_section()
+    table.add_row("all", str(len(data)), *_cells(data, counts.sum(axis=0)))
+    return table
+
+
+def client_table(data: Federated) -> Table:
+    """One row a client: its group, its sizes, its examples of each class, and these as a bar."""
+    counts = class_counts(data)
+    table = _table(data, ("client", "group"), ("test", "classes"))
     for client in range(min(len(data), MOST_ROWS)):
         group = "—" if data.groups is None else str(data.groups[client])
-        sizes = (str(data.train.sizes[client]), str(data.test.sizes[client]))
-        table.add_row(data.names[client], group, *sizes, *_counts(data, client))
+        cells = _cells(data, counts[client])
+        table.add_row(data.names[client], group, *cells, str(data.test.sizes[client]), bar(counts[client]))
     if len(data) > MOST_ROWS:
         table.add_row(f"… {len(data) - MOST_ROWS} more")
     return table
 
 
-def _counts(data: Federated, client: int) -> list[str]:
-    if data.classes is None:
-        return []
-    counts = np.bincount(data.train.of(client)[1], minlength=data.classes)
-    return [str(count) if count else "·" for count in counts]
+def bar(counts: Array, width: int = BAR) -> Text:
+    """A row of symbols, one class each, in proportion to how much of it there is.
+
+    >>> bar(np.array([3, 0, 1]), 8).plain
+    '00000022'
+    """
+    text = Text()
+    for label, length in enumerate(apportion(width, counts)):
+        text.append(SYMBOLS[label % len(SYMBOLS)] * int(length), style=f"black on {COLOURS[1 + label % 7]}")
+    return text
+
+
+def _table(data: Federated, before: Sequence[str], after: Sequence[str] = ()) -> Table:
+    table = Table()
+    classes = data.classes or 0
+    counted = [SYMBOLS[label] for label in range(classes if classes <= MOST_COLUMNS else 0)]
+    for title in (*before, *counted, "train", *after):
+        left = title in ("client", "group", "classes")
+        table.add_column(title, justify="left" if left else "right", no_wrap=True)
+    return table
+
+
+def _cells(data: Federated, counts: Array) -> list[str]:
+    shown = counts if data.classes is not None and data.classes <= MOST_COLUMNS else counts[:0]
+    return [*(str(count) if count else "·" for count in shown), str(counts.sum())]

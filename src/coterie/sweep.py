@@ -11,10 +11,11 @@ from typing import Any
 
 from coterie.errors import RunFolderError, UsageError
 from coterie.experiment import Progress, check_same, run_settings
-from coterie.results.record import CONFIG, load_rounds, load_summary
+from coterie.results.record import CONFIG, load_summary
 from coterie.settings import Settings, load_settings
 
-Watcher = Callable[[Settings], AbstractContextManager[Progress]]
+Place = Callable[[Settings], Path]
+Watch = Callable[[Settings], AbstractContextManager[Progress]]
 
 
 def folder_for(settings: Settings, out: Path) -> Path:
@@ -23,14 +24,22 @@ def folder_for(settings: Settings, out: Path) -> Path:
     >>> str(folder_for(Settings("wecfl(shots=10)", seed=3), Path("runs")))
     'runs/wecfl-shots-10/seed-3'
     """
-    slug = re.sub(r"[^a-z0-9.]+", "-", settings.algorithm.lower()).strip("-")
-    return out / slug / f"seed-{settings.seed}"
+    return out / slug(settings.algorithm) / f"seed-{settings.seed}"
 
 
-def run_all(plan: Sequence[Settings], out: Path, watch: Watcher) -> Iterator[tuple[Settings, dict[str, Any]]]:
+def slug(text: str) -> str:
+    """A text as the name of a folder.
+
+    >>> slug("fedprox(strength=0.1)")
+    'fedprox-strength-0.1'
+    """
+    return re.sub(r"[^a-z0-9.]+", "-", text.lower()).strip("-")
+
+
+def run_all(plan: Sequence[Settings], place: Place, watch: Watch) -> Iterator[tuple[Settings, dict[str, Any]]]:
     """Each setting's summary, in order; a finished run is read, an unfinished one resumed, a new one begun."""
     for settings in plan:
-        folder = folder_for(settings, out)
+        folder = place(settings)
         summary = _finished(settings, folder)
         if summary is None:
             with watch(settings) as progress:
@@ -63,11 +72,6 @@ def grid(base: Settings, algorithms: Sequence[str], seeds: Sequence[int]) -> lis
     if twice:
         raise UsageError(f"{', '.join(sorted(twice))} is listed twice; name each algorithm once")
     return [replace(base, algorithm=a, seed=s) for s in seeds for a in algorithms]
-
-
-def histories(algorithms: Sequence[str], seeds: Sequence[int], base: Settings, out: Path) -> dict[str, list[Any]]:
-    """The round records of a finished comparison, by algorithm."""
-    return {a: [load_rounds(folder_for(replace(base, algorithm=a, seed=s), out)) for s in seeds] for a in algorithms}
 
 
 def parse_seeds(text: str) -> list[int]:

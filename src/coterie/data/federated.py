@@ -63,6 +63,7 @@ class Federated:
     validation: Split | None = None
     groups: Array | None = None
     notes: tuple[str, ...] = ()
+    class_names: tuple[str, ...] = ()
 
     def __post_init__(self) -> None:
         if len(set(self.names)) != len(self.names):

@@ -12,6 +12,7 @@ from matplotlib.figure import Figure
 
 History = list[dict[str, Any]]
 
+STYLE: dict[Any, Any] = {"font.size": 9, "axes.spines.top": False, "axes.spines.right": False}
 # Okabe and Ito's colours, told apart by colour-blind readers too.
 COLOURS = ("#000000", "#E69F00", "#56B4E9", "#009E73", "#D55E00", "#0072B2", "#CC79A7", "#F0E442")
 
@@ -19,7 +20,7 @@ COLOURS = ("#000000", "#E69F00", "#56B4E9", "#009E73", "#D55E00", "#0072B2", "#C
 def save_comparison(path: Path, runs: dict[str, list[History]], title: str) -> None:
     """Accuracy and worst client by round, and every seed's gain over the first method, as one PNG."""
     target = "rmse" if "rmse" in _judged(next(iter(runs.values()))[0])[-1] else "accuracy"
-    with mpl.rc_context({"font.size": 9, "axes.spines.top": False, "axes.spines.right": False}):
+    with mpl.rc_context(STYLE):
         figure = Figure(figsize=(11, 3.6), layout="constrained")
         curve, worst, *gains = figure.subplots(1, 3 if len(runs) > 1 else 2)
         for colour, (name, histories) in zip(COLOURS * len(runs), runs.items(), strict=False):

@@ -1,0 +1,47 @@
+"""The commands of ``coterie data``."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+
+from coterie.data import fetch
+from coterie.flags import console, guarded, with_settings
+from coterie.progress import errors
+from coterie.results.data_plot import save_holdings
+from coterie.settings import make_settings
+from coterie.show import client_table, facts, group_table
+
+data_app = typer.Typer(no_args_is_help=True, help="Fetch data, look at who holds what, check your own.")
+
+
+@data_app.command("fetch")
+@guarded
+def data_fetch(names: Annotated[list[str], typer.Argument(help="data sets, see coterie list data")]) -> None:
+    """Fetch, verify and cache data sets."""
+    for name in names:
+        fetch(name, report=lambda line: errors.print(line, markup=False))
+        console.print(f"{name} is ready")
+
+
+@data_app.command("show")
+@guarded
+@with_settings("data", "model", "clusters")
+def data_show(
+    name: Annotated[str, typer.Argument(help="a data set, a folder or a file")],
+    picture: Annotated[Path | None, typer.Option(help="draw it into this PNG file")] = None,
+    **given: Any,
+) -> None:
+    """Show who holds what under a partition, as tables and, with --picture, as a PNG."""
+    data = make_settings({**given, "algorithm": "fedavg", "data": name}).build_data()
+    groups = group_table(data)
+    if groups is not None:
+        console.print(groups)
+    console.print(client_table(data))
+    for line in facts(data):
+        console.print(line, markup=False, soft_wrap=True)
+    if picture is not None:
+        save_holdings(picture, data)
+        console.print(f"picture: {picture}")

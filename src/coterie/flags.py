@@ -1,0 +1,88 @@
+"""What all commands share: the console, errors as exit codes, and one flag for each setting."""
+
+from __future__ import annotations
+
+import functools
+import inspect
+import os
+import sys
+from collections.abc import Callable
+from dataclasses import fields
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+from rich.console import Console
+
+from coterie.errors import CoterieError, UsageError
+from coterie.progress import errors
+from coterie.settings import Settings, load_settings, make_settings
+
+console = Console(highlight=False, width=None if sys.stdout.isatty() else 120)
+
+TYPES: dict[str, Any] = {"int": int | None, "float": float | None, "str": str | None}
+Out = Annotated[Path | None, typer.Option(help="folder for the results (default: a new one under runs/)")]
+Quiet = Annotated[bool, typer.Option("--quiet", help="no progress")]
+AsJson = Annotated[bool, typer.Option("--json", help="print the summary alone, as JSON")]
+
+
+def guarded(command: Callable[..., None]) -> Callable[..., None]:
+    """Errors as one line and an exit code, never a traceback: 2 for what was asked, 1 otherwise, 130 for Ctrl-C."""
+
+    @functools.wraps(command)
+    def call(*args: Any, **kwargs: Any) -> None:
+        try:
+            command(*args, **kwargs)
+        except KeyboardInterrupt:
+            errors.print("stopped; finished rounds are saved: run --resume, or the same compare, goes on from there")
+            raise typer.Exit(130) from None
+        except CoterieError as error:
+            errors.print(f"error: {error}", style="red", markup=False, soft_wrap=True)
+            raise typer.Exit(2 if isinstance(error, UsageError) else 1) from None
+        except (typer.Exit, typer.Abort):
+            raise
+        except Exception as error:
+            if os.environ.get("COTERIE_DEBUG"):
+                raise
+            told = f"internal error: {type(error).__name__}: {error}; COTERIE_DEBUG=1 shows where, please report it"
+            errors.print(told, style="red", markup=False, soft_wrap=True)
+            raise typer.Exit(1) from None
+
+    return call
+
+
+def with_settings(*leave_out: str) -> Callable[[Callable[..., None]], Callable[..., None]]:
+    """Turn a command's ``**given`` into one flag for each setting, so that a setting is described once."""
+
+    def decorate(command: Callable[..., None]) -> Callable[..., None]:
+        own = [p for p in inspect.signature(command, eval_str=True).parameters.values() if p.kind is not p.VAR_KEYWORD]
+        flags = [_flag(f.name, str(f.type), f.metadata["help"], f.default) for f in fields(Settings) if f.metadata]
+        flags = [flag for flag in flags if flag.name not in leave_out]
+
+        @functools.wraps(command)
+        def call(**kwargs: Any) -> None:
+            names = {flag.name for flag in flags}
+            given = {k: v for k, v in kwargs.items() if k in names and v is not None}
+            command(**{k: v for k, v in kwargs.items() if k not in names}, **given)
+
+        signature = inspect.Signature([*own, *flags])
+        call.__signature__ = signature  # type: ignore[attr-defined]
+        call.__annotations__ = {p.name: p.annotation for p in signature.parameters.values()}
+        return call
+
+    return decorate
+
+
+def _flag(name: str, kind: str, text: str, default: Any) -> inspect.Parameter:
+    shown = text if default is None else f"{text} [default: {default}]"
+    option = typer.Option(f"--{name.replace('_', '-')}", help=shown, show_default=False)
+    annotated: Any = Annotated
+    annotation = annotated[TYPES[kind.partition(" ")[0]], option]
+    return inspect.Parameter(name, inspect.Parameter.KEYWORD_ONLY, default=None, annotation=annotation)
+
+
+def settings_from(target: str, given: dict[str, Any]) -> Settings:
+    """Settings from flags, or from an experiment file that flags override."""
+    if target.endswith(".toml"):
+        return load_settings(Path(target), given)
+    return make_settings({**given, "algorithm": target})
