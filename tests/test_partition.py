@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 
 from coterie.data import Dataset, load, parse_partition, partitions
+from coterie.data.partition import add_ons
 from coterie.data.rotation import turn
 from coterie.data.shares import Share, Shares, named
 from coterie.data.tables import apportion, balance, share_out
@@ -37,6 +38,14 @@ def counts(split, classes: int) -> np.ndarray:
         ("rotation(0,90,22.5)", "rotation(0,90,22.5)"),
         ("skewed(10,20,outer=0.1)", "skewed(10,20)"),
         ("natural", "natural"),
+        ("dirichlet(0.1,none)", "dirichlet(0.1)"),
+        ("table(none)", "table"),
+        ("table(mnist, relabel=true)", "table(mnist,relabel=true)"),
+        ("blocks(balanced=true,alpha=1.0)", "blocks"),
+        ("swap(2)", "swap"),
+        ("permute(groups=3)", "permute(3)"),
+        ("shards(each=2,minimum=10)", "shards(2)"),
+        ("iid|noise(0,0.5) | label-noise(rate=0.20)", "iid+noise(0,0.5)+label-noise(0.2)"),
     ],
 )
 def test_one_partition_has_one_text(written, text):
@@ -75,6 +84,42 @@ def test_one_partition_has_one_text(written, text):
         ("skewed(2,3)", 4, r"add up to 5 and there are 4 clients; use clients=5"),
         ("skewed", 4, r"group size=0 must be"),
         ("natural", 4, r"toy does not come with clients"),
+        ("rotation(0,90,minimum=0)", 4, r"minimum=0 must be"),
+        ("blocks", 6, r"blocks of 10 classes and toy has 4; use classes\(3,2\)"),
+        ("blocks(alpha=2)", 6, r"alpha=2 is for blocks\(balanced=false\)"),
+        ("blocks(balanced=false,alpha=0)", 6, r"alpha=0 must be greater than 0"),
+        ("blocks(overlap=1)", 6, r"overlap=1 must be true or false"),
+        ("table", 8, r"toy has 4 classes and no class table of its own; use classes\(3,2\)"),
+        ("table(mnist)", 8, r"table mnist has 10 classes and toy has 4; use classes\(3,2\)"),
+        ("table(mnist,relabel=maybe)", 8, r"relabel=maybe must be true or false"),
+        (
+            "swap(4)",
+            8,
+            r"4 groups exchange 3 pairs .* 4 classes have 2; use at most 3 groups or permute\(4\)",
+        ),
+        ("swap(0)", 8, r"groups=0 must be a whole number"),
+        ("swap", 1, r"2 groups need as many clients and there are 1; use more clients"),
+        ("permute(25)", 30, r"25 groups need as many orders of the labels and 4 classes have 24; use fewer groups"),
+        ("permute(1.5)", 8, r"groups=1.5 must be a whole number"),
+        ("shards(0)", 8, r"the number of shards=0 must be"),
+        ("shards(41)", 8, r"8 clients x 41 shards need 328 train examples and toy has 320; use at most shards\(40\)"),
+        ("iid+quantity(0)", 4, r"sigma=0 must be greater than 0"),
+        ("iid+quantity(101)", 4, r"sigma=101 must be from 0 to 100"),
+        ("iid+quantity(1,minimum=0)", 4, r"minimum=0 must be"),
+        ("iid+blur", 4, r"blur needs at least one level, and different ones; it has \(\), use blur\(0,1\)"),
+        ("iid+blur(much)", 4, r"the blur=much must be a finite number"),
+        ("iid+blur(-1)", 4, r"the blur=-1 must be from 0 to 4"),
+        ("iid+blur(5)", 4, r"the blur=5 must be from 0 to 4"),
+        ("iid+noise", 4, r"noise needs at least one level"),
+        ("iid+noise(0.5,0.5)", 4, r"different ones; it has \(0.5, 0.5\)"),
+        ("iid+noise(-0.1)", 4, r"the noise=-0.1 must be from 0 to 1e\+06"),
+        ("iid+noise(0,1,2)", 2, r"3 levels of noise need as many clients, not 2; use fewer"),
+        ("iid+stroke", 4, r"stroke needs at least one level"),
+        ("iid+stroke(0.5)", 4, r"the stroke=0.5 must be a whole number of pixels"),
+        ("iid+stroke(true)", 4, r"the stroke=True must be a whole number of pixels"),
+        ("iid+stroke(-2)", 4, r"the stroke=-2 must be from -1 to 1"),
+        ("iid+label-noise(1.1)", 4, r"rate=1.1 must be from 0 to 1"),
+        ("iid+label-noise(nan)", 4, r"rate=nan must be a finite number"),
     ],
 )
 def test_what_cannot_be_is_refused_with_value_limit_and_remedy(text, clients, complaint):
@@ -98,18 +143,26 @@ def test_unknown_partitions_and_arguments_offer_the_nearest():
         parse_partition("iid(minimun=3)")
     with pytest.raises(UsageError, match="dirichlet"):
         parse_partition("dirichlet")
+    with pytest.raises(UnknownName, match="unknown class table 'mnits'; did you mean 'mnist'"):
+        parse_partition("table(mnits)")
+    with pytest.raises(UnknownName, match="unknown add-on of a partition 'swap'"):
+        parse_partition("iid+swap")
+    with pytest.raises(UsageError, match=r"write 'iid\+label-noise\(0.2\)'"):
+        parse_partition("label-noise(0.2)")
 
 
 def test_regression_targets_can_only_be_divided_without_looking_at_them():
     federated = toy(classes=None).partition("iid", clients=4, validation=0.1)
     assert federated.classes is None
     assert federated.train.y.dtype == np.float32
-    with pytest.raises(PartitionError, match="use the partition iid"):
-        toy(classes=None).partition("dirichlet(0.1)", clients=4)
+    for text in ("dirichlet(0.1)", "swap", "permute", "blocks", "table(mnist)", "shards(2)", "iid+label-noise(0.1)"):
+        with pytest.raises(PartitionError, match="use the partition iid"):
+            toy(classes=None).partition(text, clients=4)
 
 
-def test_a_top_up_is_noted():
-    federated = toy().partition("dirichlet(0.01)", clients=20)
+@pytest.mark.parametrize("text", ["dirichlet(0.01)", "dirichlet(1,0.01,groups=2)"])
+def test_a_top_up_is_noted(text):
+    federated = toy().partition(text, clients=20)
     assert federated.train.sizes.min() == 10
     assert "were topped up to 10 train examples" in federated.notes[0]
 
@@ -250,9 +303,10 @@ def test_a_new_partition_is_one_short_function():
     assert federated.train.sizes.tolist() == [160, 160]
 
 
-def test_every_partition_has_a_sentence():
-    for name in partitions:
-        assert partitions.find(name).__doc__
+@pytest.mark.parametrize("catalogue", [partitions, add_ons], ids=["partitions", "add-ons"])
+def test_every_partition_and_add_on_has_a_sentence(catalogue):
+    for name in catalogue:
+        assert catalogue.find(name).__doc__
 
 
 def test_shares_add_up_and_ties_go_to_whoever_has_least():

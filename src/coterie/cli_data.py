@@ -2,16 +2,17 @@
 
 from __future__ import annotations
 
+from dataclasses import fields
 from pathlib import Path
 from typing import Annotated, Any
 
 import typer
 
-from coterie.data import fetch
+from coterie.data import check_own, fetch
 from coterie.flags import console, guarded, with_settings
 from coterie.progress import errors
 from coterie.results.data_plot import save_holdings
-from coterie.settings import make_settings
+from coterie.settings import OWN, Settings, make_settings
 from coterie.show import client_table, facts, group_table
 
 data_app = typer.Typer(no_args_is_help=True, help="Fetch data, look at who holds what, check your own.")
@@ -24,6 +25,18 @@ def data_fetch(names: Annotated[list[str], typer.Argument(help="data sets, see c
     for name in names:
         fetch(name, report=lambda line: errors.print(line, markup=False))
         console.print(f"{name} is ready")
+
+
+@data_app.command("check")
+@guarded
+@with_settings(*(f.name for f in fields(Settings) if f.name not in (*OWN, "seed")))
+def data_check(path: Annotated[str, typer.Argument(help="your folder or file")], **given: Any) -> None:
+    """List every problem of your own data at once, with file, row and remedy; nothing is written."""
+    found = check_own(path, **make_settings({**given, "algorithm": "fedavg", "data": path}).reading())
+    for line in found.lines():
+        console.print(line, markup=False, soft_wrap=True, style="red" if line.startswith("problem") else None)
+    if not found.good:
+        raise typer.Exit(2)
 
 
 @data_app.command("show")
@@ -39,7 +52,7 @@ def data_show(
     groups = group_table(data)
     if groups is not None:
         console.print(groups)
-    console.print(client_table(data))
+    console.print(client_table(data, console))
     for line in facts(data):
         console.print(line, markup=False, soft_wrap=True)
     if picture is not None:

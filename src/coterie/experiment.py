@@ -24,7 +24,7 @@ from coterie.protocol.replies import Replies
 from coterie.protocol.task import Fit
 from coterie.results import summary
 from coterie.results.clients import Row, client_rows, save_clients
-from coterie.results.record import CONFIG, RunFolder
+from coterie.results.record import CONFIG, SCHEMA, RunFolder
 from coterie.runtimes.simulator import Simulator
 from coterie.server.loop import Algorithm, Round, evaluate, participants, rounds, with_mean
 from coterie.server.state import State
@@ -99,11 +99,18 @@ def run(
 
 
 def run_settings(
-    settings: Settings, out: Path | None = None, resume: bool = False, progress: Progress | None = None
+    settings: Settings,
+    out: Path | None = None,
+    resume: bool = False,
+    progress: Progress | None = None,
+    data: Federated | None = None,
 ) -> Run:
-    """Build everything that the settings name, and train; with ``resume`` go on where ``out`` stopped."""
+    """Build everything that the settings name, and train; with ``resume`` go on where ``out`` stopped.
+
+    ``data`` are those of the settings, where they have been built already.
+    """
     algorithm = settings.build_algorithm()
-    data = settings.build_data()
+    data = settings.build_data() if data is None else data
     model = settings.build_model(data)
     full = replace(settings.completed(), model=model.text, lr=settings.lr or model.default_lr, clients=len(data))
     return Session(algorithm, data, model, full).train(out, resume, progress)
@@ -158,7 +165,10 @@ class Session:
             check_same(load_settings(out / CONFIG, {}), self.settings, out)
             folder = RunFolder(out)
             return folder, folder.resume()
-        return RunFolder.create(out, config_table(self.settings)), None
+        folder = RunFolder.create(out, config_table(self.settings))
+        if self.data.schema is not None:
+            self.data.schema.save(out / SCHEMA)
+        return folder, None
 
     def _rounds(self, state: State | None) -> Iterator[Round]:
         settings = self.settings

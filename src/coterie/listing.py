@@ -11,7 +11,7 @@ from rich.text import Text
 
 from coterie.algorithms import algorithms
 from coterie.catalogue import Catalogue, first_line
-from coterie.data import partitions, sources
+from coterie.data import add_ons, partitions, sources
 from coterie.errors import UnknownName
 from coterie.models.zoo import models
 from coterie.server.clusterers import clusterers
@@ -20,6 +20,7 @@ CATALOGUES: dict[str, Catalogue] = {
     "algorithms": algorithms,
     "data": sources,
     "partitions": partitions,
+    "add-ons": add_ons,
     "models": models,
     "clusterers": clusterers,
 }

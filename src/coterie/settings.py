@@ -9,12 +9,15 @@ from pathlib import Path
 from typing import Any
 
 from coterie.algorithms import build_algorithm
-from coterie.data import Federated, load, load_folder, sources
+from coterie.data import SUFFIXES, Federated, load, load_own, load_pooled, naturally_federated, sources
 from coterie.errors import UnknownName, UsageError
 from coterie.models.model import Model
 from coterie.models.zoo import build_model
 from coterie.protocol.task import Fit
 from coterie.server.loop import Algorithm
+
+OWN = ("label", "client", "group", "ignore", "missing", "task", "test")
+"""The settings that say how a user's own files are read."""
 
 
 def _option(default: Any, text: str) -> Any:
@@ -26,7 +29,7 @@ class Settings:
     """The options of a run. Each is a flag of the command line and a key of an experiment file, by the same name."""
 
     algorithm: str
-    data: str = _option("digits", "a data set (coterie list data) or a folder with one .npz file per client")
+    data: str = _option("digits", "a data set (coterie list data), or your own folder or file (.npz, .csv, .parquet)")
     partition: str | None = _option(None, "how data are dealt to clients, e.g. 'dirichlet(0.1,10)'")
     clients: int | None = _option(None, "number of clients (40 for digits, otherwise 200)")
     clusters: int | None = _option(None, "number of clusters (4 for digits, otherwise 10)")
@@ -40,6 +43,13 @@ class Settings:
     optimizer: str = _option("sgd", "local optimiser: sgd or adam")
     weight_decay: float = _option(0.0, "local weight decay")
     lr_decay: float = _option(1.0, "factor on the learning rate after every round")
+    label: str | None = _option(None, "own tables: the column to predict (label)")
+    client: str | None = _option(None, "own tables: the column that names the client, for one table of all clients")
+    group: str | None = _option(None, "own tables: the column of the true group, for scoring only")
+    ignore: str | None = _option(None, "own tables: columns to leave out, separated by commas")
+    missing: str | None = _option(None, "own tables: missing values are an error, or take the mean (error)")
+    task: str | None = _option(None, "own tables: classification or regression (by the label's values)")
+    test: float | None = _option(None, "own data: share of each client's examples that is set aside for testing (0.2)")
     validation: float = _option(0.0, "share of each client's train data set aside for validation")
     participation: float = _option(1.0, "share of clients asked each round")
     min_clients: int = _option(1, "answers without which a round fails")
@@ -62,11 +72,13 @@ class Settings:
 
     def completed(self) -> Settings:
         """With the defaults that depend on the data filled in."""
+        if self.client is not None or is_federated(self.data):
+            return replace(self, partition=self.partition or "natural", clusters=self.clusters or 4)
         small = self.data == "digits"
         return replace(
             self,
-            partition=self.partition or _default_partition(self.data),
-            clients=self.clients or (None if is_folder(self.data) else 40 if small else 200),
+            partition=self.partition or ("rotation(0,90,180,270)" if small else "dirichlet(0.1,10)"),
+            clients=self.clients or (40 if small else 200),
             clusters=self.clusters or (4 if small else 10),
         )
 
@@ -87,27 +99,37 @@ class Settings:
         """The algorithm, with these clusters and this local training."""
         return build_algorithm(self.algorithm, self.completed().clusters, self.fit())
 
+    def about_data(self) -> tuple[Any, ...]:
+        """What the data depend on: settings that agree in this have the same data."""
+        return tuple(getattr(self, name) for name in ("data", "partition", "clients", "validation", "seed", *OWN))
+
     def build_data(self) -> Federated:
         """The federation's data."""
         full = self.completed()
-        if is_folder(full.data):
-            return self._own_data()
-        assert full.partition is not None
-        assert full.clients is not None
-        return load(full.data).partition(
-            full.partition, clients=full.clients, seed=full.seed, validation=full.validation
-        )
+        if is_own(self.data) and (self.client is not None or is_federated(self.data)):
+            return self._own_clients()
+        self._refuse(() if is_own(self.data) else OWN, f"{self.data} is no table of yours")
+        whole = load_pooled(self.data, **self.reading()) if is_own(self.data) else load(self.data)
+        return whole.partition(full.partition, full.clients, full.seed, full.validation)
 
-    def _own_data(self) -> Federated:
-        """A user's folder: its files are the clients, so there is nothing to deal out."""
+    def _own_clients(self) -> Federated:
+        """A user's folder or table with clients of its own, so that there is nothing to deal out."""
         if self.partition not in (None, "natural"):
-            raise UsageError(
-                f"partition is {self.partition!r}, but the clients of {self.data} are its files; leave it out"
-            )
-        data = load_folder(self.data, seed=self.seed, validation=self.validation)
+            raise UsageError(f"partition is {self.partition!r}, but {self.data} has clients of its own; leave it out")
+        data = load_own(self.data, validation=self.validation, **self.reading())
         if self.clients not in (None, len(data)):
-            raise UsageError(f"clients is {self.clients}, but {self.data} holds {len(data)} files; leave it out")
+            raise UsageError(f"clients is {self.clients}, but {self.data} holds {len(data)}; leave it out")
         return data
+
+    def reading(self) -> dict[str, Any]:
+        """How a user's own files are read: only what was said, the reader knows the rest."""
+        said = {name: getattr(self, name) for name in (*OWN, "seed") if getattr(self, name) is not None}
+        return said | ({"ignore": tuple(self.ignore.split(","))} if self.ignore else {})
+
+    def _refuse(self, names: tuple[str, ...], reason: str) -> None:
+        for name in names:
+            if getattr(self, name) is not None:
+                raise UsageError(f"{name} is {getattr(self, name)}, but {reason}; leave it out")
 
     def build_model(self, data: Federated) -> Model:
         """The network for these data."""
@@ -144,15 +166,16 @@ def make_settings(table: Mapping[str, Any], where: str = "the command line") -> 
     return Settings(**dict(table))
 
 
-def is_folder(data: str) -> bool:
-    """Whether ``data`` means a folder; the name of a data set wins, so that a folder ./digits is written so."""
-    return data not in sources and ("/" in data or "\\" in data or Path(data).is_dir())
+def is_own(data: str) -> bool:
+    """Whether ``data`` means a user's own folder or file; a data set's name wins: write ./digits for a folder."""
+    return data.partition("(")[0].strip() not in sources and (
+        "/" in data or "\\" in data or Path(data).suffix in SUFFIXES or Path(data).is_dir()
+    )
 
 
-def _default_partition(data: str) -> str:
-    if is_folder(data):
-        return "natural"
-    return "rotation(0,90,180,270)" if data == "digits" else "dirichlet(0.1,10)"
+def is_federated(data: str) -> bool:
+    """Whether the data come with clients of their own: a user's folder, or a naturally federated set."""
+    return Path(data).is_dir() if is_own(data) else data.partition("(")[0].strip() in naturally_federated
 
 
 def _fits(value: Any, wanted: str) -> bool:

@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 import numpy as np
+from rich import box
+from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
@@ -51,13 +53,22 @@ def group_table(data: Federated) -> Table | None:
     return table
 
 
-def client_table(data: Federated) -> Table:
-    """One row a client: its group, its sizes, its examples of each class, and these as a bar."""
+def client_table(data: Federated, console: Console) -> Table:
+    """One row a client: its group, its sizes, its examples of each class, and these as a bar.
+
+    On a narrow screen the counts are left to the bars.
+    """
+    full = _clients(data, counted=True)
+    fits = full.__rich_measure__(console, console.options.update(max_width=1000)).maximum <= console.width
+    return full if fits else _clients(data, counted=False)
+
+
+def _clients(data: Federated, counted: bool) -> Table:
     counts = class_counts(data)
-    table = _table(data, ("client", "group"), ("test", "classes"))
+    table = _table(data, ("client", "group"), ("test", "classes"), counted)
     for client in range(min(len(data), MOST_ROWS)):
         group = "—" if data.groups is None else str(data.groups[client])
-        cells = _cells(data, counts[client])
+        cells = _cells(data, counts[client], counted)
         table.add_row(data.names[client], group, *cells, str(data.test.sizes[client]), bar(counts[client]))
     if len(data) > MOST_ROWS:
         table.add_row(f"… {len(data) - MOST_ROWS} more")
@@ -76,16 +87,19 @@ def bar(counts: Array, width: int = BAR) -> Text:
     return text
 
 
-def _table(data: Federated, before: Sequence[str], after: Sequence[str] = ()) -> Table:
-    table = Table()
-    classes = data.classes or 0
-    counted = [SYMBOLS[label] for label in range(classes if classes <= MOST_COLUMNS else 0)]
-    for title in (*before, *counted, "train", *after):
+def _table(data: Federated, before: Sequence[str], after: Sequence[str] = (), counted: bool = True) -> Table:
+    table = Table(box=box.SIMPLE_HEAD, pad_edge=False)
+    classes = range(data.classes or 0) if counted and _few(data) else ()
+    for title in (*before, *(SYMBOLS[label] for label in classes), "train", *after):
         left = title in ("client", "group", "classes")
         table.add_column(title, justify="left" if left else "right", no_wrap=True)
     return table
 
 
-def _cells(data: Federated, counts: Array) -> list[str]:
-    shown = counts if data.classes is not None and data.classes <= MOST_COLUMNS else counts[:0]
+def _cells(data: Federated, counts: Array, counted: bool = True) -> list[str]:
+    shown = counts if counted and _few(data) else counts[:0]
     return [*(str(count) if count else "·" for count in shown), str(counts.sum())]
+
+
+def _few(data: Federated) -> bool:
+    return data.classes is not None and data.classes <= MOST_COLUMNS

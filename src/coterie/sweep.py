@@ -9,6 +9,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+from coterie.data import Federated
 from coterie.errors import RunFolderError, UsageError
 from coterie.experiment import Progress, check_same, run_settings
 from coterie.results.record import CONFIG, load_summary
@@ -37,13 +38,20 @@ def slug(text: str) -> str:
 
 
 def run_all(plan: Sequence[Settings], place: Place, watch: Watch) -> Iterator[tuple[Settings, dict[str, Any]]]:
-    """Each setting's summary, in order; a finished run is read, an unfinished one resumed, a new one begun."""
+    """Each setting's summary, in order; a finished run is read, an unfinished one resumed, a new one begun.
+
+    Neighbours in the plan that differ in the algorithm alone share their data.
+    """
+    about: tuple[Any, ...] = ()
+    data: Federated | None = None
     for settings in plan:
         folder = place(settings)
         summary = _finished(settings, folder)
         if summary is None:
+            if about != settings.about_data():
+                about, data = settings.about_data(), settings.build_data()
             with watch(settings) as progress:
-                summary = run_settings(settings, folder, resume=True, progress=progress).summary
+                summary = run_settings(settings, folder, resume=True, progress=progress, data=data).summary
         yield settings, summary
 
 

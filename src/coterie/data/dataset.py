@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
@@ -12,6 +12,9 @@ from coterie.data.partition import parse_partition
 from coterie.data.shares import Partition, Shares
 from coterie.data.validation import with_validation
 from coterie.errors import DataError
+
+if TYPE_CHECKING:
+    from coterie.data.schema import Schema
 
 Array = np.ndarray[Any, Any]
 
@@ -31,7 +34,8 @@ class Dataset:
 
     ``y`` are class numbers ``0..classes-1``, or float targets when ``classes`` is None. ``scaling`` is the range of
     the raw values; clients get it mapped to [-1, 1] (scaled to [0, 1], then mean and deviation 0.5). Without it,
-    bytes are taken to range over 0..255 and floats are left as they are.
+    bytes are taken to range over 0..255 and floats are left as they are. ``schema`` and ``unit`` are those of a user's
+    table, as in ``Federated``.
     """
 
     name: str
@@ -43,6 +47,8 @@ class Dataset:
     scaling: tuple[float, float] | None = None
     class_names: tuple[str, ...] = ()
     owners: Owners | None = None
+    schema: Schema | None = None
+    unit: float = 1.0
 
     def __post_init__(self) -> None:
         for what, x, y in (("train", self.x_train, self.y_train), ("test", self.x_test, self.y_test)):
@@ -78,9 +84,12 @@ class Dataset:
             names=shares.names or client_names(len(shares.clients)),
             train=self._hand_over("train", self.x_train, self.y_train, shares),
             test=self._hand_over("test", self.x_test, self.y_test, shares),
-            classes=self.classes,
+            classes=self.classes if shares.classes is None else shares.classes,
             groups=shares.groups,
             notes=shares.notes,
+            class_names=self.class_names if shares.classes is None else (),
+            schema=self.schema,
+            unit=self.unit,
         )
         return with_validation(federated, validation, seed) if validation else federated
 

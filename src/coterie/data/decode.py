@@ -1,7 +1,8 @@
 """File formats: the bytes of published files become plain arrays.
 
-A data set is four arrays under the names of ``PARTS``. Images come out as uint8 ``(n, channels, height, width)``,
-labels as int64 ``(n,)``, whatever the format, so that the same set has the same arrays from every place.
+A data set is four arrays under the names of ``PARTS``, and two more where its examples have owners (``OWNED``).
+Images come out as uint8 ``(n, channels, height, width)``, labels and owners as int64 ``(n,)``, whatever the format,
+so that the same set has the same arrays from every place.
 """
 
 from __future__ import annotations
@@ -21,8 +22,12 @@ from coterie.errors import DataError
 Array = np.ndarray[Any, Any]
 Arrays = dict[str, Array]
 Files = Mapping[str, bytes]
+Pair = tuple[Array, Array]
+Rows = Array | Sequence[int]
+DType = type[np.generic]
 
 PARTS = ("x_train", "y_train", "x_test", "y_test")
+OWNED = (*PARTS, "owners_train", "owners_test")
 IDX_FILES = (
     "train-images-idx3-ubyte",
     "train-labels-idx1-ubyte",
@@ -58,7 +63,7 @@ def idx(raw: bytes) -> Array:
 def idx_set(files: Files) -> Arrays:
     """MNIST and Fashion-MNIST as published: two files of images, two of labels."""
     x_train, y_train, x_test, y_test = (idx(files[name]) for name in IDX_FILES)
-    return _arrays((x_train[:, None], y_train), (x_test[:, None], y_test))
+    return arrays_of((x_train[:, None], y_train), (x_test[:, None], y_test))
 
 
 def csv_rows(raw: bytes, side: int) -> tuple[Array, Array]:
@@ -88,7 +93,8 @@ def _numbers(body: bytes) -> Array:
 
 def csv_set(files: Files, side: int = 28) -> Arrays:
     """MNIST as one table of train and one of test images."""
-    return _arrays(*(csv_rows(files[name], side) for name in CSV_FILES))
+    train, test = (csv_rows(files[name], side) for name in CSV_FILES)
+    return arrays_of(train, test)
 
 
 def picture(raw: bytes, side: int = 32) -> Array:
@@ -103,7 +109,7 @@ def picture_set(files: Files) -> Arrays:
     """CIFAR-10 as one lossless picture per batch, with the labels beside them."""
     *train, test = (picture(files[f"{batch}.png"]) for batch in BATCHES)
     y_train, y_test = (np.array(json.loads(files[name])) for name in PICTURE_FILES[-2:])
-    return _arrays((np.concatenate(train), y_train), (test, y_test))
+    return arrays_of((np.concatenate(train), y_train), (test, y_test))
 
 
 def records(raw: bytes) -> tuple[Array, Array]:
@@ -118,13 +124,20 @@ def records(raw: bytes) -> tuple[Array, Array]:
 def record_set(files: Files) -> Arrays:
     """CIFAR-10 as published in its binary version."""
     *train, test = (records(files[name]) for name in BINARY_FILES)
-    return _arrays((np.concatenate([x for x, _ in train]), np.concatenate([y for _, y in train])), test)
+    return arrays_of((np.concatenate([x for x, _ in train]), np.concatenate([y for _, y in train])), test)
 
 
-def _arrays(train: Sequence[Array], test: Sequence[Array]) -> Arrays:
-    values = (*train, *test)
-    for name, x, y in (("train", *train), ("test", *test)):
+def arrays_of(train: Pair, test: Pair, kind: DType = np.uint8) -> Arrays:
+    """The four arrays of a data set from its ``(x, y)``, examples as numbers of this kind."""
+    for name, (x, y) in (("train", train), ("test", test)):
         if len(x) != len(y):
             raise DataError(f"{len(x)} {name} images but {len(y)} labels; the files do not belong together")
-    kinds = (np.uint8, np.int64, np.uint8, np.int64)
-    return {name: np.ascontiguousarray(value, kind) for name, value, kind in zip(PARTS, values, kinds, strict=True)}
+    kinds: tuple[DType, ...] = (kind, np.int64, kind, np.int64)
+    values = zip(PARTS, (*train, *test), kinds, strict=True)
+    return {name: np.ascontiguousarray(value, dtype) for name, value, dtype in values}
+
+
+def owned_arrays(train: Pair, test: Pair, owners: tuple[Rows, Rows], kind: DType) -> Arrays:
+    """The six arrays of a data set whose examples have owners: for train and for test, the number of each one's."""
+    numbers = {name: np.array(own, np.int64) for name, own in zip(OWNED[len(PARTS) :], owners, strict=True)}
+    return {**arrays_of(train, test, kind), **numbers}

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from coterie.data.handout import by_class, even, fill, hand_out, settle, topped_up
+from coterie.data.handout import by_class, even, hand_out, hand_to_groups, settle
 from coterie.data.limits import require_default, require_positive, require_switch, require_whole
 from coterie.data.shares import Array, Divide, Rng, Shares, named
 from coterie.data.tables import balance, mixes, share_out, top_up
@@ -71,7 +71,7 @@ def skewed(*sizes: int, outer: float = 0.1, inner: float = 10, minimum: int = 10
 def _client_wise(alpha: float, minimum: int) -> Divide:
     def divide(data: Dataset, clients: int, rng: Rng) -> Shares:
         pool = by_class(data, clients, minimum)
-        return hand_out(pool, _split_classes(pool.classes, clients, alpha, rng), minimum, rng)
+        return hand_out(pool, draws(pool.classes, clients, alpha, rng).T, minimum, rng)
 
     return divide
 
@@ -80,8 +80,8 @@ def _equal_sizes(alpha: float, minimum: int) -> Divide:
     def divide(data: Dataset, clients: int, rng: Rng) -> Shares:
         pool = by_class(data, clients, minimum)
         sizes = even(len(pool.train), clients)
-        # Here the draw is a client's mix of classes, so the roles of rows and columns are the other way round.
-        wanted = _split_classes(clients, pool.classes, alpha, rng).T * (pool.counts > 0)
+        # Here a draw is a client's mix of classes; elsewhere it divides a class over clients.
+        wanted = draws(clients, pool.classes, alpha, rng) * (pool.counts > 0)
         table = share_out(pool.counts, balance(wanted, sizes, pool.counts))
         return settle(pool, top_up(table, mixes(wanted), sizes, "train"), rng)
 
@@ -93,13 +93,8 @@ def _cluster_wise(group_sizes: Callable[[int], Array], outer: float, inner: floa
         pool = by_class(data, clients, minimum)
         sizes = group_sizes(clients)
         held = _draw_groups(pool.counts, sizes, outer, minimum, rng)
-        filled = [
-            fill(counts, _split_classes(pool.classes, size, inner, rng), minimum)
-            for counts, size in zip(held, sizes, strict=True)
-        ]
-        table, moved = (np.concatenate(parts) for parts in zip(*filled, strict=True))
-        groups = np.repeat(np.arange(len(sizes)), sizes)
-        return settle(pool, table, rng, groups, topped_up(moved, minimum, "train"))
+        weights = [draws(pool.classes, size, inner, rng).T for size in sizes]
+        return hand_to_groups(pool, held, weights, minimum, rng)
 
     return divide
 
@@ -109,7 +104,7 @@ def _draw_groups(counts: Array, sizes: Array, outer: float, minimum: int, rng: R
     least = sizes * max(SMALLEST_GROUP * counts.sum() / sizes.sum(), minimum)
     for _ in range(TRIES):
         # Weighted by their clients, large groups get more examples but no other mix of classes.
-        table = share_out(counts, _split_classes(len(counts), len(sizes), outer, rng) * sizes[:, None])
+        table = share_out(counts, draws(len(counts), len(sizes), outer, rng).T * sizes[:, None])
         if (table.sum(axis=1) >= least).all():
             return table
     raise PartitionError(
@@ -118,6 +113,6 @@ def _draw_groups(counts: Array, sizes: Array, outer: float, minimum: int, rng: R
     )
 
 
-def _split_classes(classes: int, holders: int, alpha: float, rng: Rng) -> Array:
-    """Weights ``(holders, classes)``: each class is split over the holders by one draw of Dir(alpha)."""
-    return np.maximum(rng.dirichlet(np.full(holders, float(alpha)), classes).T, _TRACE)
+def draws(count: int, size: int, alpha: float, rng: Rng) -> Array:
+    """Weights ``(count, size)``: so many draws of Dir(alpha), none of them quite zero anywhere."""
+    return np.maximum(rng.dirichlet(np.full(size, float(alpha)), count), _TRACE)

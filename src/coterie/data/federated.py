@@ -5,11 +5,15 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from coterie.data.store import gather, release, room, row_parts
 from coterie.errors import DataError
+
+if TYPE_CHECKING:
+    from coterie.data.schema import Schema
 
 Array = np.ndarray[Any, Any]
 
@@ -30,9 +34,16 @@ class Split:
         >>> s.sizes.tolist(), s.of(1)[1].tolist()
         ([2, 1], [1])
         """
-        sizes = [len(y) for _, y in parts]
-        x = np.concatenate([x for x, _ in parts])
-        return cls(x, np.concatenate([y for _, y in parts]), np.concatenate([[0], np.cumsum(sizes)]))
+        offsets = np.concatenate([[0], np.cumsum([len(y) for _, y in parts])])
+        dtype = np.result_type(*(x.dtype for x, _ in parts))
+        x = room((int(offsets[-1]), *parts[0][0].shape[1:]), dtype)
+        np.concatenate([x for x, _ in parts], out=x)
+        return cls(x, np.concatenate([y for _, y in parts]), offsets)
+
+    def take(self, rows: Sequence[Array]) -> Split:
+        """The split in which client i holds these rows of this one, ``rows[i]``."""
+        every = np.concatenate(rows)
+        return Split(gather(self.x, every), self.y[every], np.concatenate([[0], np.cumsum(list(map(len, rows)))]))
 
     @property
     def sizes(self) -> Array:
@@ -51,7 +62,8 @@ class Federated:
 
     ``x`` is float32, one row an example; ``y`` is int64 class numbers ``0..classes-1``, or float32 targets when
     ``classes`` is None (regression). ``groups`` are the true groups where they are known; they are for scoring
-    only and no algorithm ever sees them.
+    only and no algorithm ever sees them. ``schema`` says how a user's tables became these arrays, ``class_names`` what
+    the classes are called there, and ``unit`` what one unit of ``y`` is in the user's own units of a target.
     """
 
     data: str
@@ -64,6 +76,8 @@ class Federated:
     groups: Array | None = None
     notes: tuple[str, ...] = ()
     class_names: tuple[str, ...] = ()
+    schema: Schema | None = None
+    unit: float = 1.0
 
     def __post_init__(self) -> None:
         if len(set(self.names)) != len(self.names):
@@ -77,9 +91,11 @@ class Federated:
             self._check_values(what, split)
 
     def _check_values(self, what: str, split: Split) -> None:
-        finite = np.isfinite(split.x) if split.x.dtype.kind == "f" else np.True_
-        if not np.all(finite):
-            self._complain(what, split, ~np.asarray(finite), "a NaN or infinite feature", "clean or impute it first")
+        for part in row_parts(split.x) if split.x.dtype.kind == "f" else ():
+            bad = np.asarray(~np.isfinite(split.x[part].reshape(part.stop - part.start, -1)).all(axis=1))
+            if bad.any():
+                self._complain(what, split, bad, "a NaN or infinite feature", "clean or impute it first", part.start)
+            release(split.x)
         if self.classes is None:
             if not np.all(np.isfinite(split.y)):
                 self._complain(what, split, ~np.isfinite(split.y), "a NaN or infinite target", "clean it first")
@@ -87,8 +103,8 @@ class Federated:
             bad = (split.y < 0) | (split.y >= self.classes)
             self._complain(what, split, bad, "a label out of range", f"labels must be 0..{self.classes - 1}")
 
-    def _complain(self, what: str, split: Split, bad: Array, problem: str, remedy: str) -> None:
-        row = int(np.argmax(bad.reshape(len(bad), -1).any(axis=1)))
+    def _complain(self, what: str, split: Split, bad: Array, problem: str, remedy: str, start: int = 0) -> None:
+        row = start + int(np.argmax(bad))
         client = int(np.searchsorted(split.offsets, row, side="right")) - 1
         place = row - int(split.offsets[client])
         raise DataError(f"client {self.names[client]!r} has {problem} in {what} row {place}; {remedy}")

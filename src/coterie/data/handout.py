@@ -6,12 +6,13 @@ that is marked with its owner; each class of the test set is divided as that cla
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 import numpy as np
 
-from coterie.data.limits import require_whole
+from coterie.data.limits import require_classes, require_whole
 from coterie.data.shares import Array, Rng, Share, Shares
 from coterie.data.tables import mixes, share_out, top_up
 from coterie.errors import PartitionError
@@ -33,13 +34,17 @@ class Pool:
         """How many train examples each class has."""
         return np.bincount(self.train, minlength=self.classes)
 
+    @property
+    def test_counts(self) -> Array:
+        """How many test examples each class has."""
+        return np.bincount(self.test, minlength=self.classes)
+
 
 def by_class(data: Dataset, clients: int, minimum: int) -> Pool:
     """The data set as classes, for partitions that divide each class on its own; enough for these clients."""
-    if data.classes is None:
-        raise PartitionError(f"{data.name} has numbers for targets, not classes; use the partition iid")
+    classes = require_classes("this partition", data)
     _check_room(data, clients, minimum)
-    return Pool(data.y_train, data.y_test, data.classes)
+    return Pool(data.y_train, data.y_test, classes)
 
 
 def as_one(data: Dataset, clients: int, minimum: int) -> Pool:
@@ -63,7 +68,7 @@ def _check_room(data: Dataset, clients: int, minimum: int) -> None:
         )
 
 
-def fill(counts: Array, weights: Array, minimum: int) -> tuple[Array, Array]:
+def _fill(counts: Array, weights: Array, minimum: int) -> tuple[Array, Array]:
     """The train table of these weights, topped up to ``minimum``, and how many examples that moved to each client."""
     table = share_out(counts, weights)
     full = top_up(table, mixes(weights * counts), minimum, "train")
@@ -72,8 +77,16 @@ def fill(counts: Array, weights: Array, minimum: int) -> tuple[Array, Array]:
 
 def hand_out(pool: Pool, weights: Array, minimum: int, rng: Rng, groups: Array | None = None) -> Shares:
     """Divide each class by its column of ``weights``, in train and test alike."""
-    table, moved = fill(pool.counts, weights, minimum)
-    return settle(pool, table, rng, groups, topped_up(moved, minimum, "train"))
+    table, moved = _fill(pool.counts, weights, minimum)
+    return settle(pool, table, rng, groups, _topped_up(moved, minimum, "train"))
+
+
+def hand_to_groups(pool: Pool, held: Array, weights: Sequence[Array], minimum: int, rng: Rng) -> Shares:
+    """Divide what each group holds, ``(groups, classes)``, over its clients by the group's own weights."""
+    filled = [_fill(counts, own, minimum) for counts, own in zip(held, weights, strict=True)]
+    table, moved = (np.concatenate(parts) for parts in zip(*filled, strict=True))
+    groups = np.repeat(np.arange(len(held)), [len(own) for own in weights])
+    return settle(pool, table, rng, groups, _topped_up(moved, minimum, "train"))
 
 
 def equal_shares(data: Dataset, clients: int, minimum: int, rng: Rng) -> Shares:
@@ -84,15 +97,15 @@ def equal_shares(data: Dataset, clients: int, minimum: int, rng: Rng) -> Shares:
 
 def settle(pool: Pool, train: Array, rng: Rng, groups: Array | None = None, notes: tuple[str, ...] = ()) -> Shares:
     """Turn a train table into shares: each class of the test set is divided as in train, rows are drawn at random."""
-    plain = share_out(np.bincount(pool.test, minlength=pool.classes), train)
+    plain = share_out(pool.test_counts, train)
     test = top_up(plain, mixes(train), 1, "test")
     moved = np.maximum(test.sum(axis=1) - plain.sum(axis=1), 0)
     rows = zip(_rows(pool.train, train, rng), _rows(pool.test, test, rng), strict=True)
     clients = tuple(Share(own, check) for own, check in rows)
-    return Shares(clients, groups, (*notes, *topped_up(moved, 1, "test"), *_unused(pool, train, test)))
+    return Shares(clients, groups, (*notes, *_topped_up(moved, 1, "test"), *_unused(pool, train, test)))
 
 
-def topped_up(moved: Array, minimum: int, what: str) -> tuple[str, ...]:
+def _topped_up(moved: Array, minimum: int, what: str) -> tuple[str, ...]:
     """A note of how many clients were topped up, if any were."""
     count = int(np.count_nonzero(moved))
     if not count:
@@ -101,12 +114,17 @@ def topped_up(moved: Array, minimum: int, what: str) -> tuple[str, ...]:
 
 
 def _unused(pool: Pool, train: Array, test: Array) -> tuple[str, ...]:
-    left = len(pool.train) - int(train.sum()), len(pool.test) - int(test.sum())
-    if not any(left):
-        return ()
-    held = np.flatnonzero(train.sum(axis=0))
-    nobodys = map(str, np.setdiff1d(np.union1d(pool.train, pool.test), held))
-    return (f"{left[0]} train and {left[1]} test examples are unused: nobody holds class {', '.join(nobodys)}",)
+    """A note of what is left over: classes that nobody holds, and classes of which fewer were asked for."""
+    left = np.stack([pool.counts - train.sum(axis=0), pool.test_counts - test.sum(axis=0)])
+    held = train.any(axis=0)
+    notes = []
+    for kind, why in ((~held, "nobody holds class"), (held, "there are more than asked for of class")):
+        numbers = np.flatnonzero(kind & left.any(axis=0))
+        if numbers.size:
+            own, check = left[:, numbers].sum(axis=1)
+            which = ", ".join(map(str, numbers))
+            notes.append(f"{own} train and {check} test examples are unused: {why} {which}")
+    return tuple(notes)
 
 
 def _rows(labels: Array, table: Array, rng: Rng) -> list[Array]:
@@ -136,5 +154,7 @@ def even(clients: int, groups: int) -> Array:
     """
     require_whole("groups", groups)
     if groups > clients:
-        raise PartitionError(f"{groups} groups need as many clients and there are {clients}; use fewer groups")
+        raise PartitionError(
+            f"{groups} groups need as many clients and there are {clients}; use more clients or fewer groups"
+        )
     return clients // groups + (np.arange(groups) < clients % groups)

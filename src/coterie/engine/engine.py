@@ -12,11 +12,11 @@ import numpy as np
 import torch
 
 from coterie.data.federated import Federated, Split
+from coterie.data.store import room
 from coterie.engine import fitting, metrics
 from coterie.engine.evaluator import Evaluator, Verdicts
 from coterie.engine.plan import make_plan
 from coterie.engine.pool import Pool
-from coterie.engine.room import LIMIT, room
 from coterie.engine.workers import Workers, available_cores
 from coterie.errors import DataError, UsageError
 from coterie.models.layout import Array
@@ -25,6 +25,9 @@ from coterie.protocol.address import Key
 from coterie.protocol.replies import Replies
 from coterie.protocol.stack import Stack
 from coterie.protocol.task import Report, Score, Task
+
+SPILL = 1 << 30
+"""Bytes of client models kept in memory; more than this goes to a temporary file."""
 
 
 class _Served(NamedTuple):
@@ -56,7 +59,7 @@ class Engine:
         threads: int | None = None,
         plan: str = "auto",
         device: str = "cpu",
-        spill: int = LIMIT,
+        spill: int = SPILL,
     ) -> None:
         cores = available_cores()
         if threads is not None and not 1 <= threads <= 4 * cores:

@@ -42,7 +42,7 @@ def client_rows(data: Federated, labels: Array, test: Replies) -> list[Row]:
 def _scores(data: Federated, test: Replies) -> list[tuple[float, ...]]:
     assert test.metrics is not None, "an evaluation always asks for metrics"
     if data.classes is None:
-        return [(float(value),) for value in np.sqrt(test.metrics[:, 0])]
+        return [(float(value),) for value in data.unit * np.sqrt(test.metrics[:, 0])]
     return [(float(accuracy), float(f1)) for accuracy, f1 in test.metrics[:, :2]]
 
 

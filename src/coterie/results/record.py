@@ -20,8 +20,9 @@ from coterie.models.layout import Array
 from coterie.protocol.stack import Stack
 from coterie.server.state import State
 
-CONFIG, ROUNDS, LABELS, STATE, BEFORE, SUMMARY = (
+CONFIG, SCHEMA, ROUNDS, LABELS, STATE, BEFORE, SUMMARY = (
     "config.toml",
+    "schema.json",
     "rounds.jsonl",
     "labels.npy",
     "state.safetensors",

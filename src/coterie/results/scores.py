@@ -13,14 +13,17 @@ from coterie.models.layout import Array
 Scores = dict[str, Any]
 
 
-def client_scores(table: Array, classes: int | None) -> Scores:
-    """Scores over clients from their metric rows (see ``protocol.replies``), weighted by test examples."""
+def client_scores(table: Array, classes: int | None, unit: float = 1.0) -> Scores:
+    """Scores over clients from their metric rows (see ``protocol.replies``), weighted by test examples.
+
+    ``unit`` is what one unit of a target is in the user's own units, in which errors are given.
+    """
     first, second, loss, examples = table.T
     if classes is None:
-        rmse = np.sqrt(first)
+        rmse = unit * np.sqrt(first)
         total = np.average(second, weights=examples)
         return {
-            "rmse": float(np.sqrt(np.average(first, weights=examples))),
+            "rmse": float(unit * np.sqrt(np.average(first, weights=examples))),
             "r2": float(1 - np.average(first, weights=examples) / total) if total > 0 else float("nan"),
             "worst": float(rmse.max()),
             "test_loss": float(np.average(loss, weights=examples)),

@@ -60,12 +60,12 @@ class Watch:
         state, replies = step.state, step.replies
         record: dict[str, Any] = {"round": state.round - 1}
         if test is not None and test.metrics is not None:
-            record |= client_scores(test.metrics, self.data.classes)
+            record |= client_scores(test.metrics, self.data.classes, self.data.unit)
             record |= self._general(state, test.metrics, test.labels)
             if len(test) < len(self.data):
                 record["unevaluated"] = dict(test.missing)
         if validation is not None and validation.metrics is not None:
-            scores = client_scores(validation.metrics, self.data.classes)
+            scores = client_scores(validation.metrics, self.data.classes, self.data.unit)
             record |= {f"validation_{name}": scores[name] for name in VALIDATION if name in scores}
         record |= cluster_shape(state.labels, len(state.stack))
         record["moved"] = moved(step)

@@ -7,8 +7,7 @@ from dataclasses import replace
 import numpy as np
 
 from coterie.data.federated import Federated
-from coterie.engine.engine import Engine
-from coterie.engine.room import LIMIT
+from coterie.engine.engine import SPILL, Engine
 from coterie.models.layout import Array
 from coterie.models.model import Model
 from coterie.protocol import message
@@ -31,7 +30,7 @@ class Simulator:
         threads: int | None = None,
         plan: str = "auto",
         device: str = "cpu",
-        spill: int = LIMIT,
+        spill: int = SPILL,
     ) -> None:
         self.data, self.model = data, model
         self.engine = Engine(model, data, threads, plan, device, spill)
