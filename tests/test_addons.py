@@ -10,8 +10,8 @@ import pytest
 from coterie.data import Dataset, parse_partition
 from coterie.data.chance import generator
 from coterie.data.dataset import Owners
-from coterie.data.features import blurred, stroked
-from coterie.data.labels import mislabel
+from coterie.data.partitioning.features import blurred, stroked
+from coterie.data.partitioning.labels import mislabel
 from coterie.errors import PartitionError
 
 RNG = generator(1)

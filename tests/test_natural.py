@@ -13,9 +13,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from coterie.data import fars, frames, hapt
-from coterie.data.keel import keel
-from coterie.data.owned import set_aside_by_owner
+from coterie.data.published import fars, frames, hapt
+from coterie.data.published.keel import keel
+from coterie.data.published.owned import set_aside_by_owner
 from coterie.errors import DataError
 
 SIGNALS = ["acc-x", "acc-y", "acc-z", "gyro-x", "gyro-y", "gyro-z"]

@@ -6,9 +6,9 @@ import numpy as np
 import pytest
 
 from coterie.data import Dataset, load, parse_partition, partitions
-from coterie.data.partition import add_ons
-from coterie.data.rotation import turn
-from coterie.data.shares import Share, Shares, named
+from coterie.data.partitioning.catalogue import add_ons
+from coterie.data.partitioning.rotation import turn
+from coterie.data.partitioning.shares import Share, Shares, named
 from coterie.data.tables import apportion, balance, share_out
 from coterie.data.validation import with_validation
 from coterie.errors import DataError, PartitionError, UnknownName, UsageError

@@ -19,11 +19,12 @@ import numpy as np
 import pytest
 from PIL import Image
 
-from coterie.data import decode, fetch, load, origins, sources
-from coterie.data.cache import Pin, cache_folder, cached, digest, load_cached
-from coterie.data.origins import Origin
-from coterie.data.published import from_first
-from coterie.data.sources import MNIST, PUBLISHED, naturally_federated
+from coterie.data import fetch, load, sources
+from coterie.data.published import decode, origins
+from coterie.data.published.cache import Pin, cache_folder, cached, digest, load_cached
+from coterie.data.published.catalogue import MNIST, PUBLISHED, naturally_federated
+from coterie.data.published.origins import Origin
+from coterie.data.published.source import from_first
 from coterie.errors import DataError, UnknownName, UsageError
 
 RNG = np.random.default_rng(7)
@@ -306,8 +307,8 @@ def test_a_cache_folder_that_cannot_be_written_names_the_remedy(tmp_path, monkey
 
 FETCH_SLOWLY = """
 import time, numpy as np
-from coterie.data.cache import Pin, cached, digest
-from coterie.data.decode import PARTS
+from coterie.data.published.cache import Pin, cached, digest
+from coterie.data.published.decode import PARTS
 arrays = {name: np.arange(5) for name in PARTS}
 def slowly():
     print("made")

@@ -2,10 +2,10 @@
 
 from coterie.data.dataset import Dataset
 from coterie.data.federated import Federated, Split
-from coterie.data.partition import add_ons, parse_partition, partitions
-from coterie.data.schema import Schema
-from coterie.data.sources import fetch, load, naturally_federated, sources
-from coterie.data.userdata import SUFFIXES, check_own, load_folder, load_own, load_pooled
+from coterie.data.own.load import SUFFIXES, check_own, load_folder, load_own, load_pooled
+from coterie.data.own.schema import Schema
+from coterie.data.partitioning.catalogue import add_ons, parse_partition, partitions
+from coterie.data.published.catalogue import fetch, load, naturally_federated, sources
 
 __all__ = [
     "SUFFIXES",

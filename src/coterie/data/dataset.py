@@ -8,13 +8,13 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from coterie.data.federated import Federated, Split
-from coterie.data.partition import parse_partition
-from coterie.data.shares import Partition, Shares
+from coterie.data.partitioning.catalogue import parse_partition
+from coterie.data.partitioning.shares import Partition, Shares
 from coterie.data.validation import with_validation
 from coterie.errors import DataError
 
 if TYPE_CHECKING:
-    from coterie.data.schema import Schema
+    from coterie.data.own.schema import Schema
 
 Array = np.ndarray[Any, Any]
 

@@ -13,7 +13,7 @@ from coterie.data.store import gather, release, room, row_parts
 from coterie.errors import DataError
 
 if TYPE_CHECKING:
-    from coterie.data.schema import Schema
+    from coterie.data.own.schema import Schema
 
 Array = np.ndarray[Any, Any]
 

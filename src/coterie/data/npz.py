@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 
-from coterie.data.problems import BadFile
+from coterie.data.own.problems import BadFile
 
 Array = np.ndarray[Any, Any]
 
