@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from functools import partial
 
 import numpy as np
 import pytest
@@ -14,12 +15,12 @@ from torch.nn.functional import cross_entropy, mse_loss
 from coterie.engine import fitting, metrics, plan
 from coterie.engine.batches import draw
 from coterie.engine.evaluator import fold
-from coterie.engine.terms import gradient
+from coterie.engine.terms import NOTHING, Received, gradient
 from coterie.errors import DataError, UnknownName, UsageError
-from coterie.models.model import Model
+from coterie.models.model import Model, head_of
 from coterie.protocol.address import Key
 from coterie.protocol.stack import Stack
-from coterie.protocol.task import Fit, Loss, Proximal, Report, Task
+from coterie.protocol.task import Contrast, Fit, Loss, Near, Others, Proximal, Report, Task
 from coterie.runtimes.simulator import Simulator
 
 KEY = Key(seed=7, round=3)
@@ -38,6 +39,15 @@ FITS = {
     "whole train split": replace(PLAIN, batch=100),
     "one example a step": replace(PLAIN, batch=1),
     "default rate and steps": Fit(batch=8),
+    "near": replace(PLAIN, momentum=0.9, terms=(Near(0.5),)),
+    "others": replace(PLAIN, terms=(Others(0.5, (0.3, 0.7)),)),
+    "contrast": replace(PLAIN, momentum=0.9, terms=(Contrast(2.0, 0.1),)),
+    "contrast of the head, near of the body": replace(
+        PLAIN, terms=(Contrast(2.0, 0.1, part="head"), Near(0.1, "body"))
+    ),
+    "contrast of representations": replace(PLAIN, momentum=0.9, terms=(Contrast(2.0, 0.1, representations=True),)),
+    "pull": replace(PLAIN, momentum=0.9, pull=0.1),
+    "pull over epochs": replace(PLAIN, steps=None, epochs=2, optimizer="adam", lr=0.01, pull=0.1),
 }
 HALVES = (
     replace(PLAIN, part="head", lr=0.2, steps=None, epochs=2, optimizer="adam"),
@@ -58,6 +68,45 @@ def of_part(model, module, part):
         if isinstance(layer, nn.modules.batchnorm._BatchNorm):
             layer.train(any(name.startswith(f"{home}.") for name in names))
     return {name: p for name, p in module.named_parameters() if name in names}
+
+
+def penalty(term, model, module, trained, start, stack, row, x):
+    """A term as its definition says, over tensors by name; autograd finds its gradient."""
+    if isinstance(term, Proximal):
+        return term.strength / 2 * sum(((p - start[n]) ** 2).sum() for n, p in trained.items())
+    models = [model.with_row(p, b) for p, b in zip(*stack, strict=True)]
+    if isinstance(term, Contrast) and term.representations:
+        own = torch.stack([similarity(representation(module, x), representation(m, x).detach()) for m in models])
+        return -term.strength * torch.log_softmax(own / term.temperature, 0)[row]
+    names = {slot.name for slot in model.slots_of(term.part)} & set(trained)
+    mine = {n: trained[n] for n in names}
+    fixed = [{n: p.detach() for n, p in m.named_parameters() if n in names} for m in models]
+    if isinstance(term, Near):
+        return term.strength / 2 * sum(((mine[n] - fixed[-1][n]) ** 2).sum() for n in names)
+    if isinstance(term, Others):
+        far = [sum(((mine[n] - each[n]) ** 2).sum() for n in names) for each in fixed]
+        return term.strength / 2 * sum(s * d for k, (s, d) in enumerate(zip(term.shares, far, strict=True)) if k != row)
+    cosines = torch.stack([dot(mine, each) / (dot(mine, mine) * dot(each, each)).sqrt() for each in fixed])
+    return term.strength * -torch.log(
+        torch.exp(cosines / term.temperature)[row] / torch.exp(cosines / term.temperature).sum()
+    )
+
+
+def dot(one, other):
+    return sum((one[n] * other[n]).sum() for n in one)
+
+
+def representation(module, x):
+    found = []
+    hook = module.get_submodule(head_of(module)).register_forward_pre_hook(lambda _, inputs: found.append(inputs[0]))
+    module(x)
+    hook.remove()
+    return found[0]
+
+
+def similarity(one, other):
+    lengths = one.norm(dim=1).clamp_min(1e-8) * other.norm(dim=1).clamp_min(1e-8)
+    return (one * other).sum(1).div(lengths).mean()
 
 
 def reference(sim, stack, row, client, fits, key=KEY):
@@ -81,10 +130,13 @@ def reference(sim, stack, row, client, fits, key=KEY):
             rows = batches.rows(step)
             loss = loss_of(model, module, x[rows], y[rows])
             for term in fit.terms:
-                loss = loss + term.strength / 2 * sum(((p - start[n]) ** 2).sum() for n, p in trained.items())
+                loss = loss + penalty(term, model, module, trained, start, stack, row, x[rows])
             optimizer.zero_grad()
             loss.backward()
             optimizer.step()
+            with torch.no_grad():
+                for name, p in trained.items():
+                    p.copy_((1 - fit.pull) * p + fit.pull * start[name])
         vectors = [torch.from_numpy(np.empty_like(part)) for part in result]
         model.copy(module, *vectors)
         for target, vector, part in zip(result, vectors, (model.layout.part, model.layout.buffer_part), strict=True):
@@ -105,8 +157,16 @@ def two_zeros(count):
 
 
 def ask(sim, task, stack, clients=None, rows=None, key=KEY):
+    """The last model is at the same time the reference, where a term reads one."""
+    if any(isinstance(term, Near) for fit in task.fit for term in fit.terms):
+        return ask_with_reference(sim, task, stack, key)
     clients = np.arange(len(sim.names)) if clients is None else np.asarray(clients)
     return sim.ask(task, stack, clients % len(stack) if rows is None else np.asarray(rows), clients, key)
+
+
+def ask_with_reference(sim, task, stack, key):
+    clients = np.arange(len(sim.names))
+    return sim.ask(replace(task, references=1), stack.plus(stack.take([-1])), clients % len(stack), clients, key)
 
 
 def trained(sim, fit, stack, **options):
@@ -249,21 +309,76 @@ class TestTerms:
         free, held = after(2, 0.0), after(2, 1000.0)
         assert np.linalg.norm(held - free, axis=1).min() > 0.1 * np.linalg.norm(free - after(1, 0.0), axis=1).max()
 
-    def test_its_gradient_agrees_with_finite_differences(self):
+    @pytest.mark.parametrize("kind", PLANS)
+    @pytest.mark.parametrize(
+        "term",
+        [Near(1000.0), Others(1000.0, (0.5, 0.5)), Contrast(1000.0, 1.0), Contrast(1000.0, 1.0, representations=True)],
+        ids=lambda term: type(term).__name__,
+    )
+    def test_a_strong_term_changes_even_the_first_step(self, dense, kind, term):
+        sim, stack = planned(dense, kind), make_stack(dense)
+        fit = replace(PLAIN, steps=1, lr=1e-3)
+        free, held = (trained(sim, replace(fit, terms=terms), stack).params for terms in ((), (term,)))
+        step = np.linalg.norm(free - stack.params[np.arange(len(free)) % 2], axis=1)
+        assert (np.linalg.norm(held - free, axis=1) > 3 * step)[::2].all(), "those of row 0: the reference is row 1"
+
+    @pytest.mark.parametrize(
+        ("term", "value"),
+        [
+            (Proximal(0.7), lambda w, start, seen, row: 0.35 * ((w - start) ** 2).sum()),
+            (Near(0.7), lambda w, start, seen, row: 0.35 * ((w - seen.references[-1]) ** 2).sum()),
+            (
+                Others(0.7, (0.2, 0.3, 0.5)),
+                lambda w, start, seen, row: sum(
+                    0.35 * (0.2, 0.3, 0.5)[k] * ((w - seen.models[k]) ** 2).sum() for k in range(3) if k != row
+                ),
+            ),
+            (
+                Contrast(0.7, 0.5),
+                lambda w, start, seen, row: (
+                    -0.7 * torch.log_softmax(torch.cosine_similarity(w, seen.models, dim=-1) / 0.5, 0)[row]
+                ),
+            ),
+        ],
+        ids=["proximal", "near", "others", "contrast"],
+    )
+    def test_gradients_agree_with_autograd_and_finite_differences(self, term, value):
         rng = np.random.default_rng(0)
-        start, params = (torch.from_numpy(rng.normal(size=(2, 6))) for _ in range(2))
+        start, params = (torch.from_numpy(rng.normal(size=(4, 6))) for _ in range(2))
+        models, references = (torch.from_numpy(rng.normal(size=(count, 6))) for count in (3, 2))
+        seen = Received(models, torch.zeros(3, 0), references, torch.tensor([0, 1, 2, 1]))
+        found = gradient(term, params, start, seen, layout=None)
         step = 1e-6 * torch.eye(6, dtype=torch.float64)
+        for place, w in enumerate(params):
+            of = partial(value, start=start[place], seen=seen, row=int(seen.rows[place]))
+            slope = torch.stack([(of(w + e) - of(w - e)) / 2e-6 for e in step])
+            np.testing.assert_allclose(found[place], slope, atol=1e-7)
+            leaf = w.clone().requires_grad_()
+            (exact,) = torch.autograd.grad(of(leaf), leaf)
+            np.testing.assert_allclose(found[place], exact, atol=1e-12)
 
-        def penalty(w, anchor):
-            return 0.7 / 2 * ((w - anchor) ** 2).sum(-1)
+    def test_terms_vanish_where_they_should(self):
+        w = torch.from_numpy(np.random.default_rng(0).normal(size=(1, 6)))
+        same = Received(w.repeat(2, 1), torch.zeros(2, 0), w, torch.tensor([0]))
+        for term in (Proximal(1.0), Near(1.0), Others(1.0, (0.5, 0.5)), Contrast(1.0, 0.1)):
+            assert gradient(term, w, w, same, layout=None).abs().max() < 1e-12, term
 
-        for w, anchor, found in zip(params, start, gradient(Proximal(0.7), params, start), strict=True):
-            slope = (penalty(w + step, anchor) - penalty(w - step, anchor)) / 2e-6
-            np.testing.assert_allclose(found, slope, atol=1e-8)
+    def test_a_client_of_no_cluster_is_drawn_to_none(self):
+        w = torch.from_numpy(np.random.default_rng(0).normal(size=(3, 6)))
+        seen = Received(w[:2], torch.zeros(2, 0), w[2:], torch.tensor([2]))
+        assert not gradient(Contrast(1.0, 0.1), w[2:], w[2:], seen, layout=None).any()
+
+    def test_a_part_of_a_term_leaves_the_other_coordinates_alone(self, dense):
+        layout = dense.model.layout
+        w, mean = (torch.from_numpy(np.random.default_rng(i).normal(size=(1, layout.size))) for i in range(2))
+        found = gradient(Near(1.0, "head"), w, w, Received(w, w, mean, torch.tensor([0])), layout)[0].numpy()
+        inside = np.isin(np.arange(layout.size), layout.parts["head"])
+        np.testing.assert_allclose(found[inside], (w - mean)[0].numpy()[inside])
+        assert not found[~inside].any()
 
     def test_a_term_without_a_gradient_is_refused(self):
         with pytest.raises(NotImplementedError, match="object"):
-            gradient(object(), torch.zeros(1), torch.zeros(1))
+            gradient(object(), torch.zeros(1), torch.zeros(1), NOTHING, layout=None)
 
     def test_the_rate_before_round_0_is_that_of_round_0(self, dense):
         stack, fit = make_stack(dense), replace(PLAIN, lr_decay=0.5, batch=100, steps=1)

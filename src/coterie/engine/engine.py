@@ -72,7 +72,8 @@ class Engine:
     def run(self, task: Task, stack: Stack, rows: Array, clients: Array, key: Key) -> Replies:
         """Let ``clients`` do the task; ``clients[i]`` works on row ``rows[i]`` of the stack unless it chooses."""
         train = self._pool("train", stack)
-        labels = self._choose(task.choose, stack, clients) if task.choose else np.asarray(rows)
+        models = stack.take(slice(len(stack) - task.references))
+        labels = self._choose(task.choose, models, clients) if task.choose else np.asarray(rows)
         trained, loss, failures = self._fit(task, stack, labels, clients, key) if task.fit else (None, None, {})
         reported = trained if trained is not None else stack.take(labels) if task.report.params else None
         replies = Replies(
@@ -82,7 +83,7 @@ class Engine:
             examples=train.sizes[clients],
             params=self._part(reported.params, task.report) if reported else None,
             buffers=self._buffer_part(reported.buffers, task.report) if reported else None,
-            losses=self.cross_losses(stack, clients) if task.report.losses else None,
+            losses=self.cross_losses(models, clients) if task.report.losses else None,
             metrics=self._metrics(task.report.metrics, stack, labels, clients, trained),
             loss=loss,
         )
@@ -140,7 +141,9 @@ class Engine:
         shape = (len(clients), self.model.layout.size)
         out = Stack(room(shape, stack.params.dtype, self.spill), stack.buffers[labels])
         loss = np.zeros(len(clients))
-        work = fitting.Work(self.model, self._pool("train", stack), self.data.names, stack, labels, clients, key, out)
+        work = fitting.Work(
+            self.model, self._pool("train", stack), self.data.names, stack, labels, clients, key, out, task.references
+        )
         merge = len(task.fit) > 1 or task.fit[0].part != "all"
         if merge:
             out.params[:] = stack.params[labels]

@@ -12,6 +12,7 @@ from torch import Tensor
 from coterie.engine.batches import Batches, draw, pad
 from coterie.engine.plan import Plan
 from coterie.engine.pool import Pool
+from coterie.engine.terms import NOTHING, Received
 from coterie.engine.trainer import Batch, Trainer
 from coterie.engine.workers import Workers
 from coterie.models.layout import Array, Coordinates
@@ -36,6 +37,7 @@ class Work:
     clients: Array
     key: Key
     out: Stack
+    references: int = 0
     failures: dict[int, str] = field(default_factory=dict)
 
     def batches(self, place: int, fit: Fit, number: int) -> Batches:
@@ -43,6 +45,15 @@ class Work:
         client = self.clients[place]
         rng = self.key.generator(self.names[client], "batches", number)
         return draw(int(self.pool.sizes[client]), fit, rng)
+
+    def received(self, places: int | Array, fit: Fit) -> Received:
+        """What these clients received that the terms of a pass may read; nothing where it has none."""
+        if not fit.terms:
+            return NOTHING
+        like, models = self.pool.like, len(self.stack) - self.references
+        rows, buffers = (torch.from_numpy(part).to(like.device) for part in self.stack)
+        own = torch.as_tensor(self.labels[places], device=like.device)
+        return Received(rows[:models], buffers[:models], rows[models:], own)
 
     def rate(self, fit: Fit) -> float:
         """The learning rate of this round; what comes before round 0 does not decay backwards."""
@@ -103,7 +114,7 @@ def _fit_one(work: Work, fit: Fit, number: int, place: int, workers: Workers) ->
     batches = work.batches(place, fit, number)
     first = work.pool.offsets[client]
     feed = (Batch(*work.pool.take(batches.rows(q) + first)) for q in range(len(batches)))
-    loss = trainer.fit(start, fit, work.rate(fit), feed)
+    loss = trainer.fit(start, fit, work.rate(fit), feed, work.received(place, fit))
     work.keep(place, fit, trainer.params, trainer.buffers)
     return float(loss)
 
@@ -115,7 +126,7 @@ def _fit_group(work: Work, fit: Fit, number: int, places: Array, workers: Worker
     )
     batches = [work.batches(place, fit, number) for place in places]
     start = torch.from_numpy(work.stack.params[work.labels[places]]).to(like.device)
-    loss = trainer.fit(start, fit, work.rate(fit), _feed(work, places, batches))
+    loss = trainer.fit(start, fit, work.rate(fit), _feed(work, places, batches), work.received(places, fit))
     work.keep(places, fit, trainer.params, trainer.buffers)
     return loss.cpu().numpy().astype(np.float64)
 

@@ -9,12 +9,13 @@ import torch
 from torch import Tensor, nn
 from torch.func import functional_call, vmap
 
+from coterie.engine.contrast import Anchors, Catch, contrast
 from coterie.engine.objective import losses, mean_loss
 from coterie.engine.optimiser import Optimiser
-from coterie.engine.terms import gradient
+from coterie.engine.terms import NOTHING, Received, gradient
 from coterie.models.dropout import AddressedDropout
 from coterie.models.model import Model, Slot
-from coterie.protocol.task import Fit
+from coterie.protocol.task import Contrast, Fit, Term
 
 
 class Batch(NamedTuple):
@@ -50,6 +51,8 @@ class Trainer:
         self.gradients = [s.view(self.gradient) for s in model.slots]
         self.grouped = group is not None
         self.optimisers: dict[Fit, Optimiser] = {}
+        self.catch: Catch | None = None
+        self.anchors: Anchors | None = None
 
     def outputs(self, x: Tensor) -> Tensor:
         """The outputs of the current parameters, each client's for its own examples."""
@@ -65,20 +68,27 @@ class Trainer:
             if isinstance(module, AddressedDropout):
                 module.generator.manual_seed((number + layer) % 2**63)
 
-    def fit(self, start: Tensor, fit: Fit, lr: float, batches: Iterable[Batch]) -> Tensor:
-        """Train from ``start`` on the batches; the result is in ``params``. Returns the mean minibatch loss."""
+    def fit(self, start: Tensor, fit: Fit, lr: float, batches: Iterable[Batch], received: Received = NOTHING) -> Tensor:
+        """Train from ``start`` on the batches; the result is in ``params``. Returns the mean minibatch loss.
+
+        ``received`` is what the terms of the pass read.
+        """
         trained = self._prepare(fit.part)
+        contrasts = tuple(t for t in fit.terms if isinstance(t, Contrast) and t.representations)
+        terms = tuple(t for t in fit.terms if t not in contrasts)
         with torch.no_grad():
             self.params.copy_(start)
         flat = self.grouped and fit.part == "all"
         optimiser = self._optimiser(fit, trained, flat)
         seen = []
         for batch in batches:
-            loss, found = self._differentiate(batch, trained)
+            loss, found = self._differentiate(batch, trained, contrasts, received)
             gradients = [self._flatten(found)] if flat else found
-            if fit.terms:
-                gradients = self._with_terms(gradients, fit, start, trained, flat)
+            if terms:
+                gradients = self._with_terms(gradients, terms, start, received, trained, flat)
             optimiser.step(gradients, lr, batch.active)
+            if fit.pull:
+                self._pull(start, fit, trained, batch.active)
             seen.append((loss, batch.active))
         return _mean(seen)
 
@@ -101,14 +111,38 @@ class Trainer:
                     module.num_batches_tracked.zero_()
         return trained
 
-    def _differentiate(self, batch: Batch, trained: tuple[Slot, ...]) -> tuple[Tensor, list[Tensor]]:
-        """Each client's loss, and the gradient of each trained tensor."""
-        outputs, leaves = self.outputs(batch.x), [self.leaves[slot.name] for slot in trained]
+    def _differentiate(
+        self, batch: Batch, trained: tuple[Slot, ...], contrasts: tuple[Contrast, ...], received: Received
+    ) -> tuple[Tensor, list[Tensor]]:
+        """Each client's loss, and the gradient of each trained tensor; contrasts are in the gradient only."""
+        leaves = [self.leaves[slot.name] for slot in trained]
+        outputs, own = self._represent(batch.x) if contrasts else (self.outputs(batch.x), torch.empty(0))
         if batch.weights is None:
             loss = mean_loss(outputs, batch.y, self.model.classes)
-            return loss.detach(), list(torch.autograd.grad(loss, leaves))
-        each = (losses(outputs, batch.y, self.model.classes) * batch.weights).sum(-1)
-        return each.detach(), list(torch.autograd.grad(each.sum(), leaves))
+        else:
+            loss = (losses(outputs, batch.y, self.model.classes) * batch.weights).sum(-1)
+        total = loss.sum()
+        if contrasts:
+            anchors = self._anchors().representations(batch.x.flatten(0, int(self.grouped)), received)
+            anchors = anchors.view(len(anchors), *own.shape)
+            total = total + sum(contrast(term, own, anchors, batch.weights, received.rows) for term in contrasts)
+        return loss.detach(), list(torch.autograd.grad(total, leaves))
+
+    def _represent(self, x: Tensor) -> tuple[Tensor, Tensor]:
+        """The outputs, and what the head was given to make them."""
+        if self.catch is None:
+            self.catch = Catch(self.module, self.model.text)
+        catch = self.catch
+        if not self.grouped:
+            return self.module(x), catch.take()
+        run = vmap(lambda leaves, part: (functional_call(self.module, leaves, (part,)), catch.take()))
+        outputs, own = run(self.leaves, x)
+        return outputs, own
+
+    def _anchors(self) -> Anchors:
+        if self.anchors is None:
+            self.anchors = Anchors(self.model, self.params)
+        return self.anchors
 
     def _flatten(self, found: list[Tensor]) -> Tensor:
         """All gradients as one array: one sweep of a small group's optimiser instead of one for each layer."""
@@ -117,14 +151,28 @@ class Trainer:
 
     @torch.no_grad()
     def _with_terms(
-        self, gradients: list[Tensor], fit: Fit, start: Tensor, trained: tuple[Slot, ...], flat: bool
+        self,
+        gradients: list[Tensor],
+        terms: tuple[Term, ...],
+        start: Tensor,
+        received: Received,
+        trained: tuple[Slot, ...],
+        flat: bool,
     ) -> list[Tensor]:
         """The gradients with those of the penalty terms added."""
-        for term in fit.terms:
-            extra = gradient(term, self.params, start)
+        for term in terms:
+            extra = gradient(term, self.params, start, received, self.model.layout)
             parts = [extra] if flat else [slot.view(extra) for slot in trained]
             gradients = [g + p for g, p in zip(gradients, parts, strict=True)]
         return gradients
+
+    @torch.no_grad()
+    def _pull(self, start: Tensor, fit: Fit, trained: tuple[Slot, ...], active: Tensor | None) -> None:
+        """Move the trained part of those who still train a share of the way back to where it started."""
+        for slot in trained:
+            leaf = slot.view(self.params)
+            back = (slot.view(start) - leaf) * fit.pull
+            leaf += back if active is None else back * active.view(-1, *[1] * len(slot.shape))
 
 
 def _mean(seen: list[tuple[Tensor, Tensor | None]]) -> Tensor:

@@ -19,8 +19,9 @@ Arrays = dict[str, Array]
 
 
 def down(task: Task, stack: Stack, row: int) -> Arrays:
-    """What one client is sent: every model where the task needs them, otherwise the one it works on."""
-    sent = stack if task.receives_all else stack.take([row])
+    """What one client is sent: every model where the task needs them, otherwise the one it works on; and references."""
+    models = len(stack) - task.references
+    sent = stack if task.receives_all else stack.take([row, *range(models, len(stack))])
     return {"params": sent.params, "buffers": sent.buffers, "row": np.array([row if task.receives_all else 0])}
 
 
@@ -45,14 +46,15 @@ def cost(task: Task, stack: Stack, replies: Replies, asked: int) -> Cost:
     Bytes of all ``down`` to the clients asked and all ``up`` from those that answered; examples x models that were
     evaluated for choices and reported losses; minibatch steps.
     """
-    down = stack.nbytes // (1 if task.receives_all else len(stack)) + 8
+    models = len(stack) - task.references
+    down = stack.nbytes // len(stack) * (len(stack) if task.receives_all else 1 + task.references) + 8
     numbers, report, layout = 0, task.report, replies.layout
     if report.params is not None:
         numbers = len(layout.numbers(report.params)) + len(layout.buffer_parts[report.params])
-    scalars = 2 + (len(stack) if report.losses else 0) + (4 if report.metrics else 0) + bool(task.fit)
+    scalars = 2 + (models if report.losses else 0) + (4 if report.metrics else 0) + bool(task.fit)
     sizes = replies.examples
     seen = sum(int(np.minimum(sizes, score.examples or np.inf).sum()) for score in task.choose)
     seen += int(sizes.sum()) if report.losses else 0
     steps = sum(fit.count(int(n)) for fit in task.fit for n in sizes)
     up_bytes = numbers * stack.params.itemsize + 8 * scalars
-    return Cost(asked * down, len(replies) * up_bytes, len(stack) * seen, steps)
+    return Cost(asked * down, len(replies) * up_bytes, models * seen, steps)

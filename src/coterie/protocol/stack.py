@@ -23,6 +23,10 @@ class Stack(NamedTuple):
         """These rows, in this order."""
         return Stack(self.params[rows], self.buffers[rows])
 
+    def plus(self, more: Stack) -> Stack:
+        """These rows, then those."""
+        return Stack(*(np.concatenate(parts) for parts in zip(self, more, strict=True)))
+
     def mix(self, weights: Array) -> Stack:
         """The models ``weights @ rows``, computed in double precision."""
         wide = np.asarray(weights, dtype=np.float64)

@@ -35,8 +35,52 @@ class Proximal:
         _require(isfinite(self.strength) and self.strength >= 0, "the proximal strength", self.strength, ">= 0")
 
 
+@dataclass(frozen=True)
+class Near:
+    """A penalty ``strength / 2 * |w - mean|^2`` towards the mean of all cluster models, the last reference received.
+
+    Knowledge sharing between clusters, thesis eq. 5.6; only the coordinates of ``part`` are held.
+    """
+
+    strength: float
+    part: str = "all"
+
+    def __post_init__(self) -> None:
+        _require(isfinite(self.strength) and self.strength >= 0, "the cks strength", self.strength, ">= 0")
+
+
+@dataclass(frozen=True)
+class Others:
+    """A penalty ``strength / 2 * sum_k shares[k] |w - T_k|^2`` over the other clusters' models (thesis eq. 5.5)."""
+
+    strength: float
+    shares: tuple[float, ...]
+    part: str = "all"
+
+    def __post_init__(self) -> None:
+        _require(isfinite(self.strength) and self.strength >= 0, "the cks strength", self.strength, ">= 0")
+
+
+@dataclass(frozen=True)
+class Contrast:
+    """A penalty that draws a client to its own cluster's model and away from the others (thesis eq. 4.3, 4.4).
+
+    ``strength * -log(exp(s_c / t) / sum_k exp(s_k / t))`` with s_k the cosine similarity to cluster model k: of the
+    parameters of ``part``, or of ``representations`` (the head's inputs, mean over the minibatch).
+    """
+
+    strength: float
+    temperature: float
+    representations: bool = False
+    part: str = "all"
+
+    def __post_init__(self) -> None:
+        _require(isfinite(self.strength) and self.strength >= 0, "the con strength", self.strength, ">= 0")
+        _require(isfinite(self.temperature) and self.temperature > 0, "the con temperature", self.temperature, "> 0")
+
+
 Score = Loss
-Term = Proximal
+Term = Proximal | Near | Others | Contrast
 
 
 @dataclass(frozen=True)
@@ -45,6 +89,7 @@ class Fit:
 
     ``steps`` minibatches or ``epochs`` passes over the client's data (10 steps when neither is given); ``lr`` None is
     the model's default; the rate in round t is ``lr * lr_decay ** t``. Optimiser state starts at zero every round.
+    ``pull`` moves the parameters that share of the way back to where they started, after every step.
     """
 
     steps: int | None = None
@@ -57,6 +102,7 @@ class Fit:
     lr_decay: float = 1.0
     part: str = "all"
     terms: tuple[Term, ...] = ()
+    pull: float = 0.0
 
     def __post_init__(self) -> None:
         _require(self.steps is None or self.epochs is None, "steps and epochs", "both given", "one or the other")
@@ -67,6 +113,7 @@ class Fit:
         _require(0 <= self.momentum < 1, "momentum", self.momentum, "in [0, 1)")
         _require(isfinite(self.weight_decay) and self.weight_decay >= 0, "weight-decay", self.weight_decay, ">= 0")
         _require(0 < self.lr_decay <= 1, "lr-decay", self.lr_decay, "in (0, 1]")
+        _require(0 <= self.pull < 1, "pull", self.pull, "in [0, 1)")
         _require(self.optimizer in ("sgd", "adam"), "optimizer", repr(self.optimizer), "sgd or adam")
 
     def count(self, examples: int) -> int:
@@ -98,6 +145,7 @@ class Task:
     ``choose``: the client takes the model of the highest weighted sum of scores, ties to the lowest number; empty: it
     takes the one that its label names. ``fit``: passes with disjoint parts, each from the *received* parameters, merged
     in the reply; empty: no training. ``examples`` of the client's train split always come back with the reply.
+    The last ``references`` rows of what is sent are no cluster models: nobody chooses them, terms and scores read them.
 
     >>> Task(choose=(Loss(),)).receives_all, Task().receives_all
     (True, False)
@@ -106,8 +154,10 @@ class Task:
     choose: tuple[Score, ...] = ()
     fit: tuple[Fit, ...] = ()
     report: Report = Report()
+    references: int = 0
 
     @property
     def receives_all(self) -> bool:
         """Whether a client must be sent every cluster model, or only its own."""
-        return bool(self.choose) or self.report.losses
+        compared = any(isinstance(term, Others | Contrast) for fit in self.fit for term in fit.terms)
+        return bool(self.choose) or self.report.losses or compared

@@ -11,9 +11,9 @@ from safetensors.numpy import load, save
 
 from coterie.errors import FederationError
 from coterie.protocol.message import Arrays
-from coterie.protocol.task import Fit, Loss, Proximal, Report, Task
+from coterie.protocol.task import Contrast, Fit, Loss, Near, Others, Proximal, Report, Task
 
-PARTS: dict[str, Any] = {part.__name__: part for part in (Fit, Loss, Proximal, Report, Task)}
+PARTS: dict[str, Any] = {p.__name__: p for p in (Contrast, Fit, Loss, Near, Others, Proximal, Report, Task)}
 """Everything that a decoded task may consist of."""
 
 

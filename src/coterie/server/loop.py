@@ -21,12 +21,18 @@ from coterie.server.state import UNPLACED, Assignment, State
 from coterie.server.update import Update, replace_models
 
 
+def mean_model(state: State) -> Stack:
+    """The mean of all cluster models by their shares of examples: what one model for all would be now."""
+    return state.stack.mix(state.shares[None])
+
+
 @dataclass(frozen=True)
 class Algorithm:
     """A clustered federated algorithm as a composition of parts; it has no loop of its own.
 
     start     where it begins
     task      what clients are asked, a function of the state
+    references  rows that clients are sent beside the cluster models, where the task names a number of them
     assign    from the replies to every client's cluster
     weigh     how much a client counts in its cluster's mean
     update    from the mean to the next model
@@ -42,6 +48,7 @@ class Algorithm:
     update: Update = replace_models
     shared: str | None = None
     serve: Task = Task()
+    references: Callable[[State], Stack] = mean_model
     name: str = "nameless"
     fit: Fit = Fit()
 
@@ -73,7 +80,9 @@ def rounds(
         key = Key(seed, state.round)
         meter = Meter(federation, key, state.shares)
         clients = participants(len(federation.names), participation, key)
-        replies = meter.ask(algorithm.task(state), state.stack, state.labels[clients], clients)
+        task = algorithm.task(state)
+        sent = state.stack.plus(algorithm.references(state)) if task.references else state.stack
+        replies = meter.ask(task, sent, state.labels[clients], clients)
         if len(replies) < min_clients:
             raise FederationError(
                 f"only {len(replies)} of {len(clients)} clients answered in round {state.round}, at least "
@@ -130,13 +139,18 @@ class Meter:
 
     def ask(self, task: Task, stack: Stack, labels: Array, clients: Array) -> Replies:
         """Ask, and count what it cost."""
-        known, rows = (stack, np.maximum(labels, 0)) if task.choose else with_mean(stack, labels, self.shares)
-        replies = self.federation.ask(task, known, rows, clients, self.key)
+        count = len(stack) - task.references
+        known, rows = (stack, np.maximum(labels, 0)) if task.choose else self._with_mean(task, stack, labels)
+        sent = replace(task, references=len(known) - count) if task.receives_all else task
+        replies = self.federation.ask(sent, known, rows, clients, self.key)
         self.cost += replies.cost
-        if len(known) == len(stack):
-            return replies
-        losses = None if replies.losses is None else replies.losses[:, : len(stack)]
-        return replace(replies, labels=np.where(replies.labels == len(stack), UNPLACED, replies.labels), losses=losses)
+        return replace(replies, labels=np.where(replies.labels >= count, UNPLACED, replies.labels))
+
+    def _with_mean(self, task: Task, stack: Stack, labels: Array) -> tuple[Stack, Array]:
+        """The rows to send, with one for clients without a cluster right after the cluster models."""
+        count = len(stack) - task.references
+        models, rows = with_mean(stack.take(slice(count)), labels, self.shares)
+        return models.plus(stack.take(slice(count, None))), rows
 
 
 def with_mean(stack: Stack, labels: Array, shares: Array | None) -> tuple[Stack, Array]:
@@ -144,5 +158,4 @@ def with_mean(stack: Stack, labels: Array, shares: Array | None) -> tuple[Stack,
     if (labels >= 0).all():
         return stack, labels
     weights = np.full(len(stack), 1 / len(stack)) if shares is None else shares
-    longer = Stack(*(np.concatenate(parts) for parts in zip(stack, stack.mix(weights[None]), strict=True)))
-    return longer, np.where(labels < 0, len(stack), labels)
+    return stack.plus(stack.mix(weights[None])), np.where(labels < 0, len(stack), labels)

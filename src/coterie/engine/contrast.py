@@ -1,0 +1,68 @@
+"""Contrast of representations: the head's inputs under the trained model beside those under each cluster model.
+
+It depends on the minibatch, so it is differentiated together with the loss (thesis eq. 4.4). The cluster models are
+fixed: they run in evaluation mode and get no gradient.
+"""
+
+from __future__ import annotations
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from coterie.engine.terms import Received
+from coterie.errors import UsageError
+from coterie.models.model import Model, head_of
+from coterie.protocol.task import Contrast
+
+
+class Catch:
+    """Keeps what the head of a module was last given."""
+
+    def __init__(self, module: nn.Module, text: str) -> None:
+        name = head_of(module)
+        if name is None:
+            raise UsageError(f"model {text!r} has no head whose inputs could be compared; name a submodule head")
+        self.seen = torch.empty(0)
+        module.get_submodule(name).register_forward_pre_hook(self._keep)
+
+    def _keep(self, module: nn.Module, inputs: tuple[Tensor, ...]) -> None:
+        self.seen = inputs[0]
+
+    def take(self) -> Tensor:
+        """The representation of the last forward pass, one row an example; it is forgotten here."""
+        seen, self.seen = self.seen, torch.empty(0)
+        return seen.flatten(1)
+
+
+class Anchors:
+    """The cluster models as they are seen by a client that contrasts them: frozen, in evaluation mode."""
+
+    def __init__(self, model: Model, like: Tensor) -> None:
+        self.params = like.new_zeros(model.layout.size)
+        self.buffers = like.new_zeros(model.layout.buffer_size)
+        self.module = model.bind(self.params, self.buffers).eval().requires_grad_(False)
+        self.catch = Catch(self.module, model.text)
+
+    @torch.no_grad()
+    def representations(self, x: Tensor, received: Received) -> Tensor:
+        """Of every example under every cluster model, ``(K, examples, features)``."""
+        found = []
+        for params, buffers in zip(received.models, received.buffers, strict=True):
+            self.params.copy_(params)
+            self.buffers.copy_(buffers)
+            self.module(x)
+            found.append(self.catch.take())
+        return torch.stack(found)
+
+
+def contrast(term: Contrast, own: Tensor, anchors: Tensor, weights: Tensor | None, rows: Tensor) -> Tensor:
+    """The sum over clients of the term, for representations ``own (..., B, F)`` and ``anchors (K, ..., B, F)``.
+
+    ``weights (..., B)`` sum to 1 over a client's examples; None: the plain mean.
+    """
+    cosines = F.cosine_similarity(own.unsqueeze(0), anchors, dim=-1)
+    means = cosines.mean(-1) if weights is None else (cosines * weights).sum(-1)
+    chances = torch.log_softmax(means.movedim(0, -1) / term.temperature, -1)
+    mine = torch.arange(chances.shape[-1], device=chances.device) == rows.unsqueeze(-1)
+    return -term.strength * chances[mine].sum()
