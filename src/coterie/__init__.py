@@ -7,7 +7,23 @@
 1.0
 """
 
-from coterie.algorithms import algorithms, build_algorithm, fedavg, fedopt, fedprox, fesem, ifca, local, wecfl
+from coterie.algorithms import (
+    add_ons,
+    algorithms,
+    build_algorithm,
+    cks,
+    con_cks,
+    con_para,
+    con_rep,
+    fedavg,
+    fedopt,
+    fedprox,
+    fesem,
+    finetune,
+    ifca,
+    local,
+    wecfl,
+)
 from coterie.data import Dataset, Federated, Schema, Split, check_own, load, load_folder, load_own, load_pooled
 from coterie.experiment import Run, run
 from coterie.protocol.task import Fit, Loss, Proximal, Report, Task
@@ -25,13 +41,19 @@ __all__ = [
     "Schema",
     "Split",
     "Task",
+    "add_ons",
     "algorithms",
     "build_algorithm",
     "check_own",
+    "cks",
+    "con_cks",
+    "con_para",
+    "con_rep",
     "fedavg",
     "fedopt",
     "fedprox",
     "fesem",
+    "finetune",
     "ifca",
     "load",
     "load_folder",

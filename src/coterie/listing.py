@@ -9,6 +9,7 @@ from typing import Any
 from rich.table import Table
 from rich.text import Text
 
+from coterie.algorithms import add_ons as algorithm_add_ons
 from coterie.algorithms import algorithms
 from coterie.catalogue import Catalogue, first_line
 from coterie.data import add_ons, partitions, sources
@@ -18,9 +19,10 @@ from coterie.server.clusterers import clusterers
 
 CATALOGUES: dict[str, Catalogue] = {
     "algorithms": algorithms,
+    "algorithm-add-ons": algorithm_add_ons,
     "data": sources,
     "partitions": partitions,
-    "add-ons": add_ons,
+    "partition-add-ons": add_ons,
     "models": models,
     "clusterers": clusterers,
 }

@@ -19,7 +19,7 @@ import numpy as np
 import tomli_w
 from rich.table import Table
 
-from coterie.algorithms import RANGES, algorithms
+from coterie.algorithms import RANGES, parts
 from coterie.catalogue import Value, parse, read_value, with_arguments
 from coterie.data.chance import generator
 from coterie.errors import UnknownName, UsageError
@@ -86,7 +86,7 @@ def ranges_for(base: Settings, given: Sequence[str]) -> dict[str, Range]:
     if not given:
         for call in parse(base.algorithm):
             chosen |= RANGES.get(call.name, {})
-    own = [(call.name, name) for call in parse(base.algorithm) for name in algorithms.arguments(call.name)]
+    own = [(call.name, name) for call in parse(base.algorithm) for name in parts.arguments(call.name)]
     known = [*_settable(), *(name for _, name in own), *(".".join(both) for both in own)]
     for name in chosen:
         if name in FIXED or name not in known:
@@ -131,7 +131,7 @@ def settings_of(base: Settings, candidate: Candidate) -> Settings:
     """The settings of one candidate: its values are settings where there is one of that name, else arguments."""
     own = {name: value for name, value in candidate.items() if name in _settable()}
     rest = {name: value for name, value in candidate.items() if name not in own}
-    text = with_arguments(base.algorithm, rest, algorithms)
+    text = with_arguments(base.algorithm, rest, parts)
     made = make_settings({**base.table(), **own, "algorithm": text}, f"candidate {describe(candidate)}")
     made.build_algorithm()
     return replace(made, validation=base.validation or VALIDATION)

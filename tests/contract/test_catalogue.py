@@ -29,6 +29,13 @@ VARIANTS = (
     "wecfl(shots=1)",
     "wecfl(layer=all)",
     "fesem(layer=linear)",
+    "wecfl+cks",
+    "ifca+cks(others=true)",
+    "ifca+con-para",
+    "wecfl+con-rep",
+    "fesem+con-cks",
+    "wecfl+con-para+cks",
+    "ifca+finetune(steps=2)",
 )
 CLUSTERED = [name for name in algorithms if "clusters" in signature(algorithms.find(name)).parameters]
 EACH_NAME = pytest.mark.parametrize("name", list(algorithms))

@@ -25,7 +25,7 @@ def digits():
     return load("digits").partition("rotation(0,180)", clients=6, seed=1)
 
 
-@pytest.mark.parametrize("name", list(algorithms))
+@pytest.mark.parametrize("name", [*algorithms, "wecfl+cks", "ifca+con-rep", "fesem+con-cks"])
 @pytest.mark.parametrize("model", ["mlp(8)", "cnn"])
 def test_bytes_to_one_client_at_a_time_equal_the_simulator(digits, name, model):
     net = build_model(model, digits.shape, digits.classes)
@@ -42,7 +42,7 @@ def test_bytes_to_one_client_at_a_time_equal_the_simulator(digits, name, model):
     np.testing.assert_allclose(mine, evaluate(algorithm, far, theirs[-1].state, 1).metrics, atol=1e-5)
 
 
-@pytest.mark.parametrize("name", list(algorithms))
+@pytest.mark.parametrize("name", [*algorithms, "wecfl+cks", "ifca+con-rep", "fesem+con-cks"])
 def test_cost_equals_bytes_really_packed(digits, name):
     federation = Loopback(digits, build_model("cnn", digits.shape, digits.classes))
     spent = [r.cost for r in islice(rounds(build_algorithm(name, clusters=2, fit=Fit(steps=1)), federation, 1), 2)]

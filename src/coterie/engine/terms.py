@@ -61,7 +61,8 @@ def _(term: Near, params: Tensor, start: Tensor, received: Received) -> Tensor:
 def _(term: Others, params: Tensor, start: Tensor, received: Received) -> Tensor:
     shares = torch.tensor(term.shares, dtype=params.dtype, device=params.device)
     weights = shares * (torch.arange(len(shares), device=params.device) != received.rows.unsqueeze(-1))
-    return (params * weights.sum(-1, keepdim=True) - weights @ received.models) * term.strength
+    away: Tensor = params * weights.sum(-1, keepdim=True) - weights @ received.models
+    return away * term.strength
 
 
 @penalty.register
@@ -72,7 +73,8 @@ def _(term: Contrast, params: Tensor, start: Tensor, received: Received) -> Tens
     cosines = params @ received.models.T / (own * lengths)
     slope = pushes(cosines, received.rows, term)
     towards: Tensor = (slope / lengths) @ received.models / own
-    return towards - (slope * cosines).sum(-1, keepdim=True) * params / own**2
+    along: Tensor = (slope * cosines).sum(-1, keepdim=True) * params / own**2
+    return towards - along
 
 
 TINY = 1e-12

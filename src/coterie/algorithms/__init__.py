@@ -1,0 +1,28 @@
+"""The published methods, by name."""
+
+from coterie.algorithms.add_ons import cks, con_cks, con_para, con_rep, finetune
+from coterie.algorithms.catalogue import RANGES, REDUCES_TO, add_ons, algorithms, build_algorithm, parts
+from coterie.algorithms.choosing import ifca
+from coterie.algorithms.one_model import fedavg, fedopt, fedprox, local
+from coterie.algorithms.parameter_clustering import fesem, wecfl
+
+__all__ = [
+    "RANGES",
+    "REDUCES_TO",
+    "add_ons",
+    "algorithms",
+    "build_algorithm",
+    "cks",
+    "con_cks",
+    "con_para",
+    "con_rep",
+    "fedavg",
+    "fedopt",
+    "fedprox",
+    "fesem",
+    "finetune",
+    "ifca",
+    "local",
+    "parts",
+    "wecfl",
+]

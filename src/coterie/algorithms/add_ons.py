@@ -1,0 +1,88 @@
+"""Add-ons: each takes an algorithm with cluster models and returns one that does a little more."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import replace
+
+from coterie.errors import UsageError
+from coterie.protocol.task import Contrast, Fit, Near, Others, Task, Term
+from coterie.server.loop import Algorithm
+from coterie.server.state import State
+
+AddOn = Callable[[Algorithm], Algorithm]
+Terms = Callable[[State], tuple[Term, ...]]
+
+
+def cks(strength: float = 0.1, others: bool = False) -> AddOn:
+    """Clusters share what they know: a penalty strength/2 |w - G|^2 towards the mean G of all cluster models.
+
+    G = sum_k s_k T_k with s_k the example share of cluster k. Thesis chapter 5, eq. 5.6; strength in {1, 0.1, 0.01,
+    0.001}. ``others=true`` is eq. 5.5, a weighted sum over the other clusters' models, which are then sent to every
+    client. Off in round 0, when clusters are not yet told apart. With one cluster it is a proximal term.
+    """
+    if others:
+        return with_terms(lambda state: (Others(strength, tuple(map(float, state.shares))),))
+    return with_terms(lambda state: (Near(strength),), references=1)
+
+
+def con_para(strength: float = 0.5, temperature: float = 1.0) -> AddOn:
+    """Clients are drawn to their own cluster's parameters and away from the others' (thesis eq. 4.3).
+
+    strength * -log(exp(s_c / t) / sum_k exp(s_k / t)) with s_k = cos(w, T_k): the thesis prints the ratio alone, its
+    negative logarithm is minimised. Strength in {0.1, 0.5, 2, 5}, temperature in {0.1, 1, 10}. Off in round 0. All
+    cluster models are sent to every client.
+    """
+    return with_terms(lambda state: (Contrast(strength, temperature),))
+
+
+def con_rep(strength: float = 0.5, temperature: float = 1.0) -> AddOn:
+    """Like con-para, with the cosine of representations: the head's inputs, mean over the minibatch (thesis eq. 4.4).
+
+    Every step runs the minibatch through all cluster models as well, so it costs K more forward passes.
+    """
+    return with_terms(lambda state: (Contrast(strength, temperature, representations=True),))
+
+
+def con_cks(strength: float = 0.5, temperature: float = 1.0, sharing: float = 0.1) -> AddOn:
+    """Heads are contrasted, bodies share: con-para on the last layer and cks on all others (thesis chapter 6)."""
+    return with_terms(
+        lambda state: (Contrast(strength, temperature, part="head"), Near(sharing, part="body")), references=1
+    )
+
+
+def finetune(steps: int | None = None, epochs: int | None = None) -> AddOn:
+    """Every client trains the model it is served once more on its own train data, and is tested with the result.
+
+    Thesis chapter 7, "one round without aggregation": by default as long as a round of the algorithm.
+    """
+
+    def add(algorithm: Algorithm) -> Algorithm:
+        longer = (
+            algorithm.fit if steps is None and epochs is None else replace(algorithm.fit, steps=steps, epochs=epochs)
+        )
+        return replace(algorithm, serve=replace(algorithm.serve, fit=(longer,)))
+
+    return add
+
+
+def with_terms(terms: Terms, references: int = 0) -> AddOn:
+    """Add penalty terms to every pass from round 1 on; ``references``: how many rows beside the models they read."""
+
+    def add(algorithm: Algorithm) -> Algorithm:
+        def task(state: State) -> Task:
+            plain = algorithm.task(state)
+            if state.round == 0:
+                return plain
+            fits = tuple(_with(fit, terms(state)) for fit in plain.fit)
+            return replace(plain, fit=fits, references=max(plain.references, references))
+
+        return replace(algorithm, task=task)
+
+    return add
+
+
+def _with(fit: Fit, terms: tuple[Term, ...]) -> Fit:
+    if fit.part != "all":
+        raise UsageError(f"this add-on needs a pass over the whole model and there is one over {fit.part}")
+    return replace(fit, terms=(*fit.terms, *terms))

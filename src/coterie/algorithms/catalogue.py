@@ -1,0 +1,97 @@
+"""The catalogue: one short function per published method, each a composition of the server's parts, and add-ons."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from coterie.algorithms.add_ons import cks, con_cks, con_para, con_rep, finetune
+from coterie.algorithms.choosing import ifca
+from coterie.algorithms.one_model import fedavg, fedopt, fedprox, local
+from coterie.algorithms.parameter_clustering import fesem, wecfl
+from coterie.catalogue import Catalogue, Value, parse
+from coterie.errors import UsageError
+from coterie.protocol.task import Fit
+from coterie.server.loop import Algorithm
+
+algorithms = Catalogue(
+    "algorithm",
+    {
+        "local": local,
+        "fedavg": fedavg,
+        "fedprox": fedprox,
+        "fedopt": fedopt,
+        "ifca": ifca,
+        "fesem": fesem,
+        "wecfl": wecfl,
+    },
+    hidden=("fit",),
+    typed=True,
+)
+
+REDUCES_TO = {
+    "fedprox(strength=0)": "fedavg",
+    "fedopt(server=sgd,lr=1)": "fedavg",
+    "ifca(clusters=1)": "fedavg",
+    "ifca(clusters=1,start=random)": "fedavg",
+    "fesem(clusters=1)": "fedavg",
+    "wecfl(clusters=1)": "fedavg",
+    "wecfl(clusters=1,shots=2)": "fedavg",
+    "wecfl+cks(strength=0)": "wecfl",
+    "wecfl+cks(strength=0,others=true)": "wecfl",
+    "ifca+con-para(strength=0)": "ifca",
+    "fesem+con-rep(strength=0)": "fesem",
+    "wecfl+con-cks(strength=0,sharing=0)": "wecfl",
+}
+"""What each method is the same as when there is nothing to cluster; the contract tests hold them to it."""
+
+
+RANGES: dict[str, dict[str, tuple[Value, ...]]] = {
+    # The rates of the four papers (thesis 0.001, ocfl 0.01, lcfl 0.02 and 0.03) and our default for dense nets.
+    "": {"lr": (0.001, 0.01, 0.02, 0.03, 0.1)},
+    # Li et al. 2020, section 5.3; the thesis uses 0.95.
+    "fedprox": {"strength": (0.001, 0.01, 0.1, 0.95)},
+    # Reddi et al. 2021, appendix D: powers of ten.
+    "fedopt": {"fedopt.lr": (0.001, 0.01, 0.1, 1), "tau": (1e-4, 1e-3, 1e-2)},
+    # The thesis, sections 4.3, 5.3 and 6.3.
+    "cks": {"cks.strength": (0.001, 0.01, 0.1, 1)},
+    "con-para": {"con-para.strength": (0.1, 0.5, 2, 5), "con-para.temperature": (0.1, 1, 10)},
+    "con-rep": {"con-rep.strength": (0.1, 0.5, 2, 5), "con-rep.temperature": (0.1, 1, 10)},
+    "con-cks": {
+        "con-cks.strength": (0.1, 0.5, 2, 5),
+        "con-cks.temperature": (0.1, 1, 10),
+        "sharing": (0.001, 0.01, 0.1, 1),
+    },
+}
+"""Published values to search, by algorithm, and for all of them under the empty name."""
+
+
+add_ons = Catalogue(
+    "add-on of an algorithm",
+    {
+        "con-rep": con_rep,
+        "con-para": con_para,
+        "cks": cks,
+        "con-cks": con_cks,
+        "finetune": finetune,
+    },
+    typed=True,
+)
+
+parts = Catalogue("algorithm or add-on", {**algorithms.entries, **add_ons.entries}, hidden=algorithms.hidden)
+"""Everything that the text of an algorithm may be made of."""
+
+
+def build_algorithm(text: str, clusters: int | None = None, fit: Fit = Fit()) -> Algorithm:
+    """The algorithm a text names, with its add-ons; ``clusters`` and ``fit`` apply unless the text says otherwise.
+
+    >>> build_algorithm("wecfl(shots=10) + cks(strength=0.1)", clusters=4).name
+    'wecfl(shots=10)+cks(strength=0.1)'
+    """
+    given = {"fit": fit} if clusters is None else {"fit": fit, "clusters": clusters}
+    first, *rest = parse(text)
+    if first.name in add_ons:
+        raise UsageError(f"{first.name} is an add-on and cannot stand alone; write 'wecfl+{first}'")
+    algorithm: Algorithm = algorithms.build(first, **given)
+    for call in rest:
+        algorithm = add_ons.build(call)(algorithm)
+    return replace(algorithm, name="+".join(map(str, (first, *rest))))

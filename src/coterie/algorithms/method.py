@@ -1,0 +1,33 @@
+"""What makes a composition of parts a method of the catalogue: it remembers the call that made it."""
+
+from __future__ import annotations
+
+import functools
+import inspect
+from collections.abc import Callable
+from dataclasses import replace
+from typing import Any, TypeVar, cast
+
+from coterie.catalogue import text_of
+from coterie.protocol.task import Fit, Task
+from coterie.server.loop import Algorithm
+from coterie.server.state import State
+
+Compose = TypeVar("Compose", bound=Callable[..., Algorithm])
+
+
+def method(compose: Compose) -> Compose:
+    """Let an algorithm carry, for the record, the text of the call that made it and the local training it was given."""
+
+    @functools.wraps(compose)
+    def build(*args: Any, **kwargs: Any) -> Algorithm:
+        bound = inspect.signature(compose).bind(*args, **kwargs)
+        text = text_of(bound, compose.__name__, leave_out=("fit",), keep=("clusters",))
+        return replace(compose(*args, **kwargs), name=text, fit=bound.arguments.get("fit", Fit()))
+
+    return cast(Compose, build)
+
+
+def always(task: Task) -> Callable[[State], Task]:
+    """The same task in every round."""
+    return lambda state: task

@@ -1,0 +1,57 @@
+"""Methods with one model for all, or one for each: what clustering has to beat."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from coterie.algorithms.method import always, method
+from coterie.protocol.task import Fit, Proximal, Task
+from coterie.server.assign import keep
+from coterie.server.loop import Algorithm
+from coterie.server.start import model_per_client, one_model
+from coterie.server.update import server_optimiser
+
+
+@method
+def local(fit: Fit = Fit()) -> Algorithm:
+    """Every client trains alone: the floor that federation has to beat, and the ceiling of privacy."""
+    return Algorithm(start=model_per_client(), task=always(Task(fit=(fit,))), assign=keep())
+
+
+@method
+def fedavg(fit: Fit = Fit()) -> Algorithm:
+    """One model for all: clients train it, the server averages by examples.
+
+    T <- sum_i (n_i / n) w_i. McMahan et al., "Communication-efficient learning of deep networks from decentralized
+    data", 2017. Fails when clients disagree: the mean of two good models can be good for nobody.
+    """
+    return Algorithm(start=one_model(), task=always(Task(fit=(fit,))), assign=keep())
+
+
+@method
+def fedprox(strength: float = 0.95, fit: Fit = Fit()) -> Algorithm:
+    """FedAvg with a proximal term that keeps clients near the model they received.
+
+    Local objective: loss(w) + strength/2 |w - T|^2. Li et al., "Federated optimization in heterogeneous networks",
+    2020; the thesis uses 0.95. ``strength=0`` is fedavg. The term's gradient is added in closed form: in some public
+    code it is built from detached tensors and does nothing.
+    """
+    return fedavg(replace(fit, terms=(*fit.terms, Proximal(strength))))
+
+
+@method
+def fedopt(
+    server: str = "adam",
+    lr: float = 0.01,
+    momentum: float = 0.0,
+    beta1: float = 0.9,
+    beta2: float = 0.99,
+    tau: float = 1e-3,
+    fit: Fit = Fit(),
+) -> Algorithm:
+    """FedAvg with a server optimiser (sgd, adam, yogi, adagrad) on the mean update.
+
+    d = mean_i w_i - T is treated as a descent direction. Reddi et al., "Adaptive federated optimization", 2021.
+    ``fedopt(server=sgd,lr=1)`` is fedavg.
+    """
+    return replace(fedavg(fit), update=server_optimiser(server, lr, momentum, beta1, beta2, tau))
