@@ -105,7 +105,7 @@ def advance(algorithm: Algorithm, state: State, replies: Replies, assignment: As
     answered = np.bincount(labels[labels >= 0], minlength=len(kept)) > 0
     stack, next_moments = algorithm.update(kept, mean, moments, answered)
     return State(
-        stack if assignment.start is None else assignment.start,
+        stack if assignment.finish is None else assignment.finish(stack),
         assignment.labels,
         state.round + 1,
         previous=kept,

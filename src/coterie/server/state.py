@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -35,10 +35,10 @@ class Assignment:
     """Where an assign rule puts the clients.
 
     ``labels`` of all clients; ``parents[k]`` is the row from which cluster k goes on when the number of clusters
-    changes (None: the same rows as before); ``start`` replaces the averaged models, where a rule sets them itself.
+    changes (None: the same rows as before); ``finish`` makes the next models of the averaged ones, where a rule has a say.
     """
 
     labels: Array
     memory: Mapping[str, Any] = field(default_factory=dict)
     parents: tuple[int, ...] | None = None
-    start: Stack | None = None
+    finish: Callable[[Stack], Stack] | None = None
