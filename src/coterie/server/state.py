@@ -35,7 +35,7 @@ class Assignment:
     """Where an assign rule puts the clients.
 
     ``labels`` of all clients; ``parents[k]`` is the row from which cluster k goes on when the number of clusters
-    changes (None: the same rows as before); ``finish`` makes the next models of the averaged ones, where a rule has a say.
+    changes (None: the same rows as before); ``finish`` turns the averaged models into the next, where a rule has a say.
     """
 
     labels: Array
