@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from coterie.algorithms import algorithms, build_algorithm
-from coterie.data import parse_partition, sources
+from coterie.data import add_ons, parse_partition, partitions, sources
 
 ROOT = Path(__file__).parent.parent
 DOCUMENTS = sorted([*ROOT.glob("*.md"), *ROOT.glob("docs/**/*.md")])
@@ -45,7 +45,7 @@ def test_examples_print_what_they_say(path):
 
 def commands():
     for path in DOCUMENTS:
-        for line in re.findall(r"^coterie (?:run|compare) .*$", path.read_text(), re.M):
+        for line in re.findall(r"^coterie (?:run|compare|tune) .*$", path.read_text(), re.M):
             yield pytest.param(shlex.split(line, comments=True), id=f"{path.name}: {line[:50]}")
 
 
@@ -66,3 +66,9 @@ def test_commands_name_what_exists(words):
 def test_every_algorithm_has_a_page():
     pages = {path.stem for path in (ROOT / "docs" / "algorithms").glob("*.md")}
     assert set(algorithms) <= pages
+
+
+def test_every_partition_and_add_on_has_a_section_and_a_picture():
+    page = ROOT / "docs" / "partitions.md"
+    assert {*partitions, *add_ons} <= anchors(page)
+    assert {*partitions, *add_ons} == set(re.findall(r"pictures/partition-([a-z-]+)\.png", page.read_text()))

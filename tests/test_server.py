@@ -418,7 +418,8 @@ class TestTheLoop:
 
     def test_a_rule_may_set_the_models_itself(self, toy):
         def assign(state, replies, key, ask):
-            return Assignment(np.array([0, 1, 1, 0]), {"seen": 1}, (0, 0), lambda mean: stack_of([5.0, 5.0], [6.0, 6.0]))
+            models = stack_of([5.0, 5.0], [6.0, 6.0])
+            return Assignment(np.array([0, 1, 1, 0]), {"seen": 1}, (0, 0), lambda mean: models)
 
         algorithm = Algorithm(one_model(), lambda state: Task(fit=(STEP,)), assign)
         state = next(rounds(algorithm, toy, seed=1)).state

@@ -81,7 +81,7 @@ def run(
             raise UnknownName("option of run (local training is set by the algorithm's fit)", name, OPTIONS)
     built = model if isinstance(model, Model) else build_model(model, clients.shape, clients.classes)
     train_options = {
-        f.name: getattr(algorithm.fit, f.name) for f in fields(Fit) if f.name not in ("part", "terms", "lr")
+        f.name: getattr(algorithm.fit, f.name) for f in fields(Fit) if f.name not in ("part", "terms", "pull", "lr")
     }
     settings = Settings(
         algorithm.name,
