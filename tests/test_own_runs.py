@@ -105,6 +105,12 @@ def test_a_table_without_clients_is_divided_by_a_partition(table):
     assert ct.Schema.load("r/schema.json").label == "ill"
 
 
+def test_a_single_file_needs_a_client_column_or_a_partition(table):
+    result = call("run", "fedavg", "--data", "visits.csv", "--label", "ill", *QUICK, "--out", "r")
+    assert result.exit_code == 2
+    assert "name the column of its clients with --client, or divide it by a partition" in said(result)
+
+
 def test_a_comparison_reads_a_table_once_for_all_algorithms(table, monkeypatch):
     from coterie import settings
 

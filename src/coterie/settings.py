@@ -72,7 +72,7 @@ class Settings:
 
     def completed(self) -> Settings:
         """With the defaults that depend on the data filled in."""
-        if self.client is not None or is_federated(self.data):
+        if self._has_clients():
             return replace(self, partition=self.partition or "natural", clusters=self.clusters or 4)
         small = self.data == "digits"
         return replace(
@@ -106,11 +106,16 @@ class Settings:
     def build_data(self) -> Federated:
         """The federation's data."""
         full = self.completed()
-        if is_own(self.data) and (self.client is not None or is_federated(self.data)):
+        if is_own(self.data) and self._has_clients():
             return self._own_clients()
         self._refuse(() if is_own(self.data) else OWN, f"{self.data} is no table of yours")
         whole = load_pooled(self.data, **self.reading()) if is_own(self.data) else load(self.data)
         return whole.partition(full.partition, full.clients, full.seed, full.validation)
+
+    def _has_clients(self) -> bool:
+        """Whether the data come with clients; a user's single file does unless it is said how to divide it."""
+        undivided = is_own(self.data) and self.partition is None
+        return undivided or self.client is not None or is_federated(self.data)
 
     def _own_clients(self) -> Federated:
         """A user's folder or table with clients of its own, so that there is nothing to deal out."""

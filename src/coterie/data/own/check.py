@@ -43,12 +43,13 @@ class Check:
 
     def lines(self) -> list[str]:
         """The whole report, line by line."""
-        facts = f"{self.clients} clients, {self.rows} rows, {self.features} features ({self.inputs} inputs)"
+        sizes = f"{self.clients} clients, {self.rows} rows, {self.features} features ({self.inputs} inputs)"
+        facts = [sizes] if self.clients else []
         shown = ", ".join(f"{name} {count}" for name, count in self.counts[:20])
         more = f", and {len(self.counts) - 20} more" if len(self.counts) > 20 else ""
         kind = [f"classes: {shown}{more}; the largest has {self.majority:.1%}"] if self.counts else []
         found = [f"problem: {problem}" for problem in self.problems] or ["no problem found"]
-        return [facts, *kind, *(f"note: {note}" for note in self.notes), *found]
+        return [*facts, *kind, *(f"note: {note}" for note in self.notes), *found]
 
 
 def imbalance(counts: Sequence[tuple[str, int]]) -> list[str]:
