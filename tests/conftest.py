@@ -21,7 +21,7 @@ from coterie.protocol.replies import Replies
 from coterie.protocol.stack import Stack
 from coterie.protocol.task import Fit, Task
 from coterie.runtimes.simulator import Simulator
-from coterie.server.loop import Round, rounds
+from coterie.server.loop import Algorithm, Round, rounds
 
 Array = np.ndarray[Any, Any]
 Client = tuple[Array, Array]
@@ -82,6 +82,19 @@ def make_lines(slopes: Sequence[float], pairs: Sequence[int]) -> Federated:
     return _federated(train, train, None, (np.asarray(slopes) > 0).astype(int))
 
 
+def dress(federation: Federation, algorithm: Algorithm) -> Federation:
+    """The same federation with the network that an algorithm makes of its model; wrappers stay around it."""
+    if "inner" in vars(federation):
+        wrapper = object.__new__(type(federation))
+        vars(wrapper).update(vars(federation), inner=dress(federation.inner, algorithm))
+        return wrapper
+    network = algorithm.network(federation.model)
+    if network is federation.model:
+        return federation
+    engine = federation.engine
+    return Simulator(federation.data, network, engine.workers.count, engine.plan, str(engine.device), engine.spill)
+
+
 class Flaky:
     """A federation some of whose clients do not answer: ``absent[t]`` are those of round t."""
 
@@ -112,7 +125,8 @@ def run_rounds(
     **options: Any,
 ) -> list[Round]:
     """The first rounds of the algorithm that a text names."""
-    return list(islice(rounds(build_algorithm(text, clusters, fit), federation, **{"seed": 1, **options}), count))
+    algorithm = build_algorithm(text, clusters, fit)
+    return list(islice(rounds(algorithm, dress(federation, algorithm), **{"seed": 1, **options}), count))
 
 
 @pytest.fixture(scope="session", autouse=True)
@@ -139,6 +153,11 @@ def lines() -> Callable[..., Federated]:
 @pytest.fixture(scope="session")
 def simulator() -> Callable[..., Simulator]:
     return make_simulator
+
+
+@pytest.fixture(scope="session")
+def dressed() -> Callable[..., Federation]:
+    return dress
 
 
 @pytest.fixture(scope="session")

@@ -120,8 +120,9 @@ class Session:
     """One run while it goes on."""
 
     def __init__(self, algorithm: Algorithm, data: Federated, model: Model, settings: Settings) -> None:
-        self.algorithm, self.data, self.model, self.settings = algorithm, data, model, settings
-        self.federation = Simulator(data, model, settings.threads, settings.plan, settings.device)
+        self.algorithm, self.data, self.settings = algorithm, data, settings
+        self.model = algorithm.network(model)
+        self.federation = Simulator(data, self.model, settings.threads, settings.plan, settings.device)
         self.watch = summary.Watch(data, self.federation.engine.judge, settings.rounds)
         asked = len(participants(len(data), settings.participation, Key(settings.seed, 0)))
         if not 1 <= settings.min_clients <= asked:
@@ -137,6 +138,11 @@ class Session:
         try:
             while state is None or state.round < self.settings.rounds:
                 step = next(steps)
+                if step.state.round > self.settings.rounds:
+                    raise UsageError(
+                        f"rounds is {self.settings.rounds}, but the warm-up of {self.algorithm.name} takes until round "
+                        f"{step.state.round}; give more rounds or a shorter warm-up"
+                    )
                 test, validation = self._judge(step.state)
                 record = self.watch.describe(step, test, validation)
                 now = time.perf_counter()

@@ -1,6 +1,7 @@
 """The published methods, by name."""
 
 from coterie.algorithms.add_ons import cks, con_cks, con_para, con_rep, finetune
+from coterie.algorithms.additive import cam
 from coterie.algorithms.catalogue import RANGES, REDUCES_TO, add_ons, algorithms, build_algorithm, parts
 from coterie.algorithms.choosing import ifca
 from coterie.algorithms.one_model import fedavg, fedopt, fedprox, local
@@ -12,6 +13,7 @@ __all__ = [
     "add_ons",
     "algorithms",
     "build_algorithm",
+    "cam",
     "cks",
     "con_cks",
     "con_para",

@@ -7,7 +7,7 @@ from dataclasses import replace
 
 from coterie.errors import UsageError
 from coterie.protocol.task import Contrast, Fit, Near, Others, Task, Term
-from coterie.server.loop import Algorithm
+from coterie.server.loop import Algorithm, as_it_is
 from coterie.server.state import State
 
 AddOn = Callable[[Algorithm], Algorithm]
@@ -70,6 +70,9 @@ def with_terms(terms: Terms, references: int = 0) -> AddOn:
     """Add penalty terms to every pass from round 1 on; ``references``: how many rows beside the models they read."""
 
     def add(algorithm: Algorithm) -> Algorithm:
+        if algorithm.network is not as_it_is:
+            raise UsageError("an add-on with penalties must stand before cam; write 'wecfl+cks+cam'")
+
         def task(state: State) -> Task:
             plain = algorithm.task(state)
             if state.round == 0:

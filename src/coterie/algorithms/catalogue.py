@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 
 from coterie.algorithms.add_ons import cks, con_cks, con_para, con_rep, finetune
+from coterie.algorithms.additive import cam
 from coterie.algorithms.choosing import ifca
 from coterie.algorithms.one_model import fedavg, fedopt, fedprox, local
 from coterie.algorithms.parameter_clustering import fesem, wecfl
@@ -41,6 +42,8 @@ REDUCES_TO = {
     "ifca+con-para(strength=0)": "ifca",
     "fesem+con-rep(strength=0)": "fesem",
     "wecfl+con-cks(strength=0,sharing=0)": "wecfl",
+    "wecfl(clusters=1)+cam(pull=0)": "ifca(clusters=1)+cam",
+    "fesem+cks(strength=0)+cam": "fesem+cam",
 }
 """What each method is the same as when there is nothing to cluster; the contract tests hold them to it."""
 
@@ -61,6 +64,8 @@ RANGES: dict[str, dict[str, tuple[Value, ...]]] = {
         "con-cks.temperature": (0.1, 1, 10),
         "sharing": (0.001, 0.01, 0.1, 1),
     },
+    # The thesis, section 7.4.1.
+    "cam": {"pull": (0.001, 0.01, 0.1)},
 }
 """Published values to search, by algorithm, and for all of them under the empty name."""
 
@@ -72,6 +77,7 @@ add_ons = Catalogue(
         "con-para": con_para,
         "cks": cks,
         "con-cks": con_cks,
+        "cam": cam,
         "finetune": finetune,
     },
     typed=True,

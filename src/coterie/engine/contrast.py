@@ -19,10 +19,10 @@ from coterie.protocol.task import Contrast
 class Catch:
     """Keeps what the head of a module was last given."""
 
-    def __init__(self, module: nn.Module, text: str) -> None:
-        name = head_of(module)
+    def __init__(self, module: nn.Module, model: Model) -> None:
+        name = head_of(module, model.half)
         if name is None:
-            raise UsageError(f"model {text!r} has no head whose inputs could be compared; name a submodule head")
+            raise UsageError(f"model {model.text!r} has no head whose inputs could be compared; name a submodule head")
         self.seen = torch.empty(0)
         module.get_submodule(name).register_forward_pre_hook(self._keep)
 
@@ -42,7 +42,7 @@ class Anchors:
         self.params = like.new_zeros(model.layout.size)
         self.buffers = like.new_zeros(model.layout.buffer_size)
         self.module = model.bind(self.params, self.buffers).eval().requires_grad_(False)
-        self.catch = Catch(self.module, model.text)
+        self.catch = Catch(self.module, model)
 
     @torch.no_grad()
     def representations(self, x: Tensor, received: Received) -> Tensor:

@@ -136,15 +136,24 @@ class Engine:
     def _fit(
         self, task: Task, stack: Stack, labels: Array, clients: Array, key: Key
     ) -> tuple[Stack, Array, dict[int, str]]:
-        """Run the passes, each from the received parameters, and merge their parts; and who failed, and why."""
+        """Run the passes and merge their parts; and who failed, and why."""
         self._check_passes(task)
         shape = (len(clients), self.model.layout.size)
         out = Stack(room(shape, stack.params.dtype, self.spill), stack.buffers[labels])
         loss = np.zeros(len(clients))
         work = fitting.Work(
-            self.model, self._pool("train", stack), self.data.names, stack, labels, clients, key, out, task.references
+            self.model,
+            self._pool("train", stack),
+            self.data.names,
+            stack,
+            labels,
+            clients,
+            key,
+            out,
+            task.references,
+            task.sequential,
         )
-        merge = len(task.fit) > 1 or task.fit[0].part != "all"
+        merge = task.sequential or len(task.fit) > 1 or task.fit[0].part != "all"
         if merge:
             out.params[:] = stack.params[labels]
         plan = make_plan(self.plan, self.model, len(clients), self.workers.count)

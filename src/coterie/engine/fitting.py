@@ -26,7 +26,7 @@ from coterie.protocol.task import Fit
 class Work:
     """Who trains from which row, and where the results go: row i of ``out`` is for ``clients[i]``.
 
-    ``failures`` collects the reasons of those who could not.
+    With ``sequential`` a pass goes on from what is in ``out``. ``failures`` collects the reasons of those who failed.
     """
 
     model: Model
@@ -38,7 +38,12 @@ class Work:
     key: Key
     out: Stack
     references: int = 0
+    sequential: bool = False
     failures: dict[int, str] = field(default_factory=dict)
+
+    def start(self, places: int | Array) -> Stack:
+        """What these clients' pass starts from: the models received, or what the pass before made of them."""
+        return self.out.take(places) if self.sequential else self.stack.take(self.labels[places])
 
     def batches(self, place: int, fit: Fit, number: int) -> Batches:
         """The minibatches of the client at ``place`` in pass ``number``."""
@@ -107,10 +112,10 @@ def _groups(work: Work, fit: Fit, size: int) -> list[Array]:
 def _fit_one(work: Work, fit: Fit, number: int, place: int, workers: Workers) -> float:
     like = work.pool.like
     trainer: Trainer = workers.desk(("one", like.dtype), lambda: Trainer(work.model, like))
-    row, client = work.labels[place], work.clients[place]
+    begin, client = work.start(place), work.clients[place]
     trainer.seed_dropout(work.key.number(work.names[client], "dropout", number))
-    trainer.buffers.copy_(torch.from_numpy(work.stack.buffers[row]))
-    start = torch.from_numpy(work.stack.params[row]).to(like.device)
+    trainer.buffers.copy_(torch.from_numpy(begin.buffers))
+    start = torch.from_numpy(begin.params).to(like.device)
     batches = work.batches(place, fit, number)
     first = work.pool.offsets[client]
     feed = (Batch(*work.pool.take(batches.rows(q) + first)) for q in range(len(batches)))
@@ -125,7 +130,7 @@ def _fit_group(work: Work, fit: Fit, number: int, places: Array, workers: Worker
         ("group", len(places), like.dtype), lambda: Trainer(work.model, like, group=len(places))
     )
     batches = [work.batches(place, fit, number) for place in places]
-    start = torch.from_numpy(work.stack.params[work.labels[places]]).to(like.device)
+    start = torch.from_numpy(work.start(places).params).to(like.device)
     loss = trainer.fit(start, fit, work.rate(fit), _feed(work, places, batches), work.received(places, fit))
     work.keep(places, fit, trainer.params, trainer.buffers)
     return loss.cpu().numpy().astype(np.float64)

@@ -101,15 +101,16 @@ class Trainer:
 
     def _prepare(self, part: str) -> tuple[Slot, ...]:
         """Train mode for the modules that hold the trained part, eval mode for the frozen rest."""
-        trained = self.model.slots_of(part)
-        homes = {slot.name.rpartition(".")[0] for slot in trained}
+        homes = self.model.homes[part]
         self.module.train()
         for name, module in self.module.named_modules():
+            if self.model.half and isinstance(module, AddressedDropout):
+                module.train(part == "all" or name in homes)
             if isinstance(module, nn.modules.batchnorm._NormBase):
                 module.train(part == "all" or name in homes)
                 if module.num_batches_tracked is not None:  # else the client before would weigh in a cumulative mean
                     module.num_batches_tracked.zero_()
-        return trained
+        return self.model.slots_of(part)
 
     def _differentiate(
         self, batch: Batch, trained: tuple[Slot, ...], contrasts: tuple[Contrast, ...], received: Received
@@ -131,7 +132,7 @@ class Trainer:
     def _represent(self, x: Tensor) -> tuple[Tensor, Tensor]:
         """The outputs, and what the head was given to make them."""
         if self.catch is None:
-            self.catch = Catch(self.module, self.model.text)
+            self.catch = Catch(self.module, self.model)
         catch = self.catch
         if not self.grouped:
             return self.module(x), catch.take()

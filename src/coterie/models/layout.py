@@ -20,6 +20,7 @@ class Layout:
 
     The parts are ``all``, ``head`` (last linear layer), ``head_weight`` (its weight alone), ``body`` (all but the
     head) and ``linear`` (every linear layer). Buffers belong to the part that holds their module's parameters.
+    A sum of two networks has the parts ``global`` and ``cluster`` too, and the names above mean its cluster half's.
     """
 
     size: int

@@ -50,13 +50,15 @@ class Model:
     """A network's architecture for one kind of data; its parameters are rows of a ``(K, P)`` array elsewhere.
 
     ``build`` makes a fresh module. ``classes`` is None for regression (one output, squared loss), otherwise the
-    loss is cross entropy.
+    loss is cross entropy. Where only a ``half`` of the network is a cluster's own, it is the submodule of that name:
+    its parts are then called head, body and linear, and all the rest is ``global``.
     """
 
     text: str
     build: Callable[[], nn.Module]
     shape: tuple[int, ...]
     classes: int | None
+    half: str = ""
 
     def module(self) -> nn.Module:
         """A fresh module whose dropout draws from addressed generators."""
@@ -89,15 +91,26 @@ class Model:
         return tuple(slot for slot, kept in zip(self.slots, inside, strict=True) if kept)
 
     @cached_property
+    def _chosen(self) -> dict[str, set[str]]:
+        return _parts(self._template, [slot.name for slot in self.slots], self.half)
+
+    @cached_property
+    def homes(self) -> dict[str, set[str]]:
+        """The names of the modules that belong to each part: those that hold its parameters, and all of a half."""
+        homes = {part: {name.rpartition(".")[0] for name in keep} for part, keep in self._chosen.items()}
+        if self.half:
+            modules = {name for name, _ in self._template.named_modules()}
+            own = {name for name in modules if f"{name}.".startswith(f"{self.half}.")}
+            homes |= {self.half: own, "global": modules - own}
+        return homes
+
+    @cached_property
     def layout(self) -> Layout:
         """The named parts of the two vectors."""
-        names = [slot.name for slot in self.slots]
-        chosen = _parts(self._template, names)
-        parts = {part: _numbers(s for s in self.slots if s.name in keep) for part, keep in chosen.items()}
-        homes = {part: {name.rpartition(".")[0] for name in keep} for part, keep in chosen.items()}
+        parts = {part: _numbers(s for s in self.slots if s.name in keep) for part, keep in self._chosen.items()}
         buffers = {
             part: _numbers(s for s in self.buffer_slots if s.name.rpartition(".")[0] in home)
-            for part, home in homes.items()
+            for part, home in self.homes.items()
         }
         buffers["all"] = _numbers(iter(self.buffer_slots))
         return Layout(
@@ -226,24 +239,29 @@ class Model:
             )
 
 
-def head_of(module: nn.Module) -> str | None:
-    """The name of the last layer: a submodule the user called ``head``, else the last linear layer."""
+def head_of(module: nn.Module, half: str = "") -> str | None:
+    """The name of the last layer, or of that of one ``half``: a submodule called ``head``, else the last linear one."""
+    if half:
+        inner = head_of(module.get_submodule(half))
+        return inner if inner is None else f"{half}.{inner}".rstrip(".")
     if isinstance(getattr(module, "head", None), nn.Module):
         return "head"
     linear = [name for name, m in module.named_modules() if isinstance(m, nn.Linear)]
     return linear[-1] if linear else None
 
 
-def _parts(module: nn.Module, names: list[str]) -> dict[str, set[str]]:
-    head = head_of(module)
-    inside = {n for n in names if head is not None and n.startswith(f"{head}." if head else "")}
+def _parts(module: nn.Module, names: list[str], half: str) -> dict[str, set[str]]:
+    own = {n for n in names if n.startswith(f"{half}." if half else "")}
+    head = head_of(module, half)
+    inside = {n for n in own if head is not None and n.startswith(f"{head}." if head else "")}
     linear = {name and f"{name}." for name, m in module.named_modules() if isinstance(m, nn.Linear)}
     return {
         "all": set(names),
         "head": inside,
         "head_weight": {n for n in inside if n.rpartition(".")[2] == "weight"},
-        "body": set(names) - inside,
-        "linear": {n for n in names if any(n.startswith(prefix) for prefix in linear)},
+        "body": own - inside,
+        "linear": {n for n in own if any(n.startswith(prefix) for prefix in linear)},
+        **({half: own, "global": set(names) - own} if half else {}),
     }
 
 

@@ -6,7 +6,7 @@ already has runs there. What leaves a client is exactly what ``report`` names.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from math import isfinite
 
 from coterie.errors import UsageError
@@ -116,6 +116,16 @@ class Fit:
         _require(0 <= self.pull < 1, "pull", self.pull, "in [0, 1)")
         _require(self.optimizer in ("sgd", "adam"), "optimizer", repr(self.optimizer), "sgd or adam")
 
+    def times(self, factor: int) -> Fit:
+        """So many times as long a pass.
+
+        >>> Fit().times(3).steps, Fit(epochs=2).times(3).epochs
+        (30, 6)
+        """
+        if self.epochs is None:
+            return replace(self, steps=self.count(0) * factor)
+        return replace(self, epochs=self.epochs * factor)
+
     def count(self, examples: int) -> int:
         """How many minibatches a client with so many examples takes."""
         if self.epochs is None:
@@ -144,7 +154,8 @@ class Task:
 
     ``choose``: the client takes the model of the highest weighted sum of scores, ties to the lowest number; empty: it
     takes the one that its label names. ``fit``: passes with disjoint parts, each from the *received* parameters, merged
-    in the reply; empty: no training. ``examples`` of the client's train split always come back with the reply.
+    in the reply; empty: no training; ``sequential``: each from where the one before ended. ``examples`` of the client's
+    train split always come back with the reply.
     The last ``references`` rows of what is sent are no cluster models: nobody chooses them, terms and scores read them.
 
     >>> Task(choose=(Loss(),)).receives_all, Task().receives_all
@@ -155,6 +166,7 @@ class Task:
     fit: tuple[Fit, ...] = ()
     report: Report = Report()
     references: int = 0
+    sequential: bool = False
 
     @property
     def receives_all(self) -> bool:

@@ -160,9 +160,10 @@ class RunFolder:
         for name in (SUMMARY, *(path.name for path in self.path.glob(".*.*"))):
             (self.path / name).unlink(missing_ok=True)
         rounds, labels = load_rounds(self.path), load_labels(self.path)
-        state = self._newest(min(len(rounds), len(labels)))
-        done = 0 if state is None else state.round
-        self.rounds, self.labels = rounds[:done], list(labels[:done])
+        known = rounds[: len(labels)]
+        state = self._newest(known[-1]["round"] + 1 if known else 0)
+        self.rounds = [r for r in known if state is not None and r["round"] < state.round]
+        self.labels = list(labels[: len(self.rounds)])
         write_atomically(self.path / ROUNDS, "".join(_line(r) for r in self.rounds).encode())
         return state
 

@@ -9,6 +9,7 @@ import numpy as np
 
 from coterie.errors import FederationError
 from coterie.models.layout import Array
+from coterie.models.model import Model
 from coterie.protocol.address import Key
 from coterie.protocol.federation import Federation
 from coterie.protocol.replies import Cost, Replies
@@ -26,6 +27,11 @@ def mean_model(state: State) -> Stack:
     return state.stack.mix(state.shares[None])
 
 
+def as_it_is(model: Model) -> Model:
+    """The model itself."""
+    return model
+
+
 @dataclass(frozen=True)
 class Algorithm:
     """A clustered federated algorithm as a composition of parts; it has no loop of its own.
@@ -38,6 +44,7 @@ class Algorithm:
     update    from the mean to the next model
     shared    a part of the model averaged over everyone, whatever the cluster
     serve     what a client does to get its model at test time (nothing: it uses its label's model)
+    network   what is made of the user's model before anything begins (nothing: it is trained as it is)
     name, fit what it is called and how its clients train, for tables and run folders only
     """
 
@@ -49,6 +56,7 @@ class Algorithm:
     shared: str | None = None
     serve: Task = Task()
     references: Callable[[State], Stack] = mean_model
+    network: Callable[[Model], Model] = as_it_is
     name: str = "nameless"
     fit: Fit = Fit()
 
@@ -107,7 +115,7 @@ def advance(algorithm: Algorithm, state: State, replies: Replies, assignment: As
     return State(
         stack if assignment.finish is None else assignment.finish(stack),
         assignment.labels,
-        state.round + 1,
+        state.round + assignment.rounds,
         previous=kept,
         shares=shares,
         moments=next_moments,

@@ -35,10 +35,12 @@ class Assignment:
     """Where an assign rule puts the clients.
 
     ``labels`` of all clients; ``parents[k]`` is the row from which cluster k goes on when the number of clusters
-    changes (None: the same rows as before); ``finish`` turns the averaged models into the next, where a rule has a say.
+    changes (None: the same rows as before); ``finish`` turns the averaged models into the next, where a rule has a say;
+    ``rounds`` is how many rounds the exchange counts as.
     """
 
     labels: Array
     memory: Mapping[str, Any] = field(default_factory=dict)
     parents: tuple[int, ...] | None = None
     finish: Callable[[Stack], Stack] | None = None
+    rounds: int = 1

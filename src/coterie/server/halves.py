@@ -1,0 +1,95 @@
+"""Models of two halves: how they start, and how the cluster halves wait while the global half warms up."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+
+from coterie.models.layout import Array, Layout
+from coterie.protocol.address import Key
+from coterie.protocol.federation import Federation
+from coterie.protocol.replies import Replies
+from coterie.protocol.stack import Stack
+from coterie.protocol.task import Task
+from coterie.server.assign import Ask, Assign
+from coterie.server.start import Start, first_state
+from coterie.server.state import UNPLACED, Assignment, State
+
+HALVES = ("held.params", "held.buffers")
+"""What ``State.memory`` calls the cluster halves that wait."""
+
+
+def one_global_half(start: Start) -> Start:
+    """Another start, with the same global half in all models; where it trains clients, they train the cluster half."""
+
+    def begin(federation: Federation, key: Key, ask: Ask) -> State:
+        def ask_cluster(task: Task, stack: Stack, labels: Array, clients: Array) -> Replies:
+            passes = tuple(replace(fit, part="cluster") for fit in task.fit)
+            return ask(replace(task, fit=passes), stack, labels, clients)
+
+        state = start(federation, key, ask_cluster)
+        places = _places(federation.model.layout, "global")
+        stack = Stack(*(_with(rows, place, rows[:1, place]) for rows, place in zip(state.stack, places, strict=True)))
+        return replace(state, stack=stack, previous=stack)
+
+    return begin
+
+
+def hold_back(state: State, layout: Layout) -> State:
+    """The start of a warm-up: everyone on one model whose cluster half is zero, so that it adds nothing to the sum."""
+    places = _places(layout, "cluster")
+    held = dict(zip(HALVES, (rows[:, place] for rows, place in zip(state.stack, places, strict=True)), strict=True))
+    first = state.stack.take([0])
+    alone = Stack(_with(first.params, places[0], 0), first.buffers)
+    return replace(first_state(alone, np.zeros_like(state.labels)), memory={**state.memory, **held})
+
+
+def holds_back(state: State) -> bool:
+    """Whether cluster halves wait."""
+    return HALVES[0] in state.memory
+
+
+def release(after: int, rule: Assign) -> Assign:
+    """While cluster halves wait nobody is placed; after round number ``after - 1`` they take their places."""
+
+    def assign(state: State, replies: Replies, key: Key, ask: Ask) -> Assignment:
+        if not holds_back(state):
+            return rule(state, replies, key, ask)
+        if state.round < after - 1:
+            return Assignment(state.labels, state.memory)
+        held: Mapping[str, Any] = {name: state.memory[name] for name in HALVES}
+        places = _places(replies.layout, "cluster")
+
+        def finish(stack: Stack) -> Stack:
+            halves = zip(stack, places, held.values(), strict=True)
+            return Stack(*(_with(rows, place, half) for rows, place, half in halves))
+
+        rest = {name: value for name, value in state.memory.items() if name not in HALVES}
+        nobody = np.full_like(state.labels, UNPLACED)
+        return Assignment(nobody, rest, parents=(0,) * len(held[HALVES[0]]), finish=finish)
+
+    return assign
+
+
+def see_cluster_half(rule: Assign) -> Assign:
+    """A rule for which all parameters of a client are those of its cluster half."""
+
+    def assign(state: State, replies: Replies, key: Key, ask: Ask) -> Assignment:
+        parts = {**replies.layout.parts, "all": replies.layout.parts["cluster"]}
+        return rule(state, replace(replies, layout=replace(replies.layout, parts=parts)), key, ask)
+
+    return assign
+
+
+def _places(layout: Layout, part: str) -> tuple[Any, Any]:
+    return layout.part(part), layout.buffer_part(part)
+
+
+def _with(rows: Array, place: Any, values: Any) -> Array:
+    """A copy of the rows with other values in one place."""
+    changed = rows.copy()
+    changed[:, place] = values
+    return changed
