@@ -151,12 +151,13 @@ def by_torch(sim, row, client, fits, key, sequential=False):
             rows = batches.rows(step)
             with torch.no_grad():
                 fixed = now[other](x[rows])
+            before = [p.detach().clone() for p in own.parameters()]
             optimizer.zero_grad()
             F.cross_entropy(own(x[rows]) + fixed, y[rows]).backward()
             optimizer.step()
             with torch.no_grad():
-                for p, start in zip(own.parameters(), anchor, strict=True):
-                    p.copy_((1 - fit.pull) * p + fit.pull * start)
+                for p, old, start in zip(own.parameters(), before, anchor, strict=True):
+                    p += fit.pull * (start - old)
         result[fit.part] = _flat(base, own)
         if sequential:
             now[fit.part] = own.eval()
@@ -195,10 +196,10 @@ class TestPasses:
 
     @pytest.mark.parametrize(("text", "pull"), [("fesem+cam(pull=0.1)", 0.1), ("wecfl+cam", 0.01), ("ifca+cam", 0.0)])
     def test_the_cluster_half_is_moved_back_after_every_step_except_where_clients_choose(self, four, text, pull):
-        """Two steps of t <- (1 - pull)(t - 2 r (g + t - 1)) + pull t0, and of g without a pull."""
+        """Two steps of t <- (1 - pull) t + pull t0 - 2 r (g + t - 1), eq. 7.13, and of g without a pull."""
         fit, own, common = replace(STEP, steps=2), 0.15, 0.25
         for _ in range(2):
-            own = (1 - pull) * (own - 2 * RATE * (0.25 + own - 1)) + pull * 0.15
+            own = (1 - pull) * own + pull * 0.15 - 2 * RATE * (0.25 + own - 1)
             common = common - 2 * RATE * (common + 0.15 - 1)
         state = begin(0.25, [0.15, -0.15], [0, 0, 1, 1])
         found = run(text, four, 1, fit=fit, state=state)[0].replies.params[0]

@@ -132,12 +132,13 @@ def reference(sim, stack, row, client, fits, key=KEY):
             loss = loss_of(model, module, x[rows], y[rows])
             for term in fit.terms:
                 loss = loss + penalty(term, model, module, trained, start, stack, row, x[rows])
+            before = {name: p.detach().clone() for name, p in trained.items()}
             optimizer.zero_grad()
             loss.backward()
             optimizer.step()
             with torch.no_grad():
                 for name, p in trained.items():
-                    p.copy_((1 - fit.pull) * p + fit.pull * start[name])
+                    p += fit.pull * (start[name] - before[name])
         vectors = [torch.from_numpy(np.empty_like(part)) for part in result]
         model.copy(module, *vectors)
         for target, vector, part in zip(result, vectors, (model.layout.part, model.layout.buffer_part), strict=True):

@@ -86,9 +86,9 @@ class Trainer:
             gradients = [self._flatten(found)] if flat else found
             if terms:
                 gradients = self._with_terms(gradients, terms, start, received, trained, flat)
+            back = self._back(start, fit, trained, batch.active) if fit.pull else []
             optimiser.step(gradients, lr, batch.active)
-            if fit.pull:
-                self._pull(start, fit, trained, batch.active)
+            self._move(trained, back)
             seen.append((loss, batch.active))
         return _mean(seen)
 
@@ -168,12 +168,15 @@ class Trainer:
         return gradients
 
     @torch.no_grad()
-    def _pull(self, start: Tensor, fit: Fit, trained: tuple[Slot, ...], active: Tensor | None) -> None:
-        """Move the trained part of those who still train a share of the way back to where it started."""
-        for slot in trained:
-            leaf = slot.view(self.params)
-            back = (slot.view(start) - leaf) * fit.pull
-            leaf += back if active is None else back * active.view(-1, *[1] * len(slot.shape))
+    def _back(self, start: Tensor, fit: Fit, trained: tuple[Slot, ...], active: Tensor | None) -> list[Tensor]:
+        """The share ``pull`` of the way from where those who still train are now back to where they started."""
+        ways = [(slot.view(start) - slot.view(self.params)) * fit.pull for slot in trained]
+        return ways if active is None else [way * active.view(-1, *[1] * (way.dim() - 1)) for way in ways]
+
+    @torch.no_grad()
+    def _move(self, trained: tuple[Slot, ...], ways: list[Tensor]) -> None:
+        for slot, way in zip(trained, ways, strict=False):
+            slot.view(self.params).add_(way)
 
 
 def _mean(seen: list[tuple[Tensor, Tensor | None]]) -> Tensor:

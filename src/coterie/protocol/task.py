@@ -89,7 +89,7 @@ class Fit:
 
     ``steps`` minibatches or ``epochs`` passes over the client's data (10 steps when neither is given); ``lr`` None is
     the model's default; the rate in round t is ``lr * lr_decay ** t``. Optimiser state starts at zero every round.
-    ``pull`` moves the parameters that share of the way back to where they started, after every step.
+    With ``pull`` every step is w <- (1 - pull) w + pull * start - lr * gradient: part of the way back to the start.
     """
 
     steps: int | None = None
