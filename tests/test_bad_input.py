@@ -33,7 +33,7 @@ WRONG = {
     "an unknown argument": (["wecfl(shot=3)"], ["unknown argument of wecfl 'shot'", "did you mean 'shots'"]),
     "an unclosed bracket": (["wecfl(shots=3"], ["never closed"]),
     "a word after the end": (["wecfl)"], ["cannot read 'wecfl)'"]),
-    "an add-on that does not exist": (["wecfl+nothing"], ["unknown add-on of an algorithm", "known: cks"]),
+    "an add-on that does not exist": (["wecfl+nothing"], ["unknown add-on of an algorithm", "known: cam, cks"]),
     "an unknown layer": (["wecfl(layer=tail)"], ["unknown part of a model 'tail'"]),
     "an unknown start of ifca": (["ifca(start=middle)"], ["start is 'middle'", "farthest or random"]),
     "an unknown server optimiser": (["fedopt(server=adm)"], ["did you mean 'adam'"]),
