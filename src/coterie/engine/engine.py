@@ -12,11 +12,11 @@ import numpy as np
 import torch
 
 from coterie.data.federated import Federated, Split
-from coterie.data.store import room
 from coterie.engine import fitting, metrics
 from coterie.engine.evaluator import Evaluator, Verdicts
 from coterie.engine.plan import make_plan
 from coterie.engine.pool import Pool
+from coterie.engine.shelf import Shelf
 from coterie.engine.workers import Workers, available_cores
 from coterie.errors import DataError, UsageError
 from coterie.models.layout import Array
@@ -67,6 +67,7 @@ class Engine:
         self.model, self.data, self.plan, self.spill = model, data, plan, spill
         self.device = find_device(device)
         self.workers = Workers(threads or cores)
+        self._shelf = Shelf()
         self._pools: dict[tuple[str, torch.dtype], Pool] = {}
 
     def run(self, task: Task, stack: Stack, rows: Array, clients: Array, key: Key) -> Replies:
@@ -139,7 +140,7 @@ class Engine:
         """Run the passes and merge their parts; and who failed, and why."""
         self._check_passes(task)
         shape = (len(clients), self.model.layout.size)
-        out = Stack(room(shape, stack.params.dtype, self.spill), stack.buffers[labels])
+        out = Stack(self._shelf.take(shape, stack.params.dtype, self.spill), stack.buffers[labels])
         loss = np.zeros(len(clients))
         work = fitting.Work(
             self.model,

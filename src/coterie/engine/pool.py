@@ -18,6 +18,7 @@ class Pool:
         self.offsets = split.offsets
         self.sizes = split.sizes
         self.like = like
+        self.example_bytes = int(np.prod(self.x.shape[1:])) * like.element_size()
         self.as_is = (
             self.x.dtype == like.dtype and like.device.type == "cpu" and self.y.dtype in (torch.int64, like.dtype)
         )
