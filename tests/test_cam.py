@@ -27,6 +27,7 @@ from coterie.models.zoo import build_model
 from coterie.protocol.address import Key
 from coterie.protocol.stack import Stack
 from coterie.protocol.task import Fit, Task
+from coterie.results.record import RunFolder
 from coterie.runtimes.simulator import Simulator
 from coterie.server.loop import evaluate, rounds
 from coterie.server.start import BEGINNING, first_state
@@ -376,6 +377,7 @@ class TestRuns:
     def test_a_resumed_run_equals_an_unbroken_one(self, tmp_path, algorithm, stop):
         whole = run_settings(small(algorithm))
         run_settings(small(algorithm, stop), tmp_path / "run")
+        assert RunFolder(tmp_path / "run").resume().round == stop
         resumed = run_settings(small(algorithm), tmp_path / "run", resume=True)
         for one, other in zip(whole.history, resumed.history, strict=True):
             assert {**one, "seconds": 0} == {**other, "seconds": 0}

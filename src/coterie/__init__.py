@@ -17,12 +17,15 @@ from coterie.algorithms import (
     con_para,
     con_rep,
     fedavg,
+    fedavg_ensemble,
     fedopt,
     fedprox,
+    fedprox_ensemble,
     fesem,
     finetune,
     ifca,
     local,
+    vote,
     wecfl,
 )
 from coterie.data import Dataset, Federated, Schema, Split, check_own, load, load_folder, load_own, load_pooled
@@ -52,8 +55,10 @@ __all__ = [
     "con_para",
     "con_rep",
     "fedavg",
+    "fedavg_ensemble",
     "fedopt",
     "fedprox",
+    "fedprox_ensemble",
     "fesem",
     "finetune",
     "ifca",
@@ -63,5 +68,6 @@ __all__ = [
     "load_pooled",
     "local",
     "run",
+    "vote",
     "wecfl",
 ]

@@ -67,6 +67,8 @@ def parse(text: str, joiner: str = "+") -> tuple[Call, ...]:
     (('strength', 0.1),)
     >>> parse("rotation(0, 90)")[0].args
     (0, 90)
+    >>> parse("vote(fedavg,wecfl(shots=3)+cks)")[0].args
+    ('fedavg', 'wecfl(shots=3)+cks')
     """
     calls, rest = [], text.strip()
     while True:
@@ -94,19 +96,31 @@ def _parse_one(text: str, rest: str) -> tuple[Call, str]:
     name, rest = match.group(), rest[match.end() :].strip()
     if not rest.startswith("("):
         return Call(name), rest
-    inside, closed, rest = rest[1:].partition(")")
-    if not closed:
-        raise UsageError(f"cannot read {text!r}; a '(' is never closed")
+    words, rest = _inside(text, rest)
     args, kwargs = [], []
-    for word in filter(None, (w.strip() for w in inside.split(","))):
+    for word in filter(None, map(str.strip, words)):
         key, equals, value = word.partition("=")
-        if equals:
+        if equals and "(" not in key:
             kwargs.append((key.strip(), read_value(value.strip())))
         elif kwargs:
             raise UsageError(f"cannot read {text!r}; the plain value {word!r} must stand before key=value arguments")
         else:
             args.append(read_value(word))
     return Call(name, tuple(args), tuple(kwargs)), rest.strip()
+
+
+def _inside(text: str, rest: str) -> tuple[list[str], str]:
+    """The words between a '(' and its ')', and what comes after; a word may be a call with parentheses of its own."""
+    words, depth = [""], 0
+    for place, letter in enumerate(rest):
+        depth += {"(": 1, ")": -1}.get(letter, 0)
+        if depth == 0:
+            return words, rest[place + 1 :]
+        if depth == 1 and letter == ",":
+            words.append("")
+        elif depth > 1 or letter != "(":
+            words[-1] += letter
+    raise UsageError(f"cannot read {text!r}; a '(' is never closed")
 
 
 @dataclass(frozen=True)

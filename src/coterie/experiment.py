@@ -17,6 +17,7 @@ from torch import nn
 from coterie.data import Federated
 from coterie.errors import RunFolderError, UnknownName, UsageError
 from coterie.models.layout import Array
+from coterie.models.mixture import Mixture
 from coterie.models.model import Model
 from coterie.models.zoo import build_model
 from coterie.protocol.address import Key
@@ -26,7 +27,7 @@ from coterie.results import summary
 from coterie.results.clients import Row, client_rows, save_clients
 from coterie.results.record import CONFIG, SCHEMA, RunFolder
 from coterie.runtimes.simulator import Simulator
-from coterie.server.loop import Algorithm, Round, evaluate, participants, rounds, with_mean
+from coterie.server.loop import Algorithm, Round, evaluate, participants, rounds, served
 from coterie.server.state import State
 from coterie.settings import Settings, load_settings
 
@@ -42,6 +43,7 @@ class Run:
     state: State
     model: Model
     data: Federated
+    mix: str | None = None
 
     @property
     def labels(self) -> Array:
@@ -53,8 +55,9 @@ class Run:
         if client not in (self.data.names if isinstance(client, str) else range(len(self.data))):
             raise UnknownName("client", str(client), self.data.names)
         place = self.data.names.index(client) if isinstance(client, str) else client
-        stack, rows = with_mean(self.state.stack, self.labels[[place]], self.state.shares)
-        return self.model.with_row(stack.params[rows[0]], stack.buffers[rows[0]])
+        stack, rows = served(self.state)
+        first, *others = (self.model.with_row(stack.params[row], stack.buffers[row]) for row in rows[place])
+        return first if self.mix is None else Mixture([first, *others], self.mix, self.model.classes)
 
 
 OPTIONS = ("participation", "min_clients", "eval_every", "checkpoint_every", "threads", "plan", "device")
@@ -123,7 +126,8 @@ class Session:
         self.algorithm, self.data, self.settings = algorithm, data, settings
         self.model = algorithm.network(model)
         self.federation = Simulator(data, self.model, settings.threads, settings.plan, settings.device)
-        self.watch = summary.Watch(data, self.federation.engine.judge, settings.rounds)
+        self.mix = algorithm.mix if algorithm.members else None
+        self.watch = summary.Watch(data, partial(self.federation.engine.judge, mix=self.mix), settings.rounds)
         asked = len(participants(len(data), settings.participation, Key(settings.seed, 0)))
         if not 1 <= settings.min_clients <= asked:
             raise UsageError(f"min-clients is {settings.min_clients}; {asked} are asked a round, so 1 to {asked}")
@@ -162,7 +166,7 @@ class Session:
             if rows:
                 save_clients(folder.path, rows)
             folder.finish(total)
-        return Run(total, history, state, self.model, self.data)
+        return Run(total, history, state, self.model, self.data, self.mix)
 
     def _open(self, out: Path | None, resume: bool) -> tuple[RunFolder | None, State | None]:
         if out is None:

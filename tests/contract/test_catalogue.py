@@ -41,6 +41,8 @@ VARIANTS = (
     "wecfl+cam",
     "fesem(layer=all)+cam(warmup=2,sequential=true)",
     "wecfl+cks+cam",
+    "fedavg-ensemble(members=2)+finetune(steps=1)",
+    "vote(wecfl(shots=1),ifca)",
 )
 CLUSTERED = [name for name in algorithms if "clusters" in signature(algorithms.find(name)).parameters]
 EACH_NAME = pytest.mark.parametrize("name", list(algorithms))
@@ -85,7 +87,8 @@ def assert_same(value, other, tolerance=0.0, place="state"):
 
 
 def as_dict(state):
-    return {field.name: getattr(state, field.name) for field in fields(state)}
+    values = {field.name: getattr(state, field.name) for field in fields(state)}
+    return {**values, "members": {i: as_dict(member) for i, member in enumerate(state.members)}}
 
 
 def assert_same_run(one, other, tolerance=0.0):
@@ -213,9 +216,10 @@ def test_communication_cost_is_the_size_of_what_travels(text, model, shape, trai
 
 @EVERY
 def test_steps_are_counted(text, plain):
-    task = build_algorithm(text, 2).task
+    algorithm = build_algorithm(text, 2)
     for done in plain(text)[1:]:
-        assert done.cost.steps == 8 * 4 * len(task(done.before).fit)
+        members = zip((algorithm, *algorithm.members), (done.before, *done.before.members), strict=True)
+        assert done.cost.steps == 8 * 4 * sum(len(each.task(state).fit) for each, state in members)
 
 
 @EVERY

@@ -19,17 +19,19 @@ from coterie.runtimes.loopback import Loopback
 from coterie.runtimes.simulator import Simulator
 from coterie.server.loop import evaluate, rounds
 
+EVERY = [*algorithms, "wecfl+cks", "ifca+con-rep", "fesem+con-cks", "ifca+cam(warmup=1)", "fesem+cam(sequential=true)"]
+
 
 @pytest.fixture(scope="module")
 def digits():
     return load("digits").partition("rotation(0,180)", clients=6, seed=1)
 
 
-@pytest.mark.parametrize("name", [*algorithms, "wecfl+cks", "ifca+con-rep", "fesem+con-cks"])
+@pytest.mark.parametrize("name", EVERY)
 @pytest.mark.parametrize("model", ["mlp(8)", "cnn"])
 def test_bytes_to_one_client_at_a_time_equal_the_simulator(digits, name, model):
-    net = build_model(model, digits.shape, digits.classes)
     algorithm = build_algorithm(name, clusters=2, fit=Fit(steps=2))
+    net = algorithm.network(build_model(model, digits.shape, digits.classes))
     near, far = Simulator(digits, net, plan="workers"), Loopback(digits, net)
     ours = list(islice(rounds(algorithm, near, 1), 2))
     theirs = list(islice(rounds(algorithm, far, 1), 2))
@@ -42,10 +44,11 @@ def test_bytes_to_one_client_at_a_time_equal_the_simulator(digits, name, model):
     np.testing.assert_allclose(mine, evaluate(algorithm, far, theirs[-1].state, 1).metrics, atol=1e-5)
 
 
-@pytest.mark.parametrize("name", [*algorithms, "wecfl+cks", "ifca+con-rep", "fesem+con-cks"])
+@pytest.mark.parametrize("name", EVERY)
 def test_cost_equals_bytes_really_packed(digits, name):
-    federation = Loopback(digits, build_model("cnn", digits.shape, digits.classes))
-    spent = [r.cost for r in islice(rounds(build_algorithm(name, clusters=2, fit=Fit(steps=1)), federation, 1), 2)]
+    algorithm = build_algorithm(name, clusters=2, fit=Fit(steps=1))
+    federation = Loopback(digits, algorithm.network(build_model("cnn", digits.shape, digits.classes)))
+    spent = [r.cost for r in islice(rounds(algorithm, federation, 1), 2)]
     assert sum(c.bytes_down for c in spent) == federation.payload.bytes_down
     assert sum(c.bytes_up for c in spent) == federation.payload.bytes_up
 

@@ -2,8 +2,9 @@
 
 from coterie.algorithms.add_ons import cks, con_cks, con_para, con_rep, finetune
 from coterie.algorithms.additive import cam
-from coterie.algorithms.catalogue import RANGES, REDUCES_TO, add_ons, algorithms, build_algorithm, parts
+from coterie.algorithms.catalogue import RANGES, REDUCES_TO, add_ons, algorithms, build_algorithm, parts, vote
 from coterie.algorithms.choosing import ifca
+from coterie.algorithms.ensembles import ensemble, fedavg_ensemble, fedprox_ensemble, soft_vote
 from coterie.algorithms.one_model import fedavg, fedopt, fedprox, local
 from coterie.algorithms.parameter_clustering import fesem, wecfl
 
@@ -18,13 +19,18 @@ __all__ = [
     "con_cks",
     "con_para",
     "con_rep",
+    "ensemble",
     "fedavg",
+    "fedavg_ensemble",
     "fedopt",
     "fedprox",
+    "fedprox_ensemble",
     "fesem",
     "finetune",
     "ifca",
     "local",
     "parts",
+    "soft_vote",
+    "vote",
     "wecfl",
 ]

@@ -63,7 +63,7 @@ def finetune(steps: int | None = None, epochs: int | None = None) -> AddOn:
         )
         return replace(algorithm, serve=replace(algorithm.serve, fit=(longer,)))
 
-    return add
+    return everywhere(add)
 
 
 def with_terms(terms: Terms, references: int = 0) -> AddOn:
@@ -82,7 +82,16 @@ def with_terms(terms: Terms, references: int = 0) -> AddOn:
 
         return replace(algorithm, task=task)
 
-    return add
+    return everywhere(add)
+
+
+def everywhere(add: AddOn) -> AddOn:
+    """An add-on of an ensemble is one of each of its members."""
+
+    def apply(algorithm: Algorithm) -> Algorithm:
+        return replace(add(algorithm), members=tuple(apply(member) for member in algorithm.members))
+
+    return apply
 
 
 def _with(fit: Fit, terms: tuple[Term, ...]) -> Fit:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from coterie.algorithms.add_ons import AddOn
+from coterie.algorithms.add_ons import AddOn, everywhere
 from coterie.errors import UsageError
 from coterie.models.additive import additive
 from coterie.protocol.address import Key
@@ -59,7 +59,7 @@ def cam(warmup: int = 0, pull: float = 0.01, sequential: bool = False) -> AddOn:
             algorithm, start=start, task=task, assign=release(warmup, assign), shared="global", network=additive
         )
 
-    return add
+    return everywhere(add)
 
 
 def halves(passes: tuple[Fit, ...], pull: float) -> tuple[Fit, Fit]:

@@ -7,12 +7,25 @@ from dataclasses import replace
 from coterie.algorithms.add_ons import cks, con_cks, con_para, con_rep, finetune
 from coterie.algorithms.additive import cam
 from coterie.algorithms.choosing import ifca
+from coterie.algorithms.ensembles import fedavg_ensemble, fedprox_ensemble, soft_vote
+from coterie.algorithms.method import method
 from coterie.algorithms.one_model import fedavg, fedopt, fedprox, local
 from coterie.algorithms.parameter_clustering import fesem, wecfl
 from coterie.catalogue import Catalogue, Value, parse
 from coterie.errors import UsageError
 from coterie.protocol.task import Fit
 from coterie.server.loop import Algorithm
+
+
+@method
+def vote(first: str = "fedavg", second: str = "ifca", clusters: int = 2, fit: Fit = Fit()) -> Algorithm:
+    """Two algorithms run apart from one seed, and clients are served the sum of their logits.
+
+    argmax f(x; T_1) + f(x; T_2), thesis eq. 7.36 and table 7.5; each is a text such as ``wecfl(shots=10)+cks``. The
+    clusters reported are the second's. Unlike the halves of ``cam`` they know nothing of each other while they train.
+    """
+    return soft_vote(*(build_algorithm(text, clusters, fit) for text in (first, second)))
+
 
 algorithms = Catalogue(
     "algorithm",
@@ -24,6 +37,9 @@ algorithms = Catalogue(
         "ifca": ifca,
         "fesem": fesem,
         "wecfl": wecfl,
+        "fedavg-ensemble": fedavg_ensemble,
+        "fedprox-ensemble": fedprox_ensemble,
+        "vote": vote,
     },
     hidden=("fit",),
     typed=True,
@@ -44,6 +60,9 @@ REDUCES_TO = {
     "wecfl+con-cks(strength=0,sharing=0)": "wecfl",
     "wecfl(clusters=1)+cam(pull=0)": "ifca(clusters=1)+cam",
     "fesem+cks(strength=0)+cam": "fesem+cam",
+    "fedavg-ensemble(members=1)": "fedavg",
+    "fedprox-ensemble(members=2,strength=0)": "fedavg",
+    "vote(fedavg,wecfl)": "wecfl",
 }
 """What each method is the same as when there is nothing to cluster; the contract tests hold them to it."""
 

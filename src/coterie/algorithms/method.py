@@ -22,7 +22,7 @@ def method(compose: Compose) -> Compose:
     @functools.wraps(compose)
     def build(*args: Any, **kwargs: Any) -> Algorithm:
         bound = inspect.signature(compose).bind(*args, **kwargs)
-        text = text_of(bound, compose.__name__, leave_out=("fit",), keep=("clusters",))
+        text = text_of(bound, compose.__name__.replace("_", "-"), leave_out=("fit",), keep=("clusters",))
         return replace(compose(*args, **kwargs), name=text, fit=bound.arguments.get("fit", Fit()))
 
     return cast(Compose, build)

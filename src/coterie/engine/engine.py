@@ -6,6 +6,7 @@ algorithm is the deployed one.
 
 from __future__ import annotations
 
+from functools import reduce
 from typing import NamedTuple
 
 import numpy as np
@@ -13,13 +14,14 @@ import torch
 
 from coterie.data.federated import Federated, Split
 from coterie.engine import fitting, metrics
-from coterie.engine.evaluator import Evaluator, Verdicts
+from coterie.engine.evaluator import Evaluator, Verdicts, verdicts
 from coterie.engine.plan import make_plan
 from coterie.engine.pool import Pool
 from coterie.engine.shelf import Shelf
 from coterie.engine.workers import Workers, available_cores
 from coterie.errors import DataError, UsageError
 from coterie.models.layout import Array
+from coterie.models.mixture import mix_outputs
 from coterie.models.model import Model
 from coterie.protocol.address import Key
 from coterie.protocol.replies import Replies
@@ -31,11 +33,18 @@ SPILL = 1 << 30
 
 
 class _Served(NamedTuple):
-    """A model and the clients that it is evaluated for."""
+    """A model, or several whose outputs are mixed, and the clients that it is evaluated for."""
 
-    params: Array
-    buffers: Array
+    models: Stack
     places: Array
+
+
+class _Fitted(NamedTuple):
+    """What local training gave: a model and a loss for each client, and why some have none."""
+
+    models: Stack
+    loss: Array
+    failures: dict[int, str]
 
 
 def find_device(name: str) -> torch.device:
@@ -71,12 +80,17 @@ class Engine:
         self._pools: dict[tuple[str, torch.dtype], Pool] = {}
 
     def run(self, task: Task, stack: Stack, rows: Array, clients: Array, key: Key) -> Replies:
-        """Let ``clients`` do the task; ``clients[i]`` works on row ``rows[i]`` of the stack unless it chooses."""
+        """Let ``clients`` do the task; ``clients[i]`` works on row ``rows[i]`` of the stack unless it chooses.
+
+        Where the report mixes outputs, ``rows[i]`` are several, and each is trained first if the task says so.
+        """
         train = self._pool("train", stack)
         models = stack.take(slice(len(stack) - task.references))
         labels = self._choose(task.choose, models, clients) if task.choose else np.asarray(rows)
-        trained, loss, failures = self._fit(task, stack, labels, clients, key) if task.fit else (None, None, {})
-        reported = trained if trained is not None else stack.take(labels) if task.report.params else None
+        columns = np.atleast_2d(labels.T) if task.fit else ()
+        fits = [self._fit(task, stack, column, clients, key) for column in columns]
+        trained, failures = [fit.models for fit in fits], {i: why for fit in fits for i, why in fit.failures.items()}
+        reported = (trained[0] if trained else stack.take(labels)) if task.report.params else None
         replies = Replies(
             layout=self.model.layout,
             clients=clients,
@@ -85,8 +99,8 @@ class Engine:
             params=self._part(reported.params, task.report) if reported else None,
             buffers=self._buffer_part(reported.buffers, task.report) if reported else None,
             losses=self.cross_losses(models, clients) if task.report.losses else None,
-            metrics=self._metrics(task.report.metrics, stack, labels, clients, trained),
-            loss=loss,
+            metrics=self._metrics(task.report, stack, labels, clients, trained),
+            loss=np.mean([fit.loss for fit in fits], axis=0) if fits else None,
         )
         broken = np.isin(np.arange(len(clients)), list(failures))
         return replies.without(broken, {self.data.names[clients[i]]: why for i, why in failures.items()})
@@ -108,17 +122,20 @@ class Engine:
             found[shard, row] = column
         return found
 
-    def judge(self, stack: Stack, split: Split) -> Array:
-        """Every model's metrics on one common set of examples, ``(K, 4)``."""
+    def judge(self, stack: Stack, split: Split, rows: Array | None = None, mix: str | None = None) -> Array:
+        """The metrics of every model, or of these ``rows`` of the stack, on one common set of examples, ``(K, 4)``.
+
+        Where a row is several numbers the models of those numbers are mixed.
+        """
         pool = Pool(split, self._like(stack))
         where, offsets = pool.rows_of(np.array([0]))
 
-        def one(row: int) -> Array:
-            verdicts = self._evaluator(stack, stack.params[row], stack.buffers[row]).judge(pool, where)
+        def one(row: Array) -> Array:
+            verdicts = self._verdicts(stack.take(np.atleast_1d(row)), mix, pool, where)
             row_metrics: Array = self._columns(verdicts, split.y[where], offsets)[0]
             return row_metrics
 
-        return np.array(self.workers.map(one, range(len(stack))))
+        return np.array(self.workers.map(one, np.arange(len(stack)) if rows is None else rows))
 
     def _columns(self, verdicts: Verdicts, truth: Array, offsets: Array) -> Array:
         """The metric columns of the clients that these verdicts are about."""
@@ -134,9 +151,7 @@ class Engine:
         chosen: Array = np.where(np.isfinite(total), total, -np.inf).argmax(axis=1)
         return chosen
 
-    def _fit(
-        self, task: Task, stack: Stack, labels: Array, clients: Array, key: Key
-    ) -> tuple[Stack, Array, dict[int, str]]:
+    def _fit(self, task: Task, stack: Stack, labels: Array, clients: Array, key: Key) -> _Fitted:
         """Run the passes and merge their parts; and who failed, and why."""
         self._check_passes(task)
         shape = (len(clients), self.model.layout.size)
@@ -160,7 +175,7 @@ class Engine:
         plan = make_plan(self.plan, self.model, len(clients), self.workers.count)
         for number, fit in enumerate(task.fit):
             loss += fitting.fit(work, fit, number, plan, self.workers) / len(task.fit)
-        return out, loss, work.failures
+        return _Fitted(out, loss, work.failures)
 
     def _check_passes(self, task: Task) -> None:
         names = [slot.name for fit in task.fit for slot in self.model.slots_of(fit.part)]
@@ -169,27 +184,36 @@ class Engine:
             raise UsageError(f"the passes train {parts}, which overlap; the parts of a task must be disjoint")
 
     def _metrics(
-        self, split: str | None, stack: Stack, labels: Array, clients: Array, trained: Stack | None
+        self, report: Report, stack: Stack, labels: Array, clients: Array, trained: list[Stack]
     ) -> Array | None:
-        """Each client's metrics on one of its splits, with its trained model or the row that its label names."""
-        if split is None:
+        """Each client's metrics on one of its splits, with its trained models or the rows that its label names."""
+        if report.metrics is None:
             return None
-        pool = self._pool(split, stack)
+        pool, rows = self._pool(report.metrics, stack), np.atleast_2d(labels.T).T
         shards = np.array_split(np.arange(len(clients)), self.workers.count)
-        if trained is None:
-            parts = [shard[labels[shard] == row] for shard in shards for row in np.unique(labels[shard])]
-            jobs = [_Served(stack.params[row], stack.buffers[row], p) for p in parts for row in labels[p[:1]]]
+        if trained:
+            own = [[models.take(slice(i, i + 1)) for models in trained] for i in range(len(clients))]
+            jobs = [_Served(reduce(Stack.plus, models), np.array([i])) for i, models in enumerate(own)]
         else:
-            jobs = [_Served(trained.params[i], trained.buffers[i], np.array([i])) for i in range(len(clients))]
+            parts = [(r, s[(rows[s] == r).all(1)]) for s in shards for r in np.unique(rows[s], axis=0)]
+            jobs = [_Served(stack.take(row), places) for row, places in parts]
         found = np.empty((len(clients), 4))
 
         def judge(job: _Served) -> None:
             where, offsets = pool.rows_of(clients[job.places])
-            verdicts = self._evaluator(stack, job.params, job.buffers).judge(pool, where)
+            verdicts = self._verdicts(job.models, report.mix, pool, where)
             found[job.places] = self._columns(verdicts, pool.y.numpy()[where], offsets)
 
         self.workers.map(judge, jobs)
         return found
+
+    def _verdicts(self, models: Stack, mix: str | None, pool: Pool, where: Array) -> Verdicts:
+        """What a model, or the mixture of several, says about these examples."""
+        if mix is None:
+            return self._evaluator(models, models.params[0], models.buffers[0]).judge(pool, where)
+        said = [self._evaluator(models, *row).outputs(pool, where) for row in zip(*models, strict=True)]
+        classes = self.model.classes
+        return verdicts(mix_outputs([outputs for outputs, _ in said], mix, classes), said[0][1], classes)
 
     def _evaluator(self, stack: Stack, params: Array, buffers: Array) -> Evaluator:
         like = self._like(stack)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from typing import NamedTuple
 
 import numpy as np
@@ -42,16 +43,27 @@ class Evaluator:
 
     def judge(self, pool: Pool, rows: Array) -> Verdicts:
         """Losses and predictions for these rows of a pool of examples."""
-        size = CONVOLUTION_BATCH if self.model.is_convolutional else DENSE_BATCH
-        parts = [self._judge_batch(*pool.take(rows[i : i + size])) for i in range(0, len(rows), size)]
+        parts = [verdicts(outputs, y, self.model.classes) for outputs, y in self._batches(pool, rows)]
         return Verdicts(*(np.concatenate(column) for column in zip(*parts, strict=True)))
 
-    @torch.no_grad()
-    def _judge_batch(self, x: Tensor, y: Tensor) -> tuple[Array, Array]:
-        outputs = self.folded(x)
-        each = losses(outputs, y, self.model.classes)
-        predicted = outputs.squeeze(-1) if self.model.classes is None else outputs.argmax(-1)
-        return each.cpu().numpy(), predicted.cpu().numpy()
+    def outputs(self, pool: Pool, rows: Array) -> tuple[Tensor, Tensor]:
+        """The outputs for these rows, and the truth."""
+        outputs, truth = zip(*self._batches(pool, rows), strict=True)
+        return torch.cat(outputs), torch.cat(truth)
+
+    def _batches(self, pool: Pool, rows: Array) -> Iterator[tuple[Tensor, Tensor]]:
+        size = CONVOLUTION_BATCH if self.model.is_convolutional else DENSE_BATCH
+        for i in range(0, len(rows), size):
+            x, y = pool.take(rows[i : i + size])
+            with torch.no_grad():
+                outputs = self.folded(x)
+            yield outputs, y
+
+
+def verdicts(outputs: Tensor, truth: Tensor, classes: int | None) -> Verdicts:
+    """Losses and predictions from outputs."""
+    predicted = outputs.squeeze(-1) if classes is None else outputs.argmax(-1)
+    return Verdicts(losses(outputs, truth, classes).cpu().numpy(), predicted.cpu().numpy())
 
 
 def fold(module: nn.Module) -> nn.Module:

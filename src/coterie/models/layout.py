@@ -12,6 +12,8 @@ from coterie.errors import UnknownName
 
 Array = np.ndarray[Any, Any]
 Coordinates = slice | Array
+MIXES = ("probabilities", "logits")
+"""How the outputs of an ensemble's members may be mixed."""
 
 
 @dataclass(frozen=True)

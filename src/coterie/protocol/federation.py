@@ -26,5 +26,6 @@ class Federation(Protocol):
     def ask(self, task: Task, stack: Stack, labels: Array, clients: Array, key: Key) -> Replies:
         """Give ``clients`` a task on the models they need and collect what comes back, a row for each that answered.
 
-        ``labels`` names, for each of ``clients``, the row of ``stack`` that it works on.
+        ``labels`` names, for each of ``clients``, the row of ``stack`` that it works on, or ``(clients, members)`` the
+        rows that serve it, where the report mixes outputs.
         """

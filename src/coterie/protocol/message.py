@@ -18,11 +18,15 @@ from coterie.protocol.task import Task
 Arrays = dict[str, Array]
 
 
-def down(task: Task, stack: Stack, row: int) -> Arrays:
-    """What one client is sent: every model where the task needs them, otherwise the one it works on; and references."""
-    models = len(stack) - task.references
-    sent = stack if task.receives_all else stack.take([row, *range(models, len(stack))])
-    return {"params": sent.params, "buffers": sent.buffers, "row": np.array([row if task.receives_all else 0])}
+def down(task: Task, stack: Stack, row: int | Array) -> Arrays:
+    """What one client is sent: every model where the task needs them, otherwise its own; and references.
+
+    ``row`` names the model it works on, or the several whose outputs are mixed.
+    """
+    models, own = len(stack) - task.references, np.atleast_1d(row)
+    sent = stack if task.receives_all else stack.take([*own, *range(models, len(stack))])
+    place = row if task.receives_all else np.arange(len(own)).reshape(np.shape(row))
+    return {"params": sent.params, "buffers": sent.buffers, "row": np.array([place])}
 
 
 def up(reply: Replies) -> Arrays:
@@ -46,12 +50,12 @@ def cost(task: Task, stack: Stack, replies: Replies, asked: int) -> Cost:
     Bytes of all ``down`` to the clients asked and all ``up`` from those that answered; examples x models that were
     evaluated for choices and reported losses; minibatch steps.
     """
-    models = len(stack) - task.references
-    down = stack.nbytes // len(stack) * (len(stack) if task.receives_all else 1 + task.references) + 8
+    models, served = len(stack) - task.references, replies.labels.shape[1] if task.report.mix else 1
+    down = stack.nbytes // len(stack) * (len(stack) if task.receives_all else served + task.references) + 8 * served
     numbers, report, layout = 0, task.report, replies.layout
     if report.params is not None:
         numbers = len(layout.numbers(report.params)) + len(layout.buffer_parts[report.params])
-    scalars = 2 + (models if report.losses else 0) + (4 if report.metrics else 0) + bool(task.fit)
+    scalars = 1 + served + (models if report.losses else 0) + (4 if report.metrics else 0) + bool(task.fit)
     sizes = replies.examples
     seen = sum(int(np.minimum(sizes, score.examples or np.inf).sum()) for score in task.choose)
     seen += int(sizes.sum()) if report.losses else 0

@@ -10,6 +10,7 @@ from dataclasses import dataclass, replace
 from math import isfinite
 
 from coterie.errors import UsageError
+from coterie.models.layout import MIXES
 
 
 def _require(good: bool, name: str, value: object, limit: str) -> None:
@@ -137,14 +138,18 @@ class Fit:
 class Report:
     """What comes back: ``params`` names the part of the trained model (None: nothing of it), ``losses`` asks for the
     mean train loss under every model received, ``metrics`` names the split to be evaluated with the resulting model.
+    ``mix`` is for clients that are served several models: how their outputs become one (``models.layout.MIXES``).
     """
 
     params: str | None = "all"
     losses: bool = False
     metrics: str | None = None
+    mix: str | None = None
 
     def __post_init__(self) -> None:
         known = (None, "train", "validation", "test")
+        _require(self.mix in (None, *MIXES), "report.mix", repr(self.mix), " or ".join(MIXES))
+        _require(self.mix is None or self.params is None, "report.params", repr(self.params), "None for a mixture")
         _require(self.metrics in known, "report.metrics", repr(self.metrics), "train, validation or test")
 
 

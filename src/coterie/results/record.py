@@ -43,7 +43,14 @@ def write_atomically(path: Path, content: bytes) -> None:
 
 def save_state(path: Path, state: State) -> None:
     """A state as safetensors: arrays by name, JSON values and a hash of everything in the header."""
-    arrays = {
+    whole = {name: np.ascontiguousarray(array) for name, array in _arrays(state).items()}
+    header = {"round": str(state.round), "memory": json.dumps(_values(state))}
+    write_atomically(path, save(whole, metadata={**header, "hash": fingerprint(whole, header)}))
+
+
+def _arrays(state: State) -> dict[str, Array]:
+    members = {f"members.{i}.{k}": v for i, member in enumerate(state.members) for k, v in _arrays(member).items()}
+    return {
         "params": state.stack.params,
         "buffers": state.stack.buffers,
         "previous.params": state.previous.params,
@@ -52,11 +59,14 @@ def save_state(path: Path, state: State) -> None:
         "shares": state.shares,
         **{f"moments.{k}": v for k, v in state.moments.items()},
         **{f"memory.{k}": v for k, v in state.memory.items() if isinstance(v, np.ndarray)},
+        **members,
     }
-    values = {k: v for k, v in state.memory.items() if not isinstance(v, np.ndarray)}
-    whole = {name: np.ascontiguousarray(array) for name, array in arrays.items()}
-    header = {"round": str(state.round), "memory": json.dumps(values)}
-    write_atomically(path, save(whole, metadata={**header, "hash": fingerprint(whole, header)}))
+
+
+def _values(state: State) -> dict[str, Any]:
+    """What is JSON in a state's memory, and under an empty name that of its members."""
+    own = {k: v for k, v in state.memory.items() if not isinstance(v, np.ndarray)}
+    return {**own, "": [_values(member) for member in state.members]} if state.members else own
 
 
 def load_state(path: Path) -> State:
@@ -69,14 +79,20 @@ def load_state(path: Path) -> State:
         raise RunFolderError(f"checkpoint {path} cannot be read ({error}); delete the folder and run again") from None
     if header.pop("hash", None) != fingerprint(arrays, header):
         raise RunFolderError(f"checkpoint {path} is damaged (its hash is wrong); delete the folder and run again")
+    return _state(arrays, json.loads(header["memory"]), int(header["round"]))
+
+
+def _state(arrays: Mapping[str, Array], values: dict[str, Any], number: int) -> State:
+    inner = values.pop("", [])
     return State(
         stack=Stack(arrays["params"], arrays["buffers"]),
         labels=arrays["labels"],
-        round=int(header["round"]),
+        round=number,
         previous=Stack(arrays["previous.params"], arrays["previous.buffers"]),
         shares=arrays["shares"],
         moments=_under("moments.", arrays),
-        memory={**_under("memory.", arrays), **json.loads(header["memory"])},
+        memory={**_under("memory.", arrays), **values},
+        members=tuple(_state(_under(f"members.{i}.", arrays), own, number) for i, own in enumerate(inner)),
     )
 
 

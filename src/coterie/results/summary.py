@@ -16,6 +16,7 @@ from coterie.protocol.replies import Replies
 from coterie.protocol.stack import Stack
 from coterie.results.scores import agreement, client_scores, cluster_shape, clusterability, majority_rate, silhouette
 from coterie.server.loop import Round, with_mean
+from coterie.server.loop import served as members_of
 from coterie.server.state import State
 
 UNIFORM_EXAMPLES = 1000
@@ -30,8 +31,8 @@ MOST_CLIENTS, MOST_BYTES = 500, 128 << 20
 VALIDATION = ("accuracy", "macro_f1", "rmse", "test_loss")
 """The scores of the validation split that are recorded."""
 
-Judge = Callable[[Stack, Split], Array]
-"""Every model's metrics on one common set of examples."""
+Judge = Callable[[Stack, Split, Array], Array]
+"""The metrics of these rows of a stack on one common set of examples."""
 
 
 def uniform_test(data: Federated) -> Split | None:
@@ -82,11 +83,11 @@ class Watch:
         """GF1: each client's model on the uniform test, and the gap to its own test."""
         if self.uniform is None:
             return {}
-        known, rows = with_mean(state.stack, served, state.shares)
-        used, place = np.unique(rows, return_inverse=True)
+        known, rows = (members_of(state)[0], served) if state.members else with_mean(state.stack, served, state.shares)
+        used, place = np.unique(rows, axis=0, return_inverse=True)
         if len(used) > MOST_MODELS and state.round < self.rounds:
             return {}
-        general = self.judge(known.take(used), self.uniform)[place, 1]
+        general = self.judge(known, self.uniform, used)[place.ravel(), 1]
         return {"gf1": float(general.mean()), "gap": float(np.abs(table[:, 1] - general).mean())}
 
     def _diagnostics(self, step: Round) -> dict[str, Any]:

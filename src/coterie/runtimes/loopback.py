@@ -45,7 +45,7 @@ class Loopback:
         """One packed exchange with each client; ``payload`` adds up the array bytes that went over the wall."""
         answers: dict[int, message.Arrays] = {}
         missing: dict[str, str] = {}
-        for client, label in zip(clients.tolist(), labels.tolist(), strict=True):
+        for client, label in zip(clients.tolist(), labels, strict=True):
             sent = message.down(task, stack, label)
             packed = codec.encode(sent, task=codec.to_json(task), key=key)
             reply, header = codec.decode(answer(self.engines[client], packed))

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 
 import numpy as np
 
-from coterie.errors import FederationError
+from coterie.errors import FederationError, UsageError
 from coterie.models.layout import Array
 from coterie.models.model import Model
 from coterie.protocol.address import Key
@@ -45,6 +45,9 @@ class Algorithm:
     shared    a part of the model averaged over everyone, whatever the cluster
     serve     what a client does to get its model at test time (nothing: it uses its label's model)
     network   what is made of the user's model before anything begins (nothing: it is trained as it is)
+    members   what runs beside it: an ensemble, in which this one leads and gives the clusters
+    mix       how outputs of all members become one where clients are tested
+    repeat    which of several runs of the same seed it is: 0 has that seed, others have one derived from it
     name, fit what it is called and how its clients train, for tables and run folders only
     """
 
@@ -57,6 +60,9 @@ class Algorithm:
     serve: Task = Task()
     references: Callable[[State], Stack] = mean_model
     network: Callable[[Model], Model] = as_it_is
+    members: tuple[Algorithm, ...] = ()
+    mix: str | None = None
+    repeat: int = 0
     name: str = "nameless"
     fit: Fit = Fit()
 
@@ -79,7 +85,42 @@ def rounds(
     participation: float = 1.0,
     min_clients: int = 1,
 ) -> Iterator[Round]:
-    """Train for ever, a round at a time; the caller stops when it has seen enough. ``state`` resumes."""
+    """Train for ever, a round at a time; the caller stops when it has seen enough. ``state`` resumes.
+
+    An ensemble's members train side by side, each as it would alone.
+    """
+    states = [None] * len(algorithm.members) if state is None else state.members
+    others = [
+        rounds(member, federation, member_seed(seed, member.repeat), begun, participation, min_clients)
+        for member, begun in zip(algorithm.members, states, strict=True)
+    ]
+    for own, *rest in zip(_alone(algorithm, federation, seed, state, participation, min_clients), *others, strict=True):
+        yield _together(own, rest)
+
+
+def member_seed(seed: int, repeat: int) -> int:
+    """The seed of one of several runs: the first has the seed itself."""
+    return Key(seed, BEGINNING).number("member", repeat) if repeat else seed
+
+
+def _together(own: Round, others: Sequence[Round]) -> Round:
+    """The round of an ensemble: that of its first member, with the states of the others and all costs."""
+    at = {each.state.round for each in (own, *others)}
+    if len(at) > 1:
+        raise UsageError(f"members of an ensemble are at rounds {min(at)} and {max(at)}; leave out the warm-up")
+    before, after = (tuple(getattr(other, name) for other in others) for name in ("before", "state"))
+    cost = sum((other.cost for other in others), own.cost)
+    return Round(replace(own.before, members=before), replace(own.state, members=after), own.replies, cost)
+
+
+def _alone(
+    algorithm: Algorithm,
+    federation: Federation,
+    seed: int,
+    state: State | None,
+    participation: float,
+    min_clients: int,
+) -> Iterator[Round]:
     spent = Cost()
     if state is None:
         meter = Meter(federation, Key(seed, BEGINNING))
@@ -125,9 +166,23 @@ def advance(algorithm: Algorithm, state: State, replies: Replies, assignment: As
 
 def evaluate(algorithm: Algorithm, federation: Federation, state: State, seed: int, split: str = "test") -> Replies:
     """Every client's metrics on its own split, with the model it would be served; costs nothing that is counted."""
-    task = replace(algorithm.serve, report=Report(params=None, metrics=split))
+    mix = algorithm.mix if state.members else None
+    task = replace(algorithm.serve, report=Report(params=None, metrics=split, mix=mix))
     everyone = np.arange(len(federation.names))
+    if mix is not None:
+        return federation.ask(task, *served(state), everyone, Key(seed, state.round))
     return Meter(federation, Key(seed, state.round), state.shares).ask(task, state.stack, state.labels, everyone)
+
+
+def served(state: State) -> tuple[Stack, Array]:
+    """All members' models, one below the other, and the rows that serve each client, ``(clients, members)``."""
+    stack, labels = with_mean(state.stack, state.labels, state.shares)
+    rows = [labels]
+    for member in state.members:
+        models, labels = with_mean(member.stack, member.labels, member.shares)
+        rows.append(len(stack) + labels)
+        stack = stack.plus(models)
+    return stack, np.column_stack(rows)
 
 
 def participants(clients: int, fraction: float, key: Key) -> Array:

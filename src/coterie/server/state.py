@@ -19,6 +19,7 @@ class State:
 
     ``previous`` are the models before the last round, ``shares`` each cluster's share of examples in the last
     aggregation, ``moments`` the server optimiser's rows, ``memory`` what an assign rule carries: arrays and JSON.
+    ``members`` are the states of an ensemble's further members.
     """
 
     stack: Stack
@@ -28,6 +29,7 @@ class State:
     shares: Array
     moments: Mapping[str, Array] = field(default_factory=dict)
     memory: Mapping[str, Any] = field(default_factory=dict)
+    members: tuple[State, ...] = ()
 
 
 @dataclass(frozen=True)

@@ -1,0 +1,43 @@
+"""Several networks as one: how their outputs are mixed."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+
+import torch
+from torch import Tensor, nn
+
+from coterie.models.layout import MIXES
+
+
+def mix_outputs(outputs: Sequence[Tensor], rule: str, classes: int | None) -> Tensor:
+    """The outputs of an ensemble whose members gave these.
+
+    ``logits`` is their sum; ``probabilities`` the logarithm of the mean of their softmaxes, every member weighing the
+    same. Predictions of a real target are averaged under either rule.
+
+    >>> sure, unsure = torch.tensor([[8.0, 0.0]]), torch.tensor([[0.0, 1.0]])
+    >>> mix_outputs([sure, unsure], "probabilities", 2).exp().sum().round(decimals=4).item()
+    1.0
+    """
+    assert rule in MIXES, rule
+    together = torch.stack(list(outputs))
+    if classes is None:
+        return together.mean(0)
+    if rule == "logits":
+        return together.sum(0)
+    return torch.log_softmax(together, -1).logsumexp(0) - math.log(len(together))
+
+
+class Mixture(nn.Module):
+    """An ensemble as a network of its own."""
+
+    def __init__(self, members: Sequence[nn.Module], rule: str, classes: int | None) -> None:
+        super().__init__()
+        self.members = nn.ModuleList(members)
+        self.rule, self.classes = rule, classes
+
+    def forward(self, x: Tensor) -> Tensor:
+        """The members' mixed outputs."""
+        return mix_outputs([member(x) for member in self.members], self.rule, self.classes)
