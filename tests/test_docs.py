@@ -10,6 +10,7 @@ from pathlib import Path
 
 import pytest
 
+from coterie.algorithms import add_ons as algorithm_add_ons
 from coterie.algorithms import algorithms, build_algorithm
 from coterie.data import add_ons, parse_partition, partitions, sources
 
@@ -63,9 +64,12 @@ def test_commands_name_what_exists(words):
         assert flags["--data"] in sources
 
 
-def test_every_algorithm_has_a_page():
-    pages = {path.stem for path in (ROOT / "docs" / "algorithms").glob("*.md")}
-    assert set(algorithms) <= pages
+def test_every_algorithm_and_add_on_has_a_page_that_names_it():
+    folder = ROOT / "docs" / "algorithms"
+    pages = dict(re.findall(r"^\| ([a-z-]+) \|.*\]\(([a-z-]+\.md)\) \|$", (folder / "README.md").read_text(), re.M))
+    assert {*algorithms, *algorithm_add_ons} <= set(pages)
+    for name, page in pages.items():
+        assert name in (folder / page).read_text().partition("\n")[0], f"{page} is not about {name}"
 
 
 def test_every_partition_and_add_on_has_a_section_and_a_picture():
