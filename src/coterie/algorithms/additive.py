@@ -23,9 +23,9 @@ def cam(warmup: int = 0, pull: float = 0.01, sequential: bool = False) -> AddOn:
 
     Logits f(x; G) + h(x; T_c). Both halves train from the same server models, the other half frozen (``sequential``:
     first the cluster's, then the global); T_k is the mean of its clients, G of all. Thesis chapter 7. On ifca a client
-    chooses by the loss of the sum. On fesem and wecfl the cluster half is clustered and, after every local step, moved
-    back: w <- (1 - pull) w + pull T, ``pull`` in {0.001, 0.01, 0.1}. ``warmup`` rounds, of the total, train G alone on
-    ifca, and on fesem and wecfl the cluster halves, in one exchange. Fails where halves learn the same thing.
+    chooses by the loss of the sum. On fesem and wecfl the cluster half is clustered and every local step moves it back:
+    w <- (1 - pull) w + pull T - lr grad, ``pull`` in {0.001, 0.01, 0.1}. ``warmup`` rounds, of the total, train G
+    alone on ifca, and on fesem and wecfl the cluster halves, in one exchange. Fails where halves learn the same thing.
     """
     if warmup < 0:
         raise UsageError(f"warmup is {warmup}; it must be at least 0")
