@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import logging
-from dataclasses import replace
+from dataclasses import asdict, replace
 from functools import partial
 from pathlib import Path
 from typing import Annotated, Any
@@ -15,12 +15,14 @@ from coterie import listing, tuning
 from coterie.cli_data import data_app
 from coterie.experiment import run_settings
 from coterie.flags import AsJson, Out, Quiet, console, guarded, settings_from, with_settings
+from coterie.newcomers import load_trained, read_newcomer
 from coterie.progress import errors, watch
 from coterie.results.clients import load_clients, together
 from coterie.results.compare import comparison
 from coterie.results.plots import save_comparison
 from coterie.results.record import CONFIG, load_rounds
 from coterie.settings import Settings
+from coterie.show import placement_table
 from coterie.sweep import folder_for, grid, parse_seeds, run_all, slug
 
 app = typer.Typer(no_args_is_help=True, add_completion=False, pretty_exceptions_enable=False, help=__doc__)
@@ -134,6 +136,24 @@ def tune(
     for name in tuning.at_edge(results[0].candidate, ranges):
         console.print(f"the best {name} is at the edge of what was tried; better ones may lie beyond")
     console.print(f"the best settings are in {best}: coterie run {best}")
+
+
+@app.command()
+@guarded
+def assign(
+    run: Annotated[Path, typer.Argument(metavar="RUN", help="the folder of a finished run")],
+    data: Annotated[Path, typer.Option(help="the newcomer's file: .npz with x and y, or a table like the run's")],
+    as_json: AsJson = False,
+) -> None:
+    """Place a client that a run has never seen, by the rule of the run's algorithm."""
+    found = load_trained(run).assign(*read_newcomer(data, run))
+    if as_json:
+        print(json.dumps(asdict(found)))
+        return
+    console.print(placement_table(found))
+    console.print(f"cluster {found.cluster} serves it with {found.measure} {found.served:.3f}")
+    if found.warning is not None:
+        console.print(f"warning: {found.warning}", style="yellow", markup=False, soft_wrap=True)
 
 
 def _print_together(places: dict[str, list[Path]], summary: dict[str, Any]) -> None:

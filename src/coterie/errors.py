@@ -60,3 +60,9 @@ class RunFolderError(UsageError):
 
 class FederationError(CoterieError):
     """Too few clients answered for a round to count."""
+
+
+def require(good: bool, name: str, value: object, limit: str) -> None:
+    """Refuse a value that is not good."""
+    if not good:
+        raise UsageError(f"{name} is {value}; it must be {limit}")

@@ -20,11 +20,12 @@ from coterie.models.layout import Array
 from coterie.models.mixture import Mixture
 from coterie.models.model import Model
 from coterie.models.zoo import build_model
+from coterie.newcomers import Placement, Trained
 from coterie.protocol.address import Key
 from coterie.protocol.replies import Replies
 from coterie.protocol.task import Fit
 from coterie.results import summary
-from coterie.results.clients import Row, client_rows, save_clients
+from coterie.results.clients import Row, client_rows, load_rows, save_clients
 from coterie.results.record import CONFIG, SCHEMA, RunFolder
 from coterie.runtimes.simulator import Simulator
 from coterie.server.loop import Algorithm, Round, evaluate, participants, rounds, served
@@ -43,6 +44,7 @@ class Run:
     state: State
     model: Model
     data: Federated
+    trained: Trained
     mix: str | None = None
 
     @property
@@ -58,6 +60,10 @@ class Run:
         stack, rows = served(self.state)
         first, *others = (self.model.with_row(stack.params[row], stack.buffers[row]) for row in rows[place])
         return first if self.mix is None else Mixture([first, *others], self.mix, self.model.classes)
+
+    def assign(self, x: Array, y: Array) -> Placement:
+        """The cluster of a client that the run has never seen, with these examples."""
+        return self.trained.assign(x, y)
 
 
 OPTIONS = ("participation", "min_clients", "eval_every", "checkpoint_every", "threads", "plan", "device")
@@ -166,7 +172,9 @@ class Session:
             if rows:
                 save_clients(folder.path, rows)
             folder.finish(total)
-        return Run(total, history, state, self.model, self.data, self.mix)
+        members = rows or (load_rows(folder.path) if folder is not None else ())
+        trained = Trained(self.algorithm, self.model, state, members, self.settings.seed, self.data.unit)
+        return Run(total, history, state, self.model, self.data, trained, self.mix)
 
     def _open(self, out: Path | None, resume: bool) -> tuple[RunFolder | None, State | None]:
         if out is None:
@@ -175,7 +183,7 @@ class Session:
             check_same(load_settings(out / CONFIG, {}), self.settings, out)
             folder = RunFolder(out)
             return folder, folder.resume()
-        folder = RunFolder.create(out, config_table(self.settings))
+        folder = RunFolder.create(out, config_table(self.settings, self.data))
         if self.data.schema is not None:
             self.data.schema.save(out / SCHEMA)
         return folder, None
@@ -216,10 +224,13 @@ def check_same(old: Settings, new: Settings, out: Path) -> None:
             )
 
 
-def config_table(settings: Settings) -> dict[str, Any]:
-    """What config.toml holds: the settings, and the versions that made the run."""
+def config_table(settings: Settings, data: Federated) -> dict[str, Any]:
+    """What config.toml holds: the settings, what an example looks like, and the versions that made the run."""
+    classes = {} if data.classes is None else {"classes": data.classes}
+    examples = {"shape": list(data.shape), **classes, "unit": float(data.unit)}
     versions = {name: metadata.version(name) for name in ("coterie", "torch", "numpy", "scikit-learn")}
-    return {**settings.table(), "made_by": {"python": platform.python_version(), **versions, **_revision()}}
+    made_by = {"python": platform.python_version(), **versions, **_revision()}
+    return {**settings.table(), "examples": examples, "made_by": made_by}
 
 
 def _revision() -> dict[str, str]:

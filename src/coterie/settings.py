@@ -20,6 +20,10 @@ OWN = ("label", "client", "group", "ignore", "missing", "task", "test")
 """The settings that say how a user's own files are read."""
 
 
+NOT_SET = ("made_by", "examples")
+"""What a run's config.toml holds beside its settings."""
+
+
 def _option(default: Any, text: str) -> Any:
     return field(default=default, metadata={"help": text})
 
@@ -33,6 +37,7 @@ class Settings:
     partition: str | None = _option(None, "how data are dealt to clients, e.g. 'dirichlet(0.1,10)'")
     clients: int | None = _option(None, "number of clients (40 for digits, otherwise 200)")
     clusters: int | None = _option(None, "number of clusters (4 for digits, otherwise 10)")
+    choose: str | None = _option(None, "how clients that choose do it: exact, or race, on growing parts of their data")
     model: str | None = _option(None, "a network: 'mlp(512,128)', cnn, lenet, package.module:function")
     rounds: int = _option(20, "communication rounds")
     steps: int | None = _option(None, "local minibatch steps a round (10 unless --epochs)")
@@ -97,7 +102,7 @@ class Settings:
 
     def build_algorithm(self) -> Algorithm:
         """The algorithm, with these clusters and this local training."""
-        return build_algorithm(self.algorithm, self.completed().clusters, self.fit())
+        return build_algorithm(self.algorithm, self.completed().clusters, self.fit(), self.choose)
 
     def about_data(self) -> tuple[Any, ...]:
         """What the data depend on: settings that agree in this have the same data."""
@@ -153,7 +158,8 @@ def load_settings(path: Path, given: Mapping[str, Any]) -> Settings:
         raise UsageError(f"there is no experiment file {path}; name an algorithm or an existing .toml file") from None
     except (OSError, UnicodeDecodeError, tomllib.TOMLDecodeError) as error:
         raise UsageError(f"cannot read {path}: {error}; it must be a TOML file of settings") from None
-    table.pop("made_by", None)
+    for name in NOT_SET:
+        table.pop(name, None)
     return make_settings({**table, **given}, str(path))
 
 

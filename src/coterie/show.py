@@ -14,6 +14,7 @@ from coterie.data import Federated
 from coterie.data.federated import Array
 from coterie.data.holdings import class_counts, find_duplicates
 from coterie.data.tables import apportion
+from coterie.newcomers import Placement
 from coterie.results.plots import COLOURS
 
 MOST_ROWS = 60
@@ -72,6 +73,16 @@ def _clients(data: Federated, counted: bool) -> Table:
         table.add_row(data.names[client], group, *cells, str(data.test.sizes[client]), bar(counts[client]))
     if len(data) > MOST_ROWS:
         table.add_row(f"… {len(data) - MOST_ROWS} more")
+    return table
+
+
+def placement_table(found: Placement) -> Table:
+    """One row a cluster: a newcomer's score in it, the best first."""
+    table = Table(box=box.SIMPLE_HEAD, pad_edge=False)
+    for title in ("cluster", "score"):
+        table.add_column(title, justify="right")
+    for cluster in np.argsort(found.scores)[::-1]:
+        table.add_row(str(cluster), f"{found.scores[cluster]:.4g}", style="bold" if cluster == found.cluster else None)
     return table
 
 

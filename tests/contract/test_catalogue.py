@@ -26,6 +26,10 @@ VARIANTS = (
     "fedopt(server=adagrad)",
     "ifca(start=random)",
     "ifca(fresh=true)",
+    "ifca(choose=race)",
+    "joint(similarity=euclidean)",
+    "joint(pinned=true)",
+    "joint+cks",
     "wecfl(shots=1)",
     "wecfl(layer=all)",
     "fesem(layer=linear)",
@@ -47,7 +51,7 @@ VARIANTS = (
 CLUSTERED = [name for name in algorithms if "clusters" in signature(algorithms.find(name)).parameters]
 EACH_NAME = pytest.mark.parametrize("name", list(algorithms))
 EVERY = pytest.mark.parametrize("text", [*algorithms, *VARIANTS])
-ARRAYS = ("labels", "examples", "params", "buffers", "losses", "metrics", "loss")
+ARRAYS = ("labels", "examples", "params", "buffers", "losses", "metrics", "loss", "evaluations")
 
 
 @pytest.fixture(scope="module")
@@ -216,10 +220,10 @@ def test_communication_cost_is_the_size_of_what_travels(text, model, shape, trai
 
 @EVERY
 def test_steps_are_counted(text, plain):
-    algorithm = build_algorithm(text, 2)
+    algorithm, steps = build_algorithm(text, 2), 1 if text.startswith("joint") else 4
     for done in plain(text)[1:]:
         members = zip((algorithm, *algorithm.members), (done.before, *done.before.members), strict=True)
-        assert done.cost.steps == 8 * 4 * sum(len(each.task(state).fit) for each, state in members)
+        assert done.cost.steps == 8 * steps * sum(len(each.task(state).fit) for each, state in members)
 
 
 @EVERY

@@ -19,7 +19,8 @@ from coterie.runtimes.loopback import Loopback
 from coterie.runtimes.simulator import Simulator
 from coterie.server.loop import evaluate, rounds
 
-EVERY = [*algorithms, "wecfl+cks", "ifca+con-rep", "fesem+con-cks", "ifca+cam(warmup=1)", "fesem+cam(sequential=true)"]
+ADDED = ["wecfl+cks", "ifca+con-rep", "fesem+con-cks", "ifca+cam(warmup=1)", "fesem+cam(sequential=true)"]
+EVERY = [*algorithms, *ADDED, "joint(pinned=true)+cks", "ifca(choose=race)"]
 
 
 @pytest.fixture(scope="module")

@@ -6,8 +6,9 @@ from collections.abc import Callable
 from dataclasses import replace
 
 from coterie.errors import UsageError
+from coterie.protocol.stack import Stack
 from coterie.protocol.task import Contrast, Fit, Near, Others, Task, Term
-from coterie.server.loop import Algorithm, as_it_is
+from coterie.server.loop import Algorithm, as_it_is, mean_model
 from coterie.server.state import State
 
 AddOn = Callable[[Algorithm], Algorithm]
@@ -67,7 +68,9 @@ def finetune(steps: int | None = None, epochs: int | None = None) -> AddOn:
 
 
 def with_terms(terms: Terms, references: int = 0) -> AddOn:
-    """Add penalty terms to every pass from round 1 on; ``references``: how many rows beside the models they read."""
+    """Add penalty terms to every pass from round 1 on; ``references``: 1 if they read the mean model,
+    which then stands last, behind what the algorithm itself refers to.
+    """
 
     def add(algorithm: Algorithm) -> Algorithm:
         if algorithm.network is not as_it_is:
@@ -78,9 +81,14 @@ def with_terms(terms: Terms, references: int = 0) -> AddOn:
             if state.round == 0:
                 return plain
             fits = tuple(_with(fit, terms(state)) for fit in plain.fit)
-            return replace(plain, fit=fits, references=max(plain.references, references))
+            return replace(plain, fit=fits, references=plain.references + (0 if _has_mean(plain) else references))
 
-        return replace(algorithm, task=task)
+        def rows(state: State) -> Stack:
+            plain = algorithm.task(state)
+            own = algorithm.references(state) if plain.references else state.stack.take([])
+            return own if _has_mean(plain) or not references else own.plus(mean_model(state))
+
+        return replace(algorithm, task=task, references=rows)
 
     return everywhere(add)
 
@@ -92,6 +100,11 @@ def everywhere(add: AddOn) -> AddOn:
         return replace(add(algorithm), members=tuple(apply(member) for member in algorithm.members))
 
     return apply
+
+
+def _has_mean(task: Task) -> bool:
+    """Whether the mean model is already the last reference, because a term reads it there."""
+    return any(isinstance(term, Near) for fit in task.fit for term in fit.terms)
 
 
 def _with(fit: Fit, terms: tuple[Term, ...]) -> Fit:

@@ -14,6 +14,7 @@ from coterie.protocol.task import Fit, Proximal, Task, Term
 from coterie.server.assign import Ask
 from coterie.server.halves import hold_back, holds_back, one_global_half, release, see_cluster_half
 from coterie.server.loop import Algorithm
+from coterie.server.place import least_loss
 from coterie.server.state import Assignment, State
 from coterie.server.update import replace_models
 
@@ -56,7 +57,13 @@ def cam(warmup: int = 0, pull: float = 0.01, sequential: bool = False) -> AddOn:
             return replace(found, rounds=warmup) if warms_up_apart(state) else found
 
         return replace(
-            algorithm, start=start, task=task, assign=release(warmup, assign), shared="global", network=additive
+            algorithm,
+            start=start,
+            task=task,
+            assign=release(warmup, assign),
+            place=least_loss,
+            shared="global",
+            network=additive,
         )
 
     return everywhere(add)

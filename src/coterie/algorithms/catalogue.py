@@ -6,7 +6,7 @@ from dataclasses import replace
 
 from coterie.algorithms.add_ons import cks, con_cks, con_para, con_rep, finetune
 from coterie.algorithms.additive import cam
-from coterie.algorithms.choosing import ifca
+from coterie.algorithms.choosing import ifca, joint
 from coterie.algorithms.ensembles import fedavg_ensemble, fedprox_ensemble, soft_vote
 from coterie.algorithms.method import method
 from coterie.algorithms.one_model import fedavg, fedopt, fedprox, local
@@ -35,6 +35,7 @@ algorithms = Catalogue(
         "fedprox": fedprox,
         "fedopt": fedopt,
         "ifca": ifca,
+        "joint": joint,
         "fesem": fesem,
         "wecfl": wecfl,
         "fedavg-ensemble": fedavg_ensemble,
@@ -50,6 +51,7 @@ REDUCES_TO = {
     "fedopt(server=sgd,lr=1)": "fedavg",
     "ifca(clusters=1)": "fedavg",
     "ifca(clusters=1,start=random)": "fedavg",
+    "joint(clusters=1)": "joint(clusters=1,strength=0)",
     "fesem(clusters=1)": "fedavg",
     "wecfl(clusters=1)": "fedavg",
     "wecfl(clusters=1,shots=2)": "fedavg",
@@ -74,6 +76,8 @@ RANGES: dict[str, dict[str, tuple[Value, ...]]] = {
     "fedprox": {"strength": (0.001, 0.01, 0.1, 0.95)},
     # Reddi et al. 2021, appendix D: powers of ten.
     "fedopt": {"fedopt.lr": (0.001, 0.01, 0.1, 1), "tau": (1e-4, 1e-3, 1e-2)},
+    # Lin et al. vary lambda between 0.1 and 0.5.
+    "joint": {"strength": (0.1, 0.2, 0.3, 0.4, 0.5)},
     # The thesis, sections 4.3, 5.3 and 6.3.
     "cks": {"cks.strength": (0.001, 0.01, 0.1, 1)},
     "con-para": {"con-para.strength": (0.1, 0.5, 2, 5), "con-para.temperature": (0.1, 1, 10)},
@@ -106,13 +110,14 @@ parts = Catalogue("algorithm or add-on", {**algorithms.entries, **add_ons.entrie
 """Everything that the text of an algorithm may be made of."""
 
 
-def build_algorithm(text: str, clusters: int | None = None, fit: Fit = Fit()) -> Algorithm:
-    """The algorithm a text names, with its add-ons; ``clusters`` and ``fit`` apply unless the text says otherwise.
+def build_algorithm(text: str, clusters: int | None = None, fit: Fit = Fit(), choose: str | None = None) -> Algorithm:
+    """The algorithm a text names, with its add-ons; the other arguments apply unless the text says otherwise.
 
     >>> build_algorithm("wecfl(shots=10) + cks(strength=0.1)", clusters=4).name
     'wecfl(shots=10)+cks(strength=0.1)'
     """
-    given = {"fit": fit} if clusters is None else {"fit": fit, "clusters": clusters}
+    options = {"fit": fit, "clusters": clusters, "choose": choose}
+    given = {name: value for name, value in options.items() if value is not None}
     first, *rest = parse(text)
     if first.name in add_ons:
         raise UsageError(f"{first.name} is an add-on and cannot stand alone; write 'wecfl+{first}'")

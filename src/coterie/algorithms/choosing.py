@@ -2,12 +2,17 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from dataclasses import replace
+
 from coterie.algorithms.method import always, method
-from coterie.errors import UsageError
-from coterie.protocol.task import Fit, Loss, Task
+from coterie.errors import require
+from coterie.protocol.task import Agreement, BatchLoss, Fit, Loss, Race, Score, Task
+from coterie.server.aggregate import uniform
 from coterie.server.assign import keep
-from coterie.server.loop import Algorithm
-from coterie.server.start import farthest_first, random_models
+from coterie.server.loop import Algorithm, previous_models
+from coterie.server.start import farthest_first, random_labels, random_models, told_apart
+from coterie.server.state import State
 
 
 @method
@@ -16,6 +21,7 @@ def ifca(
     start: str = "farthest",
     fresh: bool = False,
     examples: int | None = None,
+    choose: str = "exact",
     fit: Fit = Fit(),
 ) -> Algorithm:
     """Each client picks, among all cluster models, the one of least loss on its train data, and trains that.
@@ -23,16 +29,61 @@ def ifca(
     c(i) = argmin_k L_i(T_k); T_k <- mean of its clients by examples. Ghosh et al., "An efficient framework for
     clustered federated learning", 2020; HypCluster of Mansour et al., 2020. Identical starts collapse into FedAvg, and
     random ones (``start=random``, the paper's) may merge two groups, so the default is farthest-first. ``fresh`` lets a
-    client choose again before it is tested; ``examples`` lets it choose on its first so many.
-    Costs K models down to every client in every round.
+    client choose again before it is tested; ``examples`` lets it choose on its first so many;
+    ``choose=race`` leaves out early the models that are clearly worse. Costs K models down to every client every round.
     """
     starts = {"farthest": farthest_first(clusters, fit), "random": random_models(clusters)}
-    if start not in starts:
-        raise UsageError(f"start is {start!r}; it must be farthest or random")
-    choose = (Loss(examples=examples),)
+    require(start in starts, "start", repr(start), "farthest or random")
+    rules: dict[str, Score] = {"exact": Loss(examples=examples), "race": Race(examples)}
+    require(choose in rules, "choose", repr(choose), "exact or race")
+    scores = (rules[choose],)
     return Algorithm(
-        start=starts[start],
-        task=always(Task(choose=choose, fit=(fit,))),
+        start=told_apart(starts[start]),
+        task=always(Task(choose=scores, fit=(fit,))),
         assign=keep(),
-        serve=Task(choose=choose) if fresh else Task(),
+        serve=Task(choose=scores) if fresh else Task(),
     )
+
+
+@method
+def joint(
+    clusters: int = 2,
+    strength: float = 0.2,
+    similarity: str = "cosine",
+    total: bool = False,
+    pinned: bool = False,
+    fit: Fit = Fit(),
+) -> Algorithm:
+    """Each client picks the model of low loss whose last movement agrees with its own gradient, and takes one step.
+
+    c(i) = argmax_k strength * S_ik - (1 - strength) * L_i(T_k) on one minibatch, which then makes the single step, S
+    the cosine of minus the gradient with T_k(t) - T_k(t-1); T_k <- plain mean. Lin et al., "A joint gradient and loss
+    based clustered federated learning design"; their printed sign scores a matching client near -1.
+    ``similarity=euclidean``: S = -|-lr gradient - movement|; ``total``: the loss is a sum, as printed, and drowns S.
+    The first labels are random; ``pinned`` keeps a random client in each cluster for ever, as clusters may empty.
+    One step a round, whatever the fit says: slow. Costs 2 K models down to every client.
+    """
+    require(0 <= strength <= 1, "strength", strength, "in [0, 1]")
+    require(similarity in ("cosine", "euclidean"), "similarity", repr(similarity), "cosine or euclidean")
+    scores = (Agreement(strength, similarity == "euclidean"), BatchLoss(1 - strength, total))
+    return Algorithm(
+        start=random_labels(told_apart(random_models(clusters)), clusters, pinned),
+        task=look_ahead(tuple(score for score in scores if score.weight), replace(fit, steps=1, epochs=None)),
+        assign=keep(),
+        weigh=uniform,
+        references=previous_models,
+        fit=replace(fit, steps=1, epochs=None),
+    )
+
+
+def look_ahead(scores: tuple[Score, ...], fit: Fit) -> Callable[[State], Task]:
+    """Train as labelled in round 0; from then on choose by these scores first. Pinned clients have no choice."""
+    moving = any(isinstance(score, Agreement) for score in scores)
+
+    def task(state: State) -> Task:
+        if state.round == 0:
+            return Task(fit=(fit,))
+        pinned = tuple(state.memory["pinned"].items())
+        return Task(choose=scores, fit=(fit,), references=len(state.stack) if moving else 0, pinned=pinned)
+
+    return task

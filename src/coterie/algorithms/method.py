@@ -17,13 +17,17 @@ Compose = TypeVar("Compose", bound=Callable[..., Algorithm])
 
 
 def method(compose: Compose) -> Compose:
-    """Let an algorithm carry, for the record, the text of the call that made it and the local training it was given."""
+    """Let an algorithm carry, for the record, the text of the call that made it and the local training it was given.
+
+    A method with a local training of its own says so in ``Algorithm.fit``.
+    """
 
     @functools.wraps(compose)
     def build(*args: Any, **kwargs: Any) -> Algorithm:
         bound = inspect.signature(compose).bind(*args, **kwargs)
         text = text_of(bound, compose.__name__.replace("_", "-"), leave_out=("fit",), keep=("clusters",))
-        return replace(compose(*args, **kwargs), name=text, fit=bound.arguments.get("fit", Fit()))
+        made = compose(*args, **kwargs)
+        return replace(made, name=text, fit=bound.arguments.get("fit", Fit()) if made.fit == Fit() else made.fit)
 
     return cast(Compose, build)
 

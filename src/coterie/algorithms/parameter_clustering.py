@@ -8,6 +8,7 @@ from coterie.server.aggregate import by_examples, uniform
 from coterie.server.assign import Weigh, cluster_parts, join_nearest, until
 from coterie.server.clusterers import KMeansClusters
 from coterie.server.loop import Algorithm
+from coterie.server.place import nearest_centre
 from coterie.server.start import one_model
 
 
@@ -33,4 +34,5 @@ def wecfl(clusters: int = 2, layer: str = "head_weight", shots: int | None = Non
 
 def _parameter_clustering(clusters: int, layer: str, shots: int | None, fit: Fit, weigh: Weigh) -> Algorithm:
     assign = until(shots, cluster_parts(layer, KMeansClusters(clusters), weigh), join_nearest(layer))
-    return Algorithm(start=one_model(), task=always(Task(fit=(fit,))), assign=assign)
+    place = nearest_centre(layer, fit)
+    return Algorithm(start=one_model(), task=always(Task(fit=(fit,))), assign=assign, place=place)

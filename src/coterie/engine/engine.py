@@ -6,7 +6,7 @@ algorithm is the deployed one.
 
 from __future__ import annotations
 
-from functools import reduce
+from functools import partial, reduce
 from typing import NamedTuple
 
 import numpy as np
@@ -14,6 +14,7 @@ import torch
 
 from coterie.data.federated import Federated, Split
 from coterie.engine import fitting, metrics
+from coterie.engine.choosing import Choice, choose
 from coterie.engine.evaluator import Evaluator, Verdicts, verdicts
 from coterie.engine.plan import make_plan
 from coterie.engine.pool import Pool
@@ -26,7 +27,7 @@ from coterie.models.model import Model
 from coterie.protocol.address import Key
 from coterie.protocol.replies import Replies
 from coterie.protocol.stack import Stack
-from coterie.protocol.task import Report, Score, Task
+from coterie.protocol.task import Report, Task
 
 SPILL = 1 << 30
 """Bytes of client models kept in memory; more than this goes to a temporary file."""
@@ -86,7 +87,8 @@ class Engine:
         """
         train = self._pool("train", stack)
         models = stack.take(slice(len(stack) - task.references))
-        labels = self._choose(task.choose, models, clients) if task.choose else np.asarray(rows)
+        choice = self._choose(task, stack, clients, key) if task.choose else Choice(np.asarray(rows))
+        labels = choice.rows
         columns = np.atleast_2d(labels.T) if task.fit else ()
         fits = [self._fit(task, stack, column, clients, key) for column in columns]
         trained, failures = [fit.models for fit in fits], {i: why for fit in fits for i, why in fit.failures.items()}
@@ -101,6 +103,7 @@ class Engine:
             losses=self.cross_losses(models, clients) if task.report.losses else None,
             metrics=self._metrics(task.report, stack, labels, clients, trained),
             loss=np.mean([fit.loss for fit in fits], axis=0) if fits else None,
+            evaluations=choice.evaluations,
         )
         broken = np.isin(np.arange(len(clients)), list(failures))
         return replies.without(broken, {self.data.names[clients[i]]: why for i, why in failures.items()})
@@ -113,8 +116,7 @@ class Engine:
         def judge(job: tuple[int, Array]) -> Array:
             row, shard = job
             where, offsets = pool.rows_of(clients[shard], examples)
-            verdicts = self._evaluator(stack, stack.params[row], stack.buffers[row]).judge(pool, where)
-            return metrics.segment_mean(verdicts.losses, offsets)
+            return metrics.segment_mean(self._losses(stack, row, where), offsets)
 
         jobs = [(row, shard) for shard in shards for row in range(len(stack))]
         found = np.empty((len(clients), len(stack)))
@@ -143,13 +145,21 @@ class Engine:
             return metrics.regression(verdicts.predictions, truth, verdicts.losses, offsets)
         return metrics.classification(verdicts.predictions, truth, verdicts.losses, offsets, self.model.classes)
 
-    def _choose(self, scores: tuple[Score, ...], stack: Stack, clients: Array) -> Array:
-        """Each client's model of the highest weighted score; ties to the lowest number, never one that has diverged."""
-        total = np.zeros((len(clients), len(stack)))
-        for score in scores:
-            total -= score.weight * self.cross_losses(stack, clients, score.examples)
-        chosen: Array = np.where(np.isfinite(total), total, -np.inf).argmax(axis=1)
-        return chosen
+    def _choose(self, task: Task, stack: Stack, clients: Array, key: Key) -> Choice:
+        models = stack.take(slice(len(stack) - task.references))
+        work = self._work(task, stack, np.zeros(len(clients), dtype=np.int64), clients, key, stack.take([]))
+        plan = make_plan(self.plan, self.model, len(clients), self.workers.count)
+        cross, losses = partial(self.cross_losses, models, clients), partial(self._losses, models)
+        return choose(task, work, cross, losses, plan, self.workers)
+
+    def _losses(self, stack: Stack, row: int, where: Array) -> Array:
+        """The loss of one model on these rows of the clients' train data."""
+        evaluator = self._evaluator(stack, stack.params[row], stack.buffers[row])
+        return evaluator.judge(self._pool("train", stack), where).losses
+
+    def _work(self, task: Task, stack: Stack, labels: Array, clients: Array, key: Key, out: Stack) -> fitting.Work:
+        pool, names = self._pool("train", stack), self.data.names
+        return fitting.Work(self.model, pool, names, stack, labels, clients, key, out, task.references, task.sequential)
 
     def _fit(self, task: Task, stack: Stack, labels: Array, clients: Array, key: Key) -> _Fitted:
         """Run the passes and merge their parts; and who failed, and why."""
@@ -157,18 +167,7 @@ class Engine:
         shape = (len(clients), self.model.layout.size)
         out = Stack(self._shelf.take(shape, stack.params.dtype, self.spill), stack.buffers[labels])
         loss = np.zeros(len(clients))
-        work = fitting.Work(
-            self.model,
-            self._pool("train", stack),
-            self.data.names,
-            stack,
-            labels,
-            clients,
-            key,
-            out,
-            task.references,
-            task.sequential,
-        )
+        work = self._work(task, stack, labels, clients, key, out)
         merge = task.sequential or len(task.fit) > 1 or task.fit[0].part != "all"
         if merge:
             out.params[:] = stack.params[labels]

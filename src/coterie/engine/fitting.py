@@ -55,6 +55,10 @@ class Work:
         rng = self.key.generator(self.names[client], "batches", number)
         return draw(int(self.pool.sizes[client]), fit, rng)
 
+    def dropout(self, place: int, number: int) -> int:
+        """The address of what the client at ``place`` drops in pass ``number``."""
+        return self.key.number(self.names[self.clients[place]], "dropout", number)
+
     def received(self, places: int | Array, fit: Fit) -> Received:
         """What these clients received that the terms of a pass may read; nothing where it has none."""
         if not fit.terms:
@@ -88,10 +92,10 @@ def fit(work: Work, fit: Fit, number: int, plan: Plan, workers: Workers) -> Arra
     """Train every client's pass ``number``; returns each one's mean minibatch loss."""
     count = len(work.clients)
     if plan.kind == "lockstep":
-        groups = _groups(work, fit, plan.group)
-        parts = workers.map(lambda places: _fit_group(work, fit, number, places, workers), groups)
+        together = groups(work, fit, plan.group)
+        parts = workers.map(lambda places: _fit_group(work, fit, number, places, workers), together)
         loss = np.empty(count)
-        loss[np.concatenate(groups)] = np.concatenate(parts)
+        loss[np.concatenate(together)] = np.concatenate(parts)
         return loss
     go = workers.here if plan.kind == "single" else workers.map
     return np.array(go(lambda place: _try_one(work, fit, number, place, workers), range(count)))
@@ -106,18 +110,24 @@ def _try_one(work: Work, fit: Fit, number: int, place: int, workers: Workers) ->
         return 0.0
 
 
-def _groups(work: Work, fit: Fit, size: int) -> list[Array]:
+def groups(work: Work, fit: Fit, size: int) -> list[Array]:
     """Clients in groups of about ``size`` with similar numbers of steps, so that few wait for the slowest."""
     steps = np.array([fit.count(int(n)) for n in work.pool.sizes[work.clients]])
     order = np.argsort(-steps, kind="stable")
     return [np.sort(group) for group in np.array_split(order, -(-len(order) // size))]
 
 
-def _fit_one(work: Work, fit: Fit, number: int, place: int, workers: Workers) -> float:
+def desk(work: Work, workers: Workers, group: int | None = None) -> Trainer:
+    """This thread's trainer for one client, or for a group of them."""
     like = work.pool.like
-    trainer: Trainer = workers.desk(("one", like.dtype), lambda: Trainer(work.model, like))
+    trainer: Trainer = workers.desk(("train", group, like.dtype), lambda: Trainer(work.model, like, group))
+    return trainer
+
+
+def _fit_one(work: Work, fit: Fit, number: int, place: int, workers: Workers) -> float:
+    like, trainer = work.pool.like, desk(work, workers)
     begin, client = work.start(place), work.clients[place]
-    trainer.seed_dropout(work.key.number(work.names[client], "dropout", number))
+    trainer.seed_dropout(work.dropout(place, number))
     trainer.buffers.copy_(torch.from_numpy(begin.buffers))
     start = torch.from_numpy(begin.params).to(like.device)
     feed = _feed_one(work.pool, work.batches(place, fit, number), int(work.pool.offsets[client]))
@@ -137,18 +147,16 @@ def _feed_one(pool: Pool, batches: Batches, first: int) -> Iterator[Batch]:
 
 
 def _fit_group(work: Work, fit: Fit, number: int, places: Array, workers: Workers) -> Array:
-    like = work.pool.like
-    trainer: Trainer = workers.desk(
-        ("group", len(places), like.dtype), lambda: Trainer(work.model, like, group=len(places))
-    )
+    like, trainer = work.pool.like, desk(work, workers, len(places))
     batches = [work.batches(place, fit, number) for place in places]
     start = torch.from_numpy(work.start(places).params).to(like.device)
-    loss = trainer.fit(start, fit, work.rate(fit), _feed(work, places, batches), work.received(places, fit))
+    loss = trainer.fit(start, fit, work.rate(fit), feed(work, places, batches), work.received(places, fit))
     work.keep(places, fit, trainer.params, trainer.buffers)
     return loss.cpu().numpy().astype(np.float64)
 
 
-def _feed(work: Work, places: Array, batches: list[Batches]) -> Iterator[Batch]:
+def feed(work: Work, places: Array, batches: list[Batches]) -> Iterator[Batch]:
+    """The minibatches of a group side by side."""
     rows, weights = pad(batches, work.pool.offsets[work.clients[places]])
     for where, weight in zip(rows, torch.from_numpy(weights).to(work.pool.like), strict=True):
         x, y = work.pool.take(where)

@@ -92,6 +92,17 @@ class Trainer:
             seen.append((loss, batch.active))
         return _mean(seen)
 
+    def look(self, start: Tensor, batch: Batch) -> tuple[Tensor, Tensor]:
+        """Each client's loss on a minibatch at ``start`` and its flat gradient, as the first step of a pass has them.
+
+        The gradient is good until the next call.
+        """
+        trained = self._prepare("all")
+        with torch.no_grad():
+            self.params.copy_(start)
+        loss, found = self._differentiate(batch, trained, (), NOTHING)
+        return loss, self._flatten(found)
+
     def _optimiser(self, fit: Fit, trained: tuple[Slot, ...], flat: bool) -> Optimiser:
         """The optimiser of this kind of pass, its memory reused from client to client."""
         if fit not in self.optimisers:

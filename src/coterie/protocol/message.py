@@ -13,7 +13,7 @@ import numpy as np
 from coterie.models.layout import Array, Layout
 from coterie.protocol.replies import ROWS, Cost, Replies
 from coterie.protocol.stack import Stack
-from coterie.protocol.task import Task
+from coterie.protocol.task import Loss, Task
 
 Arrays = dict[str, Array]
 
@@ -48,17 +48,20 @@ def cost(task: Task, stack: Stack, replies: Replies, asked: int) -> Cost:
     """What an exchange cost, from the task and the sizes of those who answered: the same in every runtime.
 
     Bytes of all ``down`` to the clients asked and all ``up`` from those that answered; examples x models that were
-    evaluated for choices and reported losses; minibatch steps.
+    evaluated for choices and reported losses; minibatch steps. Loss and gradient at a model for a choice are one pass.
     """
     models, served = len(stack) - task.references, replies.labels.shape[1] if task.report.mix else 1
     down = stack.nbytes // len(stack) * (len(stack) if task.receives_all else served + task.references) + 8 * served
     numbers, report, layout = 0, task.report, replies.layout
     if report.params is not None:
         numbers = len(layout.numbers(report.params)) + len(layout.buffer_parts[report.params])
-    scalars = 1 + served + (models if report.losses else 0) + (4 if report.metrics else 0) + bool(task.fit)
+    scalars = 1 + served + (models if report.losses else 0) + (4 if report.metrics else 0) + bool(task.fit) + task.races
     sizes = replies.examples
-    seen = sum(int(np.minimum(sizes, score.examples or np.inf).sum()) for score in task.choose)
-    seen += int(sizes.sum()) if report.losses else 0
+    looked_at = [score.examples for score in task.choose if isinstance(score, Loss)]
+    looked_at += [task.fit[0].batch] if task.looks_ahead else []
+    looked_at += [None] if report.losses else []
+    seen = sum(int(np.minimum(sizes, most or np.inf).sum()) for most in looked_at)
     steps = sum(fit.count(int(n)) for fit in task.fit for n in sizes)
     up_bytes = numbers * stack.params.itemsize + 8 * scalars
-    return Cost(asked * down, len(replies) * up_bytes, models * seen, steps)
+    raced = 0 if replies.evaluations is None else int(replies.evaluations.sum())
+    return Cost(asked * down, len(replies) * up_bytes, models * seen + raced, steps)

@@ -8,7 +8,7 @@ from dataclasses import dataclass, field, replace
 from coterie.models.layout import Array, Layout
 from coterie.protocol.stack import Stack
 
-ROWS = ("labels", "examples", "params", "buffers", "losses", "metrics", "loss")
+ROWS = ("labels", "examples", "params", "buffers", "losses", "metrics", "loss", "evaluations")
 """The fields of ``Replies`` that have a row for each client, beside ``clients``."""
 
 
@@ -37,8 +37,8 @@ class Replies:
     ``clients`` are ascending positions, ``labels`` the cluster each client worked under (its own choice if it was asked
     to choose), ``examples`` its train size. ``params``, ``buffers`` (the reported part), ``losses (r, K)``, ``metrics``
     and ``loss`` (mean over its minibatches) are there when the task asked for them. The columns of ``metrics`` are
-    accuracy, macro-F1, loss, examples; for regression squared error, target variance, loss, examples. ``params`` may be
-    a memory map: read it by parts or by chunks of rows.
+    accuracy, macro-F1, loss, examples; for regression squared error, target variance, loss, examples. ``evaluations``
+    are the losses that a race made. ``params`` may be a memory map: read it by parts or by chunks of rows.
     """
 
     layout: Layout
@@ -50,6 +50,7 @@ class Replies:
     losses: Array | None = None
     metrics: Array | None = None
     loss: Array | None = None
+    evaluations: Array | None = None
     missing: Mapping[str, str] = field(default_factory=dict)
     cost: Cost = Cost()
 

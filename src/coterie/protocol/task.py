@@ -9,13 +9,8 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 from math import isfinite
 
-from coterie.errors import UsageError
+from coterie.errors import require as _require
 from coterie.models.layout import MIXES
-
-
-def _require(good: bool, name: str, value: object, limit: str) -> None:
-    if not good:
-        raise UsageError(f"{name} is {value}; it must be {limit}")
 
 
 @dataclass(frozen=True)
@@ -24,6 +19,47 @@ class Loss:
 
     weight: float = 1.0
     examples: int | None = None
+
+
+@dataclass(frozen=True)
+class Race:
+    """Score models by minus their mean loss, as ``Loss`` does, and leave out early those that are clearly worse.
+
+    ``first`` examples, then twice as many, and so on; a model leaves when it is more than ``bound`` standard errors
+    behind the best. How many losses were evaluated comes back with the reply.
+    """
+
+    examples: int | None = None
+    first: int = 32
+    bound: float = 5.0
+
+    def __post_init__(self) -> None:
+        _require(self.first >= 2, "the first part of a race", self.first, "at least 2 examples")
+        _require(isfinite(self.bound) and self.bound >= 0, "the bound of a race", self.bound, ">= 0")
+
+
+@dataclass(frozen=True)
+class BatchLoss:
+    """Score a model by minus its loss on the minibatch of the first step: the mean, or with ``total`` the sum.
+
+    The model runs as the step itself would run it, in training mode.
+    """
+
+    weight: float = 1.0
+    total: bool = False
+
+
+@dataclass(frozen=True)
+class Agreement:
+    """Score model k by how well a client would go on the way that the model came.
+
+    The cosine of minus the gradient on the minibatch of the first step with the model's last movement, 0 where it did
+    not move; or, ``euclidean``, minus the distance of the step to the movement. The models of the round before are the
+    first references received.
+    """
+
+    weight: float = 1.0
+    euclidean: bool = False
 
 
 @dataclass(frozen=True)
@@ -80,7 +116,7 @@ class Contrast:
         _require(isfinite(self.temperature) and self.temperature > 0, "the con temperature", self.temperature, "> 0")
 
 
-Score = Loss
+Score = Loss | Race | BatchLoss | Agreement
 Term = Proximal | Near | Others | Contrast
 
 
@@ -162,6 +198,7 @@ class Task:
     in the reply; empty: no training; ``sequential``: each from where the one before ended. ``examples`` of the client's
     train split always come back with the reply.
     The last ``references`` rows of what is sent are no cluster models: nobody chooses them, terms and scores read them.
+    ``pinned``: clients, by name, that take a row whatever their scores say.
 
     >>> Task(choose=(Loss(),)).receives_all, Task().receives_all
     (True, False)
@@ -172,6 +209,21 @@ class Task:
     report: Report = Report()
     references: int = 0
     sequential: bool = False
+    pinned: tuple[tuple[str, int], ...] = ()
+
+    def __post_init__(self) -> None:
+        _require(bool(self.fit) or not self.looks_ahead, "fit", "empty", "a pass, whose first minibatch is scored")
+        _require(not self.races or len(self.choose) == 1, "choose", "a race and more", "a race alone")
+
+    @property
+    def races(self) -> bool:
+        """Whether a client chooses by a race."""
+        return any(isinstance(score, Race) for score in self.choose)
+
+    @property
+    def looks_ahead(self) -> bool:
+        """Whether a client chooses by the minibatch of its first step."""
+        return any(isinstance(score, BatchLoss | Agreement) for score in self.choose)
 
     @property
     def receives_all(self) -> bool:

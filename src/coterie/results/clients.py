@@ -25,7 +25,7 @@ Row = Mapping[str, Any]
 def client_rows(data: Federated, labels: Array, test: Replies) -> list[Row]:
     """One row a client: name, cluster, true group, sizes, and its own test scores (empty where it did not answer)."""
     scores: tuple[str, ...] = ("rmse",) if data.classes is None else ("accuracy", "macro_f1")
-    found = {int(client): row for client, row in zip(test.clients, _scores(data, test), strict=True)}
+    found = dict(zip(test.clients.tolist(), own_scores(test, data.classes, data.unit), strict=True))
     return [
         {
             "client": data.names[i],
@@ -39,11 +39,12 @@ def client_rows(data: Federated, labels: Array, test: Replies) -> list[Row]:
     ]
 
 
-def _scores(data: Federated, test: Replies) -> list[tuple[float, ...]]:
-    assert test.metrics is not None, "an evaluation always asks for metrics"
-    if data.classes is None:
-        return [(float(value),) for value in data.unit * np.sqrt(test.metrics[:, 0])]
-    return [(float(accuracy), float(f1)) for accuracy, f1 in test.metrics[:, :2]]
+def own_scores(replies: Replies, classes: int | None, unit: float) -> list[tuple[float, ...]]:
+    """Accuracy and macro-F1 of each client that was evaluated, or its rmse in the user's own units."""
+    assert replies.metrics is not None, "an evaluation always asks for metrics"
+    if classes is None:
+        return [(float(value),) for value in unit * np.sqrt(replies.metrics[:, 0])]
+    return [(float(accuracy), float(f1)) for accuracy, f1 in replies.metrics[:, :2]]
 
 
 def save_clients(folder: Path, rows: Sequence[Row]) -> None:
@@ -55,10 +56,15 @@ def save_clients(folder: Path, rows: Sequence[Row]) -> None:
     write_atomically(folder / CLIENTS, text.getvalue().encode())
 
 
+def load_rows(folder: Path) -> list[Row]:
+    """The rows of a finished run, all values as text."""
+    with (folder / CLIENTS).open(newline="", encoding="utf-8") as file:
+        return list(csv.DictReader(file))
+
+
 def load_clients(folder: Path) -> dict[str, int]:
     """The cluster of every client of a finished run, by name."""
-    with (folder / CLIENTS).open(newline="", encoding="utf-8") as file:
-        return {row["client"]: int(row["cluster"]) for row in csv.DictReader(file)}
+    return {row["client"]: int(row["cluster"]) for row in load_rows(folder)}
 
 
 def members(clusters: Mapping[str, int]) -> dict[int, list[str]]:

@@ -17,6 +17,7 @@ from coterie.protocol.stack import Stack
 from coterie.protocol.task import Fit, Report, Task
 from coterie.server.aggregate import average, by_examples
 from coterie.server.assign import Assign, Weigh
+from coterie.server.place import Place, least_loss
 from coterie.server.start import BEGINNING, Start
 from coterie.server.state import UNPLACED, Assignment, State
 from coterie.server.update import Update, replace_models
@@ -25,6 +26,11 @@ from coterie.server.update import Update, replace_models
 def mean_model(state: State) -> Stack:
     """The mean of all cluster models by their shares of examples: what one model for all would be now."""
     return state.stack.mix(state.shares[None])
+
+
+def previous_models(state: State) -> Stack:
+    """The cluster models before the last round: where each of them came from."""
+    return state.previous
 
 
 def as_it_is(model: Model) -> Model:
@@ -43,6 +49,7 @@ class Algorithm:
     weigh     how much a client counts in its cluster's mean
     update    from the mean to the next model
     shared    a part of the model averaged over everyone, whatever the cluster
+    place     the cluster of a client that was never seen
     serve     what a client does to get its model at test time (nothing: it uses its label's model)
     network   what is made of the user's model before anything begins (nothing: it is trained as it is)
     members   what runs beside it: an ensemble, in which this one leads and gives the clusters
@@ -57,6 +64,7 @@ class Algorithm:
     weigh: Weigh = by_examples
     update: Update = replace_models
     shared: str | None = None
+    place: Place = least_loss
     serve: Task = Task()
     references: Callable[[State], Stack] = mean_model
     network: Callable[[Model], Model] = as_it_is

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Callable
+from dataclasses import replace
 
 import numpy as np
 
@@ -16,6 +18,8 @@ from coterie.server.assign import Ask, check_clusters
 from coterie.server.state import UNPLACED, State
 
 Start = Callable[[Federation, Key, Ask], State]
+_log = logging.getLogger(__name__)
+
 BEGINNING = -1
 """The round number of draws and exchanges before round 0."""
 
@@ -47,6 +51,39 @@ def random_models(clusters: int) -> Start:
         return unplaced(federation, initial(federation, key, clusters))
 
     return start
+
+
+def told_apart(start: Start) -> Start:
+    """The same start, with a warning where several models are all equal: clients could not choose between them."""
+
+    def begin(federation: Federation, key: Key, ask: Ask) -> State:
+        state = start(federation, key, ask)
+        models = state.stack
+        if len(models) > 1 and all((part == part[:1]).all() for part in models):
+            _log.warning(
+                "all %d cluster models are equal at the start, so all clients will choose the same one and the method "
+                "collapses into fedavg; use start=farthest, or a model whose initial weights are drawn at random",
+                len(models),
+            )
+        return state
+
+    return begin
+
+
+def random_labels(start: Start, clusters: int, pinned: bool) -> Start:
+    """The same start with every client in a cluster at random; ``pinned`` keeps one random client in each for ever.
+
+    The draws are by name, so that they do not depend on the order of clients. Who is pinned is remembered.
+    """
+
+    def begin(federation: Federation, key: Key, ask: Ask) -> State:
+        state, names = start(federation, key, ask), federation.names
+        drawn = sorted(names, key=lambda name: key.number(name, "pinned"))[: clusters if pinned else 0]
+        rows = {name: row for row, name in enumerate(drawn)}
+        labels = [rows.get(name, key.number(name, "first label") % clusters) for name in names]
+        return replace(state, labels=np.array(labels, dtype=np.int64), memory={"pinned": rows})
+
+    return begin
 
 
 def farthest_first(clusters: int, fit: Fit) -> Start:

@@ -74,6 +74,11 @@ def read_clients(files: Sequence[Path], reading: Reading, problems: Problems) ->
     return clients
 
 
+def read_arrays(path: Path) -> Pair:
+    """The examples and labels of one file, as they are."""
+    return _pair(path, _arrays(path))
+
+
 def put_in_place(clients: Sequence[Client]) -> tuple[Split, Split]:
     """The train and the test split of all clients, read file by file."""
     splits = tuple(

@@ -1,0 +1,138 @@
+"""A client that a run has never seen: which cluster it belongs to, by the rule of the run's algorithm.
+
+It is then served its cluster's model, and a warning says when even that serves it far worse than any member.
+"""
+
+from __future__ import annotations
+
+import tomllib
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from coterie.data import Federated, Schema, Split
+from coterie.data.own.arrays import read_arrays
+from coterie.errors import DataError, RunFolderError
+from coterie.models.layout import Array
+from coterie.models.model import Model
+from coterie.models.zoo import build_model
+from coterie.protocol.address import Key
+from coterie.protocol.task import Report, Task
+from coterie.results.clients import CLIENTS, load_rows, own_scores
+from coterie.results.record import CONFIG, SCHEMA, STATE, load_state
+from coterie.runtimes.simulator import Simulator
+from coterie.server.loop import Algorithm, Meter
+from coterie.server.state import State
+from coterie.settings import load_settings
+
+FEWEST = 5
+"""A cluster with fewer members than this is judged by the clients of all clusters."""
+
+
+@dataclass(frozen=True)
+class Placement:
+    """Where a newcomer belongs: its cluster and its score in each, the highest its own.
+
+    ``served`` is the accuracy (or rmse) of the cluster's model on the newcomer's data, ``members`` the worst and the
+    best that members have on their test data; ``warning`` says when no cluster fits.
+    """
+
+    cluster: int
+    scores: tuple[float, ...]
+    measure: str
+    served: float
+    members: tuple[float, float]
+    warning: str | None = None
+
+
+@dataclass(frozen=True)
+class Trained:
+    """What is needed of a run to place a newcomer; ``members`` are the rows of its ``clients.csv``."""
+
+    algorithm: Algorithm
+    model: Model
+    state: State
+    members: Sequence[Mapping[str, Any]]
+    seed: int
+    unit: float = 1.0
+
+    def assign(self, x: Array, y: Array) -> Placement:
+        """The cluster of a client with these examples."""
+        federation = Simulator(self._client(x, y), self.model, threads=1)
+        meter, alone = Meter(federation, Key(self.seed, self.state.round), self.state.shares), np.array([0])
+        scores = self.algorithm.place(self.state, meter.ask, alone)[0]
+        cluster = int(np.where(np.isfinite(scores), scores, -np.inf).argmax())
+        judged = meter.ask(Task(report=Report(params=None, metrics="train")), self.state.stack, alone + cluster, alone)
+        measure = "rmse" if self.model.classes is None else "accuracy"
+        served = own_scores(judged, self.model.classes, self.unit)[0][0]
+        known = standards(self.members, cluster, measure)
+        return Placement(
+            cluster,
+            tuple(map(float, scores)),
+            measure,
+            served,
+            (known[0], known[-1]),
+            misfit(cluster, measure, served, known),
+        )
+
+    def _client(self, x: Array, y: Array) -> Federated:
+        classes, shape = self.model.classes, self.model.shape
+        if len(x) != len(y) or tuple(x.shape[1:]) != tuple(shape):
+            raise DataError(f"x has shape {x.shape} and y {y.shape}; the run's model needs (n, {shape}) and (n,)")
+        if classes is not None and np.asarray(y).dtype.kind not in "iu":
+            raise DataError(f"y holds {np.asarray(y).dtype}; the run has {classes} classes: give whole numbers")
+        examples = Split.join([(x.astype(np.float32), y.astype(np.float32 if classes is None else np.int64))])
+        return Federated("newcomer", "natural", ("newcomer",), examples, examples, classes)
+
+
+def standards(members: Sequence[Mapping[str, Any]], cluster: int, measure: str) -> list[float]:
+    """How well members are served, worst first: those of the cluster, or everyone where these are few."""
+    known = [row for row in members if row[measure] != ""]
+    own = [row for row in known if int(row["cluster"]) == cluster]
+    return sorted((float(row[measure]) for row in (own if len(own) >= FEWEST else known)), reverse=measure == "rmse")
+
+
+def misfit(cluster: int, measure: str, served: float, known: Sequence[float]) -> str | None:
+    """A warning where a newcomer is served worse than the worst member by more than worst and best are apart.
+
+    >>> misfit(2, "accuracy", 0.75, [0.8, 0.9]) is None
+    True
+    >>> misfit(2, "accuracy", 0.65, [0.8, 0.9])
+    'no cluster fits: the best, 2, serves it with accuracy 0.65, and its members with 0.8 to 0.9'
+    """
+    worst, best = known[0], known[-1]
+    if abs(served - best) <= 2 * abs(best - worst) or (served > best) == (measure == "accuracy"):
+        return None
+    return (
+        f"no cluster fits: the best, {cluster}, serves it with {measure} {served:.3g}, and its members with "
+        f"{worst:.3g} to {best:.3g}"
+    )
+
+
+def load_trained(folder: Path) -> Trained:
+    """What a run folder holds of a run; it must be finished."""
+    for name in (CONFIG, STATE, CLIENTS):
+        if not (folder / name).exists():
+            raise RunFolderError(f"{folder} holds no finished run ({name} is missing); name a folder of coterie run")
+    settings = load_settings(folder / CONFIG, {})
+    examples = tomllib.loads((folder / CONFIG).read_text()).get("examples")
+    if examples is None:
+        raise RunFolderError(f"{folder / CONFIG} does not say what examples look like; run it again with this version")
+    algorithm = settings.build_algorithm()
+    model = build_model(settings.model, tuple(examples["shape"]), examples.get("classes"))
+    state, rows = load_state(folder / STATE), load_rows(folder)
+    return Trained(algorithm, algorithm.network(model), state, rows, settings.seed, examples["unit"])
+
+
+def read_newcomer(file: Path, folder: Path) -> tuple[Array, Array]:
+    """The examples of a newcomer's file: an ``.npz`` as it is, a table by the schema of the run."""
+    if not file.exists():
+        raise DataError(f"there is no file {file}; name the newcomer's .npz, .csv or .parquet file")
+    if file.suffix == ".npz":
+        return read_arrays(file)
+    if not (folder / SCHEMA).exists():
+        raise DataError(f"{file} is a table and {folder} was not trained on tables; save it as .npz with x and y")
+    return Schema.load(folder / SCHEMA).arrays(file)

@@ -1,0 +1,230 @@
+"""Newcomers: a client never seen finds the cluster of its group, by each method's own rule; a misfit is told."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import replace
+from functools import cache
+
+import numpy as np
+import polars as pl
+import pytest
+from typer.testing import CliRunner
+
+import coterie as ct
+from coterie.cli import app
+from coterie.errors import DataError, FederationError, RunFolderError
+from coterie.experiment import run_settings
+from coterie.newcomers import load_trained, misfit, standards
+from coterie.protocol.address import Key
+from coterie.protocol.stack import Stack
+from coterie.server.place import least_loss, nearest_centre
+from coterie.server.start import first_state
+from coterie.settings import Settings
+
+METHODS = ("ifca", "wecfl", "fesem(layer=all)", "joint(strength=0)", "ifca+cam", "wecfl+cam")
+
+
+@cache
+def rotated():
+    """Twenty-eight clients of four groups; one of each group, and later one more, is kept back."""
+    whole = ct.load("digits").partition("rotation(0,90,180,270)", clients=28, seed=1)
+    late = [int(np.flatnonzero(whole.groups == group)[place]) for group in range(4) for place in (0, 1)]
+    return whole, whole.select([i for i in range(28) if i not in late]), late
+
+
+@cache
+def trained(text):
+    _, early, _ = rotated()
+    length = 40 if text.startswith("joint") else 8
+    return ct.run(
+        ct.build_algorithm(text, 4), early, model="mlp(32)", rounds=length, seed=2, eval_every=length, threads=1
+    )
+
+
+def call(*words):
+    return CliRunner().invoke(app, list(map(str, words)))
+
+
+class TestWhereTheyGo:
+    @pytest.mark.parametrize("text", METHODS)
+    def test_a_newcomer_finds_the_cluster_of_its_group(self, text):
+        whole, early, late = rotated()
+        run = trained(text)
+        assert run.summary["ari"] == 1.0
+        for client in late:
+            found = run.assign(*whole.train.of(client))
+            assert found.cluster == run.labels[early.groups == whole.groups[client]][0]
+            assert found.cluster == int(np.argmax(found.scores))
+            assert len(found.scores) == 4
+            assert found.warning is None
+            assert found.served > 0.6
+
+    @pytest.mark.parametrize("text", ["ifca", "wecfl"])
+    def test_one_that_names_everything_differently_fits_nowhere(self, text):
+        whole, _, late = rotated()
+        x, y = whole.train.of(late[0])
+        found = trained(text).assign(x, (y + 5) % 10)
+        assert found.served < 0.2
+        assert found.warning.startswith(f"no cluster fits: the best, {found.cluster}, serves it with accuracy")
+
+    def test_it_is_the_same_every_time(self):
+        whole, _, late = rotated()
+        one, other = (trained("wecfl").assign(*whole.train.of(late[3])) for _ in range(2))
+        assert one == other
+
+    def test_where_there_is_one_model_for_all_there_is_no_question(self):
+        whole, _, late = rotated()
+        assert trained("fedavg").assign(*whole.train.of(late[3])).cluster == 0
+
+    def test_examples_of_another_shape_or_kind_are_refused(self):
+        whole, _, late = rotated()
+        x, y = whole.train.of(late[0])
+        for bad, problem in (
+            ((x[:, :, :4], y), "x has shape"),
+            ((x, y[1:]), "x has shape"),
+            ((x, y / 2), "y holds float"),
+        ):
+            with pytest.raises(DataError, match=problem):
+                trained("ifca").assign(*bad)
+        with pytest.raises(DataError, match=r"label out of range in train row 0; labels must be 0\.\.9"):
+            trained("ifca").assign(x, y + 10)
+
+
+class TestRules:
+    def state(self, weights, **memory):
+        params = np.array([[w, 0.0] for w in weights])
+        state = first_state(Stack(params, np.zeros((len(weights), 0))), np.zeros(1, int))
+        return replace(state, memory=memory)
+
+    def test_least_loss_is_the_loss_of_each_model(self, lines, simulator):
+        """(w - slope)^2 of the weights 1, -1 and 4 for a slope of 2."""
+        ask = asker(simulator(lines((2.0,), (3,)), "linear", threads=1))
+        scores = least_loss(self.state([1.0, -1.0, 4.0]), ask, np.array([0]))
+        np.testing.assert_allclose(scores, [[-1.0, -9.0, -4.0]], atol=1e-12)
+
+    def test_the_nearest_centre_is_found_from_the_middle_of_the_models(self, lines, simulator):
+        """From 0, the middle of -3, 0 and 3 whatever their shares, a step of pull 0.5 to a slope of 2 ends at 1."""
+        ask, fit = asker(simulator(lines((2.0,), (3,)), "linear", threads=1)), ct.Fit(1, None, 100, 0.25, 0.0)
+        state = self.state([-3.0, 0.0, 3.0], centres=np.array([[-3.0], [0.4], [1.5]]))
+        state = replace(state, shares=np.array([0.8, 0.1, 0.1]))
+        scores = nearest_centre("head_weight", fit)(state, ask, np.array([0]))
+        np.testing.assert_allclose(scores, [[-4.0, -0.6, -0.5]], atol=1e-12)
+
+    @pytest.mark.parametrize("text", ["wecfl", "fesem"])
+    def test_methods_that_cluster_parameters_place_by_them_and_not_by_the_loss(self, text, lines, simulator):
+        """A slope of 2 is best served by the weight 3, but after one step from 0 it is nearest to the centre 0.4."""
+        ask = asker(simulator(lines((2.0,), (3,)), "linear", threads=1))
+        state = self.state([-3.0, 0.0, 3.0], centres=np.array([[-3.0], [0.4], [3.0]]))
+        place = ct.build_algorithm(text, 3, ct.Fit(1, None, 100, 0.25, 0.0)).place
+        assert place(state, ask, np.array([0])).argmax() == 1
+        assert least_loss(state, ask, np.array([0])).argmax() == 2
+
+    def test_without_centres_it_is_the_least_loss(self, lines, simulator):
+        ask, state = asker(simulator(lines((2.0,), (3,)), "linear", threads=1)), self.state([1.0, -1.0])
+        found = nearest_centre("head_weight", ct.Fit())(state, ask, np.array([0]))
+        np.testing.assert_allclose(found, least_loss(state, ask, np.array([0])))
+
+    def test_one_that_does_not_answer_cannot_be_placed(self, lines, simulator, flaky):
+        silent = flaky(simulator(lines((2.0,), (3,)), "linear", threads=1), {0: [0]})
+        with pytest.raises(FederationError, match=r"could not be placed: .*did not answer"):
+            least_loss(self.state([1.0]), asker(silent), np.array([0]))
+
+    def test_members_are_those_of_the_cluster_or_where_they_are_few_everyone(self):
+        rows = [{"cluster": str(int(i > 4)), "accuracy": str(i / 10), "rmse": str(i / 10)} for i in range(7)]
+        assert standards(rows, 0, "accuracy") == [0.0, 0.1, 0.2, 0.3, 0.4]
+        assert standards(rows, 1, "rmse") == [0.6, 0.5, 0.4, 0.3, 0.2, 0.1, 0.0]
+        assert standards([*rows, {"cluster": "0", "accuracy": ""}], 0, "accuracy") == [0.0, 0.1, 0.2, 0.3, 0.4]
+
+    @pytest.mark.parametrize(
+        ("measure", "served", "known", "fits"),
+        [
+            ("accuracy", 0.71, [0.8, 0.9], True),
+            ("accuracy", 0.69, [0.8, 0.9], False),
+            ("accuracy", 1.0, [0.8, 0.8], True),
+            ("rmse", 3.9, [3.0, 2.0], True),
+            ("rmse", 4.1, [3.0, 2.0], False),
+            ("rmse", 0.1, [3.0, 2.9], True),
+        ],
+    )
+    def test_far_outside_is_below_the_worst_by_more_than_worst_and_best_are_apart(self, measure, served, known, fits):
+        assert (misfit(1, measure, served, known) is None) == fits
+
+
+def asker(federation):
+    return lambda task, stack, labels, clients: federation.ask(task, stack, labels, clients, Key(1, 0))
+
+
+@pytest.fixture
+def here(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    return tmp_path
+
+
+class TestOnTheCommandLine:
+    def test_arrays_are_placed_by_the_folder_alone_as_by_the_run(self, here):
+        whole, early, late = rotated()
+        run = ct.run(ct.wecfl(4), early, model="mlp(16)", rounds=3, seed=2, out=here / "r", threads=1)
+        x, y = whole.train.of(late[5])
+        np.savez("late.npz", x=x, y=y)
+        result = call("assign", "r", "--data", "late.npz", "--json")
+        assert result.exit_code == 0, result.output
+        found, wanted = json.loads(result.stdout), run.assign(x, y)
+        assert found["cluster"] == wanted.cluster
+        assert found["scores"] == pytest.approx(wanted.scores, abs=1e-6)
+        assert found["served"] == pytest.approx(wanted.served)
+        shown = call("assign", "r", "--data", "late.npz").output
+        assert f"cluster {wanted.cluster} serves it with accuracy" in shown
+        np.savez("odd.npz", x=x, y=(y + 5) % 10)
+        assert "warning: no cluster fits" in call("assign", "r", "--data", "odd.npz").output
+
+    def test_a_folder_knows_the_two_halves_of_cam(self, here):
+        _, early, _ = rotated()
+        x, y = early.train.of(0)
+        run = ct.run(ct.build_algorithm("ifca+cam", 2), early, model="mlp(4)", rounds=1, out=here / "r", threads=1)
+        assert load_trained(here / "r").assign(x, y) == run.assign(x, y)
+
+    def test_an_error_is_in_the_units_of_the_target(self, here, lines):
+        """The model is a weight of 3 for slopes of 2, with no bias: off by 1 on inputs of 1, in units of 10."""
+        params = np.array([[3.0, 0.0]], np.float32)
+        state = first_state(Stack(params, np.zeros((1, 0), np.float32)), np.zeros(1, int))
+        data = replace(lines((2.0,), (3,)), unit=10.0)
+        run = ct.run(ct.fedavg(ct.Fit(lr=1e-9)), data, model="linear", rounds=1, threads=1)
+        found = replace(run.trained, state=state).assign(*data.train.of(0))
+        assert (found.measure, found.served) == ("rmse", pytest.approx(10.0))
+
+    @pytest.mark.parametrize(("label", "other"), [("ill", "cost"), ("cost", "ill")])
+    def test_a_table_is_read_by_the_schema_of_the_run(self, here, label, other):
+        rng = np.random.default_rng(0)
+        frame = pl.DataFrame(
+            {"age": rng.normal(50, 10, 200), "dose": rng.uniform(0, 1, 200), "site": np.arange(200) % 5}
+        )
+        frame = frame.with_columns(cost=100 * frame["dose"] + rng.normal(0, 1, 200), ill=frame["dose"] > 0.5)
+        frame.write_csv("visits.csv")
+        frame[:40].drop("site", other).write_csv("late.csv")
+        done = call("run", "ifca", "--data", "visits.csv", "--client", "site", "--label", label, "--ignore", other,
+                    "--clusters", "2", "--rounds", "2", "--quiet", "--out", "r")  # fmt: skip
+        assert done.exit_code == 0, done.output
+        result = call("assign", "r", "--data", "late.csv", "--json")
+        assert result.exit_code == 0, result.output
+        found = json.loads(result.stdout)
+        assert found["measure"] == ("accuracy" if label == "ill" else "rmse")
+        low, high = sorted(found["members"])
+        assert found["warning"] is None
+        assert 0.3 * low <= found["served"] <= 3 * high
+
+    def test_what_is_not_there_is_named(self, here):
+        early = rotated()[1]
+        with pytest.raises(RunFolderError, match="holds no finished run"):
+            load_trained(here / "nowhere")
+        ct.run(ct.fedavg(), early, model="mlp(4)", rounds=1, out=here / "r", threads=1)
+        assert "there is no file" in call("assign", "r", "--data", "none.npz").output
+        (here / "table.csv").write_text("a,b\n1,2\n")
+        assert "was not trained on tables" in " ".join(call("assign", "r", "--data", "table.csv").output.split())
+
+    def test_a_run_that_is_read_again_from_its_folder_can_place_too(self, here):
+        settings = Settings("ifca", clients=8, clusters=2, rounds=1, model="mlp(4)", threads=1)
+        first = run_settings(settings, here / "r")
+        again = run_settings(settings, here / "r", resume=True)
+        x, y = first.data.train.of(0)
+        assert again.assign(x, y) == first.assign(x, y)
