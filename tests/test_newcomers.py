@@ -13,12 +13,12 @@ from typer.testing import CliRunner
 
 import coterie as ct
 from coterie.cli import app
-from coterie.errors import DataError, FederationError, RunFolderError
+from coterie.errors import DataError, RunFolderError
 from coterie.experiment import run_settings
 from coterie.newcomers import load_trained, misfit, standards
 from coterie.protocol.address import Key
 from coterie.protocol.stack import Stack
-from coterie.server.place import least_loss, nearest_centre
+from coterie.server.place import Scores, least_loss, nearest_centre, nearest_update
 from coterie.server.start import first_state
 from coterie.settings import Settings
 
@@ -101,7 +101,7 @@ class TestRules:
         """(w - slope)^2 of the weights 1, -1 and 4 for a slope of 2."""
         ask = asker(simulator(lines((2.0,), (3,)), "linear", threads=1))
         scores = least_loss(self.state([1.0, -1.0, 4.0]), ask, np.array([0]))
-        np.testing.assert_allclose(scores, [[-1.0, -9.0, -4.0]], atol=1e-12)
+        np.testing.assert_allclose(scores.values, [[-1.0, -9.0, -4.0]], atol=1e-12)
 
     def test_the_nearest_centre_is_found_from_the_middle_of_the_models(self, lines, simulator):
         """From 0, the middle of -3, 0 and 3 whatever their shares, a step of pull 0.5 to a slope of 2 ends at 1."""
@@ -109,7 +109,7 @@ class TestRules:
         state = self.state([-3.0, 0.0, 3.0], centres=np.array([[-3.0], [0.4], [1.5]]))
         state = replace(state, shares=np.array([0.8, 0.1, 0.1]))
         scores = nearest_centre("head_weight", fit)(state, ask, np.array([0]))
-        np.testing.assert_allclose(scores, [[-4.0, -0.6, -0.5]], atol=1e-12)
+        np.testing.assert_allclose(scores.values, [[-4.0, -0.6, -0.5]], atol=1e-12)
 
     @pytest.mark.parametrize("text", ["wecfl", "fesem"])
     def test_methods_that_cluster_parameters_place_by_them_and_not_by_the_loss(self, text, lines, simulator):
@@ -117,18 +117,33 @@ class TestRules:
         ask = asker(simulator(lines((2.0,), (3,)), "linear", threads=1))
         state = self.state([-3.0, 0.0, 3.0], centres=np.array([[-3.0], [0.4], [3.0]]))
         place = ct.build_algorithm(text, 3, ct.Fit(1, None, 100, 0.25, 0.0)).place
-        assert place(state, ask, np.array([0])).argmax() == 1
-        assert least_loss(state, ask, np.array([0])).argmax() == 2
+        assert place(state, ask, np.array([0])).clusters == [1]
+        assert least_loss(state, ask, np.array([0])).clusters == [2]
+
+    def test_the_nearest_update_is_from_the_model_that_was_sent(self, lines, simulator):
+        """A step of pull 0.5 from weight 2.5 and bias 1: the slope 2 moves by (-0.25, -0.5), the clusters did by
+        (-0.75, -0.5) and (0.75, -0.5). The models themselves, not their movements, would give the other cluster."""
+        ask, fit = asker(simulator(lines((2.0,), (3,)), "linear", threads=1)), ct.Fit(1, None, 100, 0.25, 0.0)
+        sent, means, none = np.array([[2.5, 1.0]]), np.array([[1.75, 0.5], [3.25, 0.5]]), np.zeros((2, 0))
+        memory = {"origin": sent, "origin_buffers": none[:1], "means": means, "means_buffers": none}
+        scores = nearest_update(fit)(self.state([0.0, 9.0], **memory), ask, np.array([0])).values
+        lengths = np.hypot(0.25, 0.5) * np.hypot(0.75, 0.5)
+        np.testing.assert_allclose(scores, [[0.4375 / lengths, 0.0625 / lengths]], atol=1e-12)
 
     def test_without_centres_it_is_the_least_loss(self, lines, simulator):
         ask, state = asker(simulator(lines((2.0,), (3,)), "linear", threads=1)), self.state([1.0, -1.0])
         found = nearest_centre("head_weight", ct.Fit())(state, ask, np.array([0]))
-        np.testing.assert_allclose(found, least_loss(state, ask, np.array([0])))
+        np.testing.assert_allclose(found.values, least_loss(state, ask, np.array([0])).values)
 
-    def test_one_that_does_not_answer_cannot_be_placed(self, lines, simulator, flaky):
-        silent = flaky(simulator(lines((2.0,), (3,)), "linear", threads=1), {0: [0]})
-        with pytest.raises(FederationError, match=r"could not be placed: .*did not answer"):
-            least_loss(self.state([1.0]), asker(silent), np.array([0]))
+    @pytest.mark.parametrize("place", [least_loss, nearest_centre("all", ct.Fit()), nearest_update(ct.Fit())])
+    def test_one_that_does_not_answer_has_no_scores(self, place, lines, simulator, flaky):
+        silent = flaky(simulator(lines((2.0, 1.0), (3, 3)), "linear", threads=1), {0: [1]})
+        state = self.state([1.0, 2.0], centres=np.zeros((2, 2)))
+        assert place(state, asker(silent), np.array([0, 1])).clients.tolist() == [0]
+        assert place(state, asker(silent), np.array([1])).clusters.tolist() == []
+
+    def test_a_model_that_has_diverged_places_nobody(self):
+        assert Scores(np.arange(2), np.array([[np.nan, -9.0], [-np.inf, -1.0]])).clusters.tolist() == [1, 1]
 
     def test_members_are_those_of_the_cluster_or_where_they_are_few_everyone(self):
         rows = [{"cluster": str(int(i > 4)), "accuracy": str(i / 10), "rmse": str(i / 10)} for i in range(7)]

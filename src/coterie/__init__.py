@@ -10,12 +10,14 @@
 from coterie.algorithms import (
     add_ons,
     algorithms,
+    briggs,
     build_algorithm,
     cam,
     cks,
     con_cks,
     con_para,
     con_rep,
+    diffnorm,
     fedavg,
     fedavg_ensemble,
     fedopt,
@@ -23,9 +25,16 @@ from coterie.algorithms import (
     fedprox_ensemble,
     fesem,
     finetune,
+    gradcos,
     ifca,
     joint,
+    lcfl,
     local,
+    ocfl_affinity,
+    ocfl_hdbscan,
+    ocfl_kmeans,
+    ocfl_meanshift,
+    sattler,
     vote,
     wecfl,
 )
@@ -33,6 +42,7 @@ from coterie.data import Dataset, Federated, Schema, Split, check_own, load, loa
 from coterie.experiment import Run, run
 from coterie.protocol.task import Fit, Loss, Proximal, Report, Task
 from coterie.server.loop import Algorithm
+from coterie.server.separation import separation_threshold
 
 __all__ = [
     "Algorithm",
@@ -48,6 +58,7 @@ __all__ = [
     "Task",
     "add_ons",
     "algorithms",
+    "briggs",
     "build_algorithm",
     "cam",
     "check_own",
@@ -55,6 +66,7 @@ __all__ = [
     "con_cks",
     "con_para",
     "con_rep",
+    "diffnorm",
     "fedavg",
     "fedavg_ensemble",
     "fedopt",
@@ -62,14 +74,22 @@ __all__ = [
     "fedprox_ensemble",
     "fesem",
     "finetune",
+    "gradcos",
     "ifca",
     "joint",
+    "lcfl",
     "load",
     "load_folder",
     "load_own",
     "load_pooled",
     "local",
+    "ocfl_affinity",
+    "ocfl_hdbscan",
+    "ocfl_kmeans",
+    "ocfl_meanshift",
     "run",
+    "sattler",
+    "separation_threshold",
     "vote",
     "wecfl",
 ]

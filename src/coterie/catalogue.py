@@ -5,7 +5,7 @@ with arguments in parentheses, and may chain further calls with a joiner::
 
     name | name(value, ...) | name(key=value, ...) | call + call + ...
 
-Values are numbers, ``true``/``false``, ``none`` or bare words.
+Values are numbers, ``true``/``false``, ``none``, bare words or further calls, which stay text.
 """
 
 from __future__ import annotations
@@ -69,6 +69,8 @@ def parse(text: str, joiner: str = "+") -> tuple[Call, ...]:
     (0, 90)
     >>> parse("vote(fedavg,wecfl(shots=3)+cks)")[0].args
     ('fedavg', 'wecfl(shots=3)+cks')
+    >>> parse("lcfl(clusterer=agglomerative(cut=0.5,linkage=single))")[0].kwargs
+    (('clusterer', 'agglomerative(cut=0.5,linkage=single)'),)
     """
     calls, rest = [], text.strip()
     while True:
@@ -186,16 +188,22 @@ _KINDS: dict[str, tuple[tuple[type, ...], str]] = {
 
 
 def _check_kind(call: Call, name: str, value: Any, parameter: inspect.Parameter) -> None:
-    """A value of a text must be of the kind that the function's annotation names."""
-    kind, _, rest = str(parameter.annotation).partition(" | ")
+    """A value of a text must be of one of the kinds that the function's annotation names."""
+    kinds = str(parameter.annotation).split(" | ")
     values = value if parameter.kind is parameter.VAR_POSITIONAL else (value,)
-    if kind not in _KINDS:
+    if kinds[0] not in _KINDS:
         return
-    types, wanted = _KINDS[kind]
     for each in values:
-        good = isinstance(each, types) and (kind == "bool" or not isinstance(each, bool)) and each == each
-        if not (good or (each is None and rest == "None")):
+        if not any(_is_kind(kind, each) for kind in kinds):
+            wanted = " or ".join(_KINDS[kind][1] for kind in kinds if kind in _KINDS)
             raise UsageError(f"{call}: {name} is {each}; it must be {wanted}")
+
+
+def _is_kind(kind: str, value: Any) -> bool:
+    """Whether a value is of a kind; true and false are no numbers, and what is not a number is none either."""
+    if kind == "None":
+        return value is None
+    return isinstance(value, _KINDS[kind][0]) and (kind == "bool" or not isinstance(value, bool)) and value == value
 
 
 def with_arguments(text: str, values: Mapping[str, Value], catalogue: Catalogue) -> str:

@@ -15,7 +15,7 @@ import numpy as np
 
 from coterie.data import Federated, Schema, Split
 from coterie.data.own.arrays import read_arrays
-from coterie.errors import DataError, RunFolderError
+from coterie.errors import DataError, FederationError, RunFolderError
 from coterie.models.layout import Array
 from coterie.models.model import Model
 from coterie.models.zoo import build_model
@@ -63,15 +63,17 @@ class Trained:
         """The cluster of a client with these examples."""
         federation = Simulator(self._client(x, y), self.model, threads=1)
         meter, alone = Meter(federation, Key(self.seed, self.state.round), self.state.shares), np.array([0])
-        scores = self.algorithm.place(self.state, meter.ask, alone)[0]
-        cluster = int(np.where(np.isfinite(scores), scores, -np.inf).argmax())
+        found = self.algorithm.place(self.state, meter.ask, alone)
+        if not len(found.clients):
+            raise FederationError("the newcomer could not be placed: its work failed; look at its data")
+        cluster = int(found.clusters[0])
         judged = meter.ask(Task(report=Report(params=None, metrics="train")), self.state.stack, alone + cluster, alone)
         measure = "rmse" if self.model.classes is None else "accuracy"
         served = own_scores(judged, self.model.classes, self.unit)[0][0]
         known = standards(self.members, cluster, measure)
         return Placement(
             cluster,
-            tuple(map(float, scores)),
+            tuple(map(float, found.values[0])),
             measure,
             served,
             (known[0], known[-1]),

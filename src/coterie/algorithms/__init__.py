@@ -6,19 +6,23 @@ from coterie.algorithms.catalogue import RANGES, REDUCES_TO, add_ons, algorithms
 from coterie.algorithms.choosing import ifca, joint
 from coterie.algorithms.ensembles import ensemble, fedavg_ensemble, fedprox_ensemble, soft_vote
 from coterie.algorithms.one_model import fedavg, fedopt, fedprox, local
+from coterie.algorithms.one_shot import briggs, diffnorm, gradcos, lcfl
 from coterie.algorithms.parameter_clustering import fesem, wecfl
+from coterie.algorithms.splitting import ocfl_affinity, ocfl_hdbscan, ocfl_kmeans, ocfl_meanshift, sattler
 
 __all__ = [
     "RANGES",
     "REDUCES_TO",
     "add_ons",
     "algorithms",
+    "briggs",
     "build_algorithm",
     "cam",
     "cks",
     "con_cks",
     "con_para",
     "con_rep",
+    "diffnorm",
     "ensemble",
     "fedavg",
     "fedavg_ensemble",
@@ -27,10 +31,17 @@ __all__ = [
     "fedprox_ensemble",
     "fesem",
     "finetune",
+    "gradcos",
     "ifca",
     "joint",
+    "lcfl",
     "local",
+    "ocfl_affinity",
+    "ocfl_hdbscan",
+    "ocfl_kmeans",
+    "ocfl_meanshift",
     "parts",
+    "sattler",
     "soft_vote",
     "vote",
     "wecfl",

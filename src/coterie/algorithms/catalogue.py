@@ -10,7 +10,9 @@ from coterie.algorithms.choosing import ifca, joint
 from coterie.algorithms.ensembles import fedavg_ensemble, fedprox_ensemble, soft_vote
 from coterie.algorithms.method import method
 from coterie.algorithms.one_model import fedavg, fedopt, fedprox, local
+from coterie.algorithms.one_shot import briggs, diffnorm, gradcos, lcfl
 from coterie.algorithms.parameter_clustering import fesem, wecfl
+from coterie.algorithms.splitting import ocfl_affinity, ocfl_hdbscan, ocfl_kmeans, ocfl_meanshift, sattler
 from coterie.catalogue import Catalogue, Value, parse
 from coterie.errors import UsageError
 from coterie.protocol.task import Fit
@@ -38,6 +40,15 @@ algorithms = Catalogue(
         "joint": joint,
         "fesem": fesem,
         "wecfl": wecfl,
+        "lcfl": lcfl,
+        "diffnorm": diffnorm,
+        "gradcos": gradcos,
+        "briggs": briggs,
+        "ocfl-hdbscan": ocfl_hdbscan,
+        "ocfl-meanshift": ocfl_meanshift,
+        "ocfl-affinity": ocfl_affinity,
+        "ocfl-kmeans": ocfl_kmeans,
+        "sattler": sattler,
         "fedavg-ensemble": fedavg_ensemble,
         "fedprox-ensemble": fedprox_ensemble,
         "vote": vote,
@@ -55,6 +66,13 @@ REDUCES_TO = {
     "fesem(clusters=1)": "fedavg",
     "wecfl(clusters=1)": "fedavg",
     "wecfl(clusters=1,shots=2)": "fedavg",
+    "lcfl(clusters=1)": "fedavg",
+    "diffnorm(clusters=1,start=medoid)": "fedavg",
+    "gradcos(clusters=1,start=global)": "fedavg",
+    "briggs(cut=2)": "fedavg",
+    "ocfl-kmeans(clusters=1)": "fedavg",
+    "ocfl-hdbscan(members=8)": "fedavg",
+    "sattler(weights=examples)": "fedavg",
     "wecfl+cks(strength=0)": "wecfl",
     "wecfl+cks(strength=0,others=true)": "wecfl",
     "ifca+con-para(strength=0)": "ifca",
@@ -78,6 +96,8 @@ RANGES: dict[str, dict[str, tuple[Value, ...]]] = {
     "fedopt": {"fedopt.lr": (0.001, 0.01, 0.1, 1), "tau": (1e-4, 1e-3, 1e-2)},
     # Lin et al. vary lambda between 0.1 and 0.5.
     "joint": {"strength": (0.1, 0.2, 0.3, 0.4, 0.5)},
+    # The ocfl paper uses 0.35 for both; Sattler et al. 0.4 and 1.6, absolute.
+    "sattler": {"eps1": (0.2, 0.35, 0.5), "eps2": (0.2, 0.35, 0.5)},
     # The thesis, sections 4.3, 5.3 and 6.3.
     "cks": {"cks.strength": (0.001, 0.01, 0.1, 1)},
     "con-para": {"con-para.strength": (0.1, 0.5, 2, 5), "con-para.temperature": (0.1, 1, 10)},

@@ -31,6 +31,9 @@ MOST_CLIENTS, MOST_BYTES = 500, 128 << 20
 VALIDATION = ("accuracy", "macro_f1", "rmse", "test_loss")
 """The scores of the validation split that are recorded."""
 
+REMEMBERED = ("temperature",)
+"""What an assign rule remembers and a record shows."""
+
 Judge = Callable[[Stack, Split, Array], Array]
 """The metrics of these rows of a stack on one common set of examples."""
 
@@ -73,6 +76,7 @@ class Watch:
         if self.data.groups is not None:
             record |= agreement(state.labels, self.data.groups)
         record |= self._diagnostics(step)
+        record |= {name: state.memory[name] for name in REMEMBERED if name in state.memory}
         if replies.loss is not None:
             record["loss"] = float(np.average(replies.loss, weights=replies.examples))
         if replies.missing:

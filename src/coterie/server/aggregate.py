@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 import numpy as np
 from scipy import sparse
 
+from coterie.errors import UnknownName
 from coterie.models.layout import Array, Coordinates, Layout
 from coterie.protocol.replies import Replies
 from coterie.protocol.stack import Stack
@@ -69,3 +72,11 @@ def by_examples(replies: Replies) -> Array:
 def uniform(replies: Replies) -> Array:
     """Every client weighs the same."""
     return np.ones(len(replies))
+
+
+def weighing(name: str) -> Callable[[Replies], Array]:
+    """How clients weigh, by name."""
+    known = {"examples": by_examples, "uniform": uniform}
+    if name not in known:
+        raise UnknownName("weights", name, known)
+    return known[name]

@@ -1,4 +1,4 @@
-"""Clustering of points: each a frozen value that maps rows to cluster numbers."""
+"""Clustering: k-means of weighted points, and the catalogue of clusterers of a distance matrix."""
 
 from __future__ import annotations
 
@@ -14,6 +14,17 @@ from coterie.catalogue import Catalogue
 from coterie.errors import UsageError
 from coterie.models.layout import Array
 from coterie.protocol.address import Key
+from coterie.server.matrix_clusterers import (
+    affinity,
+    agglomerative,
+    dbscan,
+    hdbscan,
+    kmeans,
+    kmedoids,
+    meanshift,
+    optics,
+    spectral,
+)
 
 
 @dataclass(frozen=True)
@@ -43,7 +54,22 @@ class KMeansClusters:
             return KMeans(self.clusters, init=init, n_init=1, random_state=seed).fit(points, sample_weight=weights)
 
 
-clusterers = Catalogue("clusterer", {"kmeans": KMeansClusters})
+clusterers = Catalogue(
+    "clusterer",
+    {
+        "kmedoids": kmedoids,
+        "agglomerative": agglomerative,
+        "dbscan": dbscan,
+        "hdbscan": hdbscan,
+        "optics": optics,
+        "affinity": affinity,
+        "meanshift": meanshift,
+        "kmeans": kmeans,
+        "spectral": spectral,
+    },
+    typed=True,
+)
+"""Clusterers of a distance matrix, by name; ``KMeansClusters`` above works on weighted points, for fesem and wecfl."""
 
 
 def match(new: Array, old: Array, clusters: int) -> Array:

@@ -1,32 +1,58 @@
-"""Place rules: the cluster of a client that was never seen, by the rule by which the method places its own.
+"""Place rules: the cluster of a client that has none, by the rule by which the method places its own.
 
-A rule asks the newcomers and gives each a score in every cluster; the highest is its cluster.
+A rule asks the newcomers and gives each that answers a score in every cluster; the highest is its cluster.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable
+from typing import NamedTuple
 
 import numpy as np
 from scipy.spatial.distance import cdist
 
-from coterie.errors import FederationError
 from coterie.models.layout import Array
 from coterie.protocol.replies import Replies
 from coterie.protocol.stack import Stack
 from coterie.protocol.task import Fit, Report, Task
 from coterie.server.assign import Ask
+from coterie.server.formed import means, origin
 from coterie.server.state import State
 
-Place = Callable[[State, Ask, Array], Array]
-"""``(state, ask, clients) -> scores (clients, K)``."""
+
+class Scores(NamedTuple):
+    """Who answered, and the score of each in every cluster, ``(r, K)``."""
+
+    clients: Array
+    values: Array
+
+    @property
+    def clusters(self) -> Array:
+        """The cluster of the highest score of each; ties to the lowest number, never one whose score is no number."""
+        best: Array = np.where(np.isfinite(self.values), self.values, -np.inf).argmax(axis=1)
+        return best
 
 
-def least_loss(state: State, ask: Ask, clients: Array) -> Array:
-    """Minus the mean loss of each cluster model on a newcomer's data: it chooses as clients that choose do."""
-    replies = _ask_all(Task(report=Report(params=None, losses=True)), state.stack, ask, clients)
-    assert replies.losses is not None, "the task asked for losses"
-    return -replies.losses
+Place = Callable[[State, Ask, Array], Scores]
+"""``(state, ask, newcomers) -> scores``."""
+
+
+def least_loss(state: State, ask: Ask, clients: Array) -> Scores:
+    """Minus the mean train loss of each cluster's model: a newcomer chooses as clients that choose do."""
+    return _by_loss(state.stack, ask, clients)
+
+
+def least_loss_when_formed(state: State, ask: Ask, clients: Array) -> Scores:
+    """Minus the mean train loss of each cluster's model as it was when the clusters formed."""
+    return _by_loss(means(state), ask, clients)
+
+
+def _by_loss(models: Stack, ask: Ask, clients: Array) -> Scores:
+    def score(replies: Replies) -> Array:
+        assert replies.losses is not None, "the task asked for losses"
+        return -replies.losses
+
+    return _scores(Task(report=Report(params=None, losses=True)), models, score, ask, clients)
 
 
 def nearest_centre(part: str, fit: Fit) -> Place:
@@ -36,20 +62,49 @@ def nearest_centre(part: str, fit: Fit) -> Place:
     Without a clustering yet it is by least loss.
     """
 
-    def place(state: State, ask: Ask, clients: Array) -> Array:
+    def place(state: State, ask: Ask, clients: Array) -> Scores:
         if "centres" not in state.memory:
             return least_loss(state, ask, clients)
         middle = state.stack.mix(np.full((1, len(state.stack)), 1 / len(state.stack)))
-        replies = _ask_all(Task(fit=(fit,)), middle, ask, clients)
-        distances: Array = cdist(replies.part(part).astype(np.float64), state.memory["centres"])
-        return -distances
+
+        def score(replies: Replies) -> Array:
+            distances: Array = cdist(replies.part(part).astype(np.float64), state.memory["centres"])
+            return -distances
+
+        return _scores(Task(fit=(fit,)), middle, score, ask, clients)
 
     return place
 
 
-def _ask_all(task: Task, stack: Stack, ask: Ask, clients: Array) -> Replies:
-    """The replies of all of them, who work on the first row; a newcomer that does not answer cannot be placed."""
+def nearest_update(fit: Fit) -> Place:
+    """The cosine of a newcomer's update and each cluster's mean update when the clusters formed.
+
+    It trains once from the model that was sent in that round: an update from any other could not be compared.
+    """
+
+    def place(state: State, ask: Ask, clients: Array) -> Scores:
+        sent = origin(state)
+        formed = means(state).params - sent.params
+        task = Task(fit=(fit,))
+        return _scores(task, sent, lambda replies: cosines(replies.models().params - sent.params, formed), ask, clients)
+
+    return place
+
+
+def cosines(rows: Array, others: Array) -> Array:
+    """The cosine of each row with each of the others; 0 for rows of zeros.
+
+    >>> cosines(np.array([[5.0, 0.0], [0.0, 0.0]]), np.array([[0.0, -9.0], [0.1, 0.0]])).tolist()
+    [[0.0, 1.0], [0.0, 0.0]]
+    """
+    tiny = np.finfo(np.float64).tiny
+    wide = [part.astype(np.float64) for part in (rows, others)]
+    one, other = (part / np.maximum(np.linalg.norm(part, axis=1, keepdims=True), tiny) for part in wide)
+    found: Array = one @ other.T + 0.0
+    return found
+
+
+def _scores(task: Task, stack: Stack, score: Callable[[Replies], Array], ask: Ask, clients: Array) -> Scores:
+    """The scores of those of the clients that answer; they work on the first row."""
     replies = ask(task, stack, np.zeros(len(clients), dtype=np.int64), clients)
-    if len(replies) < len(clients):
-        raise FederationError(f"a newcomer could not be placed: {dict(replies.missing)}; look at its data")
-    return replies
+    return Scores(replies.clients, score(replies) if len(replies) else np.empty((0, 1)))

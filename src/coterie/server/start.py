@@ -33,6 +33,16 @@ def one_model() -> Start:
     return start
 
 
+def one_model_for(clusters: int) -> Start:
+    """A single model that may be parted into so many later; more clusters than clients are refused at once."""
+
+    def start(federation: Federation, key: Key, ask: Ask) -> State:
+        check_clusters(clusters, len(federation.names))
+        return one_model()(federation, key, ask)
+
+    return start
+
+
 def model_per_client() -> Start:
     """The same initial model for each client, which nobody else will touch."""
 

@@ -1,0 +1,112 @@
+"""Methods in which the server clusters the clients once, after a warm-up with one model."""
+
+from __future__ import annotations
+
+from coterie.algorithms.method import always, method
+from coterie.errors import UsageError
+from coterie.protocol.task import Fit, Task
+from coterie.server.aggregate import by_examples
+from coterie.server.clusterers import clusterers
+from coterie.server.distances import Measure, of_losses, of_parameters, of_updates
+from coterie.server.events import after
+from coterie.server.loop import Algorithm
+from coterie.server.matrix_clusterers import Clusterer, agglomerative
+from coterie.server.newcomers import join
+from coterie.server.once import cluster_once, once
+from coterie.server.place import Place, least_loss_when_formed, nearest_update
+from coterie.server.start import one_model_for
+from coterie.server.update import replace_models, server_optimiser
+
+
+@method
+def lcfl(
+    clusters: int | str = 2,
+    clusterer: str = "kmedoids",
+    warmup: int = 1,
+    start: str = "mean",
+    losses: str = "data",
+    server: str | None = None,
+    server_lr: float = 0.01,
+    fit: Fit = Fit(),
+) -> Algorithm:
+    """Cluster the clients once by how ill each is served by the others' models, after a warm-up with one model.
+
+    d(i, j) = |L_i(w_i) - L_i(w_j)| + |L_j(w_i) - L_j(w_j)| on train data. Gu et al., "LCFL: loss based clustered
+    federated learning", eq. 2; ``losses=models`` is eq. 6. After ``warmup`` rounds of FedAvg all clients train and are
+    sent each other's models, and any ``clusterer`` of the catalogue parts the matrix (``clusters=auto``: it is found).
+    ``server`` and ``server_lr`` are FedOpt's. Costs m models down to every client, once; fails if they are not trained.
+    """
+    by = clusterers.build(clusterer, clusters=clusters)
+    return _once(of_losses(losses), by, warmup, start, least_loss_when_formed, server, server_lr, fit)
+
+
+@method
+def diffnorm(
+    clusters: int | str = 2,
+    clusterer: str = "kmedoids",
+    warmup: int = 1,
+    start: str = "mean",
+    server: str | None = None,
+    server_lr: float = 0.01,
+    fit: Fit = Fit(),
+) -> Algorithm:
+    """Like lcfl, with the distances of the clients' parameters: |w_i - w_j|.
+
+    Two models with different parameters may be the same function (a constant added to all classes of a softmax layer),
+    which this takes for a difference. The baseline "DiffNorm" of Gu et al.
+    """
+    by = clusterers.build(clusterer, clusters=clusters)
+    return _once(of_parameters("euclidean"), by, warmup, start, least_loss_when_formed, server, server_lr, fit)
+
+
+@method
+def gradcos(
+    clusters: int | str = 2,
+    clusterer: str = "kmedoids",
+    warmup: int = 1,
+    start: str = "mean",
+    server: str | None = None,
+    server_lr: float = 0.01,
+    fit: Fit = Fit(),
+) -> Algorithm:
+    """Like lcfl, with the cosine distances of the clients' updates: 1 - cos(u_i, u_j), u_i = w_i - T.
+
+    The baseline "Gradcos" of Gu et al. Small updates are mostly noise, and noise has no direction.
+    """
+    by = clusterers.build(clusterer, clusters=clusters)
+    return _once(of_updates("cosine"), by, warmup, start, nearest_update(fit), server, server_lr, fit)
+
+
+@method
+def briggs(
+    cut: float = 0.8, metric: str = "cosine", linkage: str = "average", warmup: int = 1, fit: Fit = Fit()
+) -> Algorithm:
+    """Merge clients whose updates are near each other, once, after ``warmup`` rounds; then FedAvg in each cluster.
+
+    Clusters are merged as long as they are within ``cut``: of the cosine distances (0 to 2), or euclidean, manhattan.
+    ``linkage``: average, complete, single, ward (euclidean only). Briggs et al., "Federated learning with hierarchical
+    clustering of local updates", 2020. The cut decides everything, and euclidean ones depend on rate and steps.
+    """
+    if linkage == "ward" and metric != "euclidean":
+        raise UsageError(f"metric is {metric}; linkage=ward needs metric=euclidean")
+    by = agglomerative(cut=cut, linkage=linkage)
+    return _once(of_updates(metric), by, warmup, "mean", nearest_update(fit), None, 1, fit)
+
+
+def _once(
+    measure: Measure,
+    clusterer: Clusterer,
+    warmup: int,
+    start: str,
+    place: Place,
+    server: str | None,
+    server_lr: float,
+    fit: Fit,
+) -> Algorithm:
+    return Algorithm(
+        start=one_model_for(clusterer.least_points),
+        task=always(Task(fit=(fit,))),
+        assign=once(after(warmup), cluster_once(measure, clusterer, by_examples, fit, start=start), join(place)),
+        update=replace_models if server is None else server_optimiser(server, server_lr, 0.0, 0.9, 0.99, 1e-3),
+        place=place,
+    )

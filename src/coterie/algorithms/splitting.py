@@ -1,0 +1,83 @@
+"""Methods that begin with one model and split it when its clients no longer agree."""
+
+from __future__ import annotations
+
+from coterie.algorithms.method import always, method
+from coterie.protocol.task import Fit, Task
+from coterie.server.aggregate import weighing
+from coterie.server.bipartition import Stationary, bipartition
+from coterie.server.distances import of_updates
+from coterie.server.events import temperature_rises
+from coterie.server.loop import Algorithm
+from coterie.server.matrix_clusterers import Clusterer, affinity, hdbscan, kmeans, meanshift
+from coterie.server.newcomers import join
+from coterie.server.once import cluster_once, once
+from coterie.server.place import least_loss, nearest_update
+from coterie.server.start import one_model, one_model_for
+
+
+@method
+def ocfl_hdbscan(
+    shots: int = 1, members: int | None = None, apart: bool = False, weights: str = "examples", fit: Fit = Fit()
+) -> Algorithm:
+    """Cluster the updates once, by HDBSCAN, at the first rise of their temperature.
+
+    T_t = |D|_2 / (4 n (n - 1))^(1/2) with D the cosine distances of the updates; at the first t >= 1 with
+    T_t > T_(t-1) the models of that very round are averaged per cluster. Zuziak et al., "One-shot clustering for
+    federated learning". ``members``: least size of a cluster (none: a fifth of the clients); noise joins the nearest
+    cluster, or stays ``apart``; all noise is no split. ``shots`` clusters in so many rounds; ``weights`` examples or
+    uniform. Fails if the temperature rises by chance before the groups show.
+    """
+    return _ocfl(hdbscan(members, apart), shots, weights, fit)
+
+
+@method
+def ocfl_meanshift(shots: int = 1, weights: str = "examples", fit: Fit = Fit()) -> Algorithm:
+    """Like ocfl-hdbscan, by mean shift on the rows of the distance matrix."""
+    return _ocfl(meanshift(), shots, weights, fit)
+
+
+@method
+def ocfl_affinity(shots: int = 1, damping: float = 0.5, weights: str = "examples", fit: Fit = Fit()) -> Algorithm:
+    """Like ocfl-hdbscan, by affinity propagation on similarities (the authors' code passes it distances)."""
+    return _ocfl(affinity(damping), shots, weights, fit)
+
+
+@method
+def ocfl_kmeans(clusters: int | str = 2, shots: int = 1, weights: str = "examples", fit: Fit = Fit()) -> Algorithm:
+    """Like ocfl-hdbscan, by k-means on the rows of the distance matrix; ``clusters=auto`` finds how many."""
+    return _ocfl(kmeans(clusters), shots, weights, fit)
+
+
+def _ocfl(clusterer: Clusterer, shots: int, weights: str, fit: Fit) -> Algorithm:
+    weigh, place = weighing(weights), nearest_update(fit)
+    rule = cluster_once(of_updates("cosine"), clusterer, weigh, fit, all_clients=False)
+    return Algorithm(
+        start=one_model_for(clusterer.least_points),
+        task=always(Task(fit=(fit,))),
+        assign=once(temperature_rises(), rule, join(place), shots),
+        weigh=weigh,
+        place=place,
+    )
+
+
+@method
+def sattler(
+    eps1: float = 0.35,
+    eps2: float = 0.35,
+    minimum: int = 20,
+    relative: bool = True,
+    linkage: str = "single",
+    weights: str = "uniform",
+    fit: Fit = Fit(),
+) -> Algorithm:
+    """Split a cluster in two, again and again, when its model rests while its clients still pull.
+
+    Split if |mean_i u_i| < eps1 and max_i |u_i| > eps2 after ``minimum`` rounds, into the halves of the least largest
+    similarity across (single linkage of cosine distances; complete as the public code). Sattler et al., "Clustered
+    federated learning", 2021: absolute eps1=0.4, eps2=1.6; ``relative=true`` measures them by the largest updates.
+    One cluster for all until it fires; noise of the last rounds can split what belongs together.
+    """
+    weigh, stationary = weighing(weights), Stationary(eps1, eps2, relative)
+    rule = bipartition(stationary, minimum, linkage, weigh, fit, least_loss)
+    return Algorithm(start=one_model(), task=always(Task(fit=(fit,))), assign=rule, weigh=weigh)

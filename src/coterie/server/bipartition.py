@@ -1,0 +1,103 @@
+"""An assign rule that splits a cluster in two where its members pull in different directions."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+
+import numpy as np
+
+from coterie.errors import UsageError
+from coterie.models.layout import Array
+from coterie.protocol.address import Key
+from coterie.protocol.replies import Replies
+from coterie.protocol.stack import Stack
+from coterie.protocol.task import Fit
+from coterie.server.aggregate import average
+from coterie.server.assign import Ask, Assign, Weigh
+from coterie.server.distances import columns, of_updates
+from coterie.server.gather import complete, joined
+from coterie.server.matrix_clusterers import agglomerative
+from coterie.server.newcomers import join
+from coterie.server.place import Place
+from coterie.server.state import UNPLACED, Assignment, State
+
+
+@dataclass(frozen=True)
+class Stationary:
+    """A cluster's model has come to rest although its members have not: |mean u_i| < eps1 and max |u_i| > eps2.
+
+    Relative: eps1 is in units of the largest update of the cluster in this round, eps2 in units of the largest that any
+    client has made in the run. Absolute thresholds depend on the rate and on the number of steps.
+    """
+
+    eps1: float
+    eps2: float
+    relative: bool = True
+
+    def __post_init__(self) -> None:
+        for name, value in (("eps1", self.eps1), ("eps2", self.eps2)):
+            if not value >= 0:
+                raise UsageError(f"{name} is {value}; it must be >= 0")
+
+    def __call__(self, replies: Replies, starts: Array, largest: float) -> bool:
+        """Whether it holds of the cluster of these replies; ``largest``: norm of any update so far."""
+        mean, norms = norms_of(replies, starts)
+        scales = (norms.max(), largest) if self.relative else (1.0, 1.0)
+        return bool(mean < self.eps1 * scales[0] and norms.max() > self.eps2 * scales[1])
+
+
+def norms_of(replies: Replies, starts: Array) -> tuple[float, Array]:
+    """The norm of the mean update, and that of every update."""
+    mean, each = 0.0, np.zeros(len(replies))
+    for block in columns(replies, starts):
+        mean += float((block.mean(axis=0) ** 2).sum())
+        each += (block**2).sum(axis=1)
+    return mean**0.5, np.sqrt(each)
+
+
+def bipartition(stationary: Stationary, minimum: int, linkage: str, weigh: Weigh, fit: Fit, place: Place) -> Assign:
+    """Split, after ``minimum`` rounds, every stationary cluster of more than two clients, one in two a round.
+
+    The members that were not drawn in this round train as well; those that cannot be reached are placed when they
+    answer. One half keeps the number of the whole, the other gets the next free one, so labels are of all clients.
+    """
+    if minimum < 0:
+        raise UsageError(f"minimum is {minimum}; it must be at least 0")
+    halves = agglomerative(clusters=2, linkage=linkage)
+
+    def assign(state: State, replies: Replies, key: Key, ask: Ask) -> Assignment:
+        kept = join(place)(state, replies, key, ask)
+        at_home = replies.without(replies.labels == UNPLACED, {})
+        if not len(at_home):
+            return kept
+        norms = norms_of(at_home, state.stack.params[at_home.labels])[1]
+        largest = max(float(state.memory.get("largest", 0.0)), float(norms.max()))
+        labels, parents, compared = kept.labels.copy(), list(range(len(state.stack))), []
+        for cluster in range(len(state.stack)) if state.round > minimum else ():
+            members = np.flatnonzero(state.labels == cluster)
+            own = at_home.without(~np.isin(at_home.clients, members), {})
+            if len(members) <= 2 or not len(own) or not stationary(own, state.stack.params[own.labels], largest):
+                continue
+            own = complete(own, members, state.stack, state.labels, fit, ask)
+            if len(own) < 2:
+                continue
+            _, distances = of_updates("cosine")(own, state.stack.params[own.labels], ask)
+            labels[members] = UNPLACED
+            labels[own.clients] = np.where(halves(distances, key) == 0, cluster, len(parents))
+            parents.append(cluster)
+            compared.append(own)
+        memory = {**kept.memory, "largest": largest}
+        if not compared:
+            return replace(kept, memory=memory)
+        return Assignment(labels, memory, tuple(parents), _halves(compared, labels, weigh))
+
+    return assign
+
+
+def _halves(compared: list[Replies], labels: Array, weigh: Weigh) -> Callable[[Stack], Stack]:
+    """The halves begin with the mean of all their members that were compared; other clusters are as averaged."""
+    everyone = compared[0]
+    for more in compared[1:]:
+        everyone = joined(everyone, more)
+    return lambda averaged: average(everyone, labels[everyone.clients], weigh(everyone), averaged)[0]

@@ -1,0 +1,141 @@
+"""How far apart clients are: square matrices from what they sent. Parameters only, never buffers."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+
+import numpy as np
+from scipy.spatial.distance import cdist
+
+from coterie.errors import UnknownName
+from coterie.models.layout import Array
+from coterie.protocol.replies import Replies
+from coterie.protocol.stack import Stack
+from coterie.protocol.task import Report, Task
+from coterie.server.assign import Ask
+
+BLOCK_BYTES = 64 << 20
+"""Client models are read, and sent to be judged, in blocks of about this size."""
+
+Measure = Callable[[Replies, Array, Ask], tuple[Replies, Array]]
+"""``(replies, starts, ask) -> (replies that could be measured, their distances)``; ``starts`` are the parameters from
+which each client trained."""
+
+METRICS = ("cosine", "euclidean", "manhattan")
+
+
+def of_updates(metric: str) -> Measure:
+    """Distances between what the clients added to the model they received."""
+    check_metric(metric)
+    return lambda replies, starts, ask: (replies, pairwise(columns(replies, starts), len(replies), metric))
+
+
+def of_parameters(metric: str) -> Measure:
+    """Distances between the clients' trained parameters."""
+    check_metric(metric)
+    return lambda replies, starts, ask: (replies, pairwise(columns(replies, None), len(replies), metric))
+
+
+def of_losses(symmetric_in: str = "data") -> Measure:
+    """Distances between clients by the losses of their models on each other's train data (lcfl eq. 2, or 6).
+
+    Every client is sent every model, a block at a time. Clients that do not answer cannot be measured.
+    """
+    formulas = {"data": between_models, "models": between_clients}
+    if symmetric_in not in formulas:
+        raise UnknownName("loss distance", symmetric_in, formulas)
+
+    def measure(replies: Replies, starts: Array, ask: Ask) -> tuple[Replies, Array]:
+        losses = cross_losses(replies, ask)
+        unheard = np.asarray(np.isnan(losses).any(axis=1))
+        heard = ~unheard
+        return replies.without(unheard, {}), formulas[symmetric_in](losses[heard][:, heard])
+
+    return measure
+
+
+def columns(replies: Replies, starts: Array | None) -> Iterator[Array]:
+    """The clients' parameters (less where they started) in double precision, a block of coordinates at a time."""
+    params = replies.models().params
+    width = max(1, BLOCK_BYTES // max(1, 8 * len(params)))
+    for i in range(0, params.shape[1], width):
+        block = params[:, i : i + width].astype(np.float64)
+        yield block if starts is None else block - starts[:, i : i + width]
+
+
+def pairwise(blocks: Iterator[Array], count: int, metric: str) -> Array:
+    """Distances between rows that come in blocks of columns; a row of zeros has cosine distance 1 to every other.
+
+    >>> rows = np.array([[1.0, 0.0], [0.0, 2.0], [-3.0, 0.0]])
+    >>> pairwise(iter([rows[:, :1], rows[:, 1:]]), 3, "cosine").tolist()
+    [[0.0, 1.0, 2.0], [1.0, 0.0, 1.0], [2.0, 1.0, 0.0]]
+    >>> pairwise(iter([rows]), 3, "manhattan")[0].tolist()
+    [0.0, 3.0, 4.0]
+    """
+    check_metric(metric)
+    total = np.zeros((count, count))
+    for block in blocks:
+        if metric == "cosine":
+            total += block @ block.T
+        else:
+            total += cdist(block, block, "sqeuclidean" if metric == "euclidean" else "cityblock")
+    if metric == "cosine":
+        total = 1 - cosine_from_products(total)
+    elif metric == "euclidean":
+        total = np.sqrt(total)
+    np.fill_diagonal(total, 0)
+    return (total + total.T) / 2
+
+
+def cosine_from_products(products: Array) -> Array:
+    """Cosine similarities from all inner products; zero where a vector is zero."""
+    norms = np.sqrt(np.diag(products))
+    scale = np.outer(norms, norms)
+    similar = np.divide(products, scale, out=np.zeros_like(products), where=scale > 0)
+    return np.clip(similar, -1, 1)
+
+
+def cross_losses(replies: Replies, ask: Ask) -> Array:
+    """``L[i, j]``: the mean train loss of client i under client j's model; NaN for clients that do not answer.
+
+    A loss that is not finite counts as the largest finite one.
+    """
+    models, count = replies.models(), len(replies)
+    losses = np.full((count, count), np.nan)
+    step = max(1, BLOCK_BYTES // max(1, models.nbytes // max(1, count)))
+    for i in range(0, count, step):
+        block = Stack(*(np.ascontiguousarray(part) for part in models.take(slice(i, i + step))))
+        task = Task(report=Report(params=None, losses=True))
+        scored = ask(task, block, np.zeros(count, dtype=np.int64), replies.clients)
+        if scored.losses is not None:
+            finite = np.isfinite(scored.losses)
+            worst = scored.losses[finite].max(initial=0.0)
+            place = np.searchsorted(replies.clients, scored.clients)
+            losses[place, i : i + step] = np.where(finite, scored.losses, worst)
+    return losses
+
+
+def between_models(losses: Array) -> Array:
+    """d(i, j) = |L_i(w_i) - L_i(w_j)| + |L_j(w_i) - L_j(w_j)|: how ill each is served by the other's model.
+
+    >>> between_models(np.array([[5.0, 4.0], [3.0, 0.0]])).tolist()
+    [[0.0, 4.0], [4.0, 0.0]]
+    """
+    one_way = np.abs(np.diag(losses)[:, None] - losses)
+    both: Array = one_way + one_way.T
+    return both
+
+
+def between_clients(losses: Array) -> Array:
+    """d(i, j) = |L_i(w_i) - L_j(w_i)| + |L_i(w_j) - L_j(w_j)|: how differently each model does on the two (lcfl eq. 6).
+
+    >>> between_clients(np.array([[5.0, 4.0], [3.0, 0.0]])).tolist()
+    [[0.0, 6.0], [6.0, 0.0]]
+    """
+    return between_models(losses.T)
+
+
+def check_metric(metric: str) -> None:
+    """Refuse a metric that is not known."""
+    if metric not in METRICS:
+        raise UnknownName("metric", metric, METRICS)

@@ -1,0 +1,91 @@
+"""The methods behind the clusterers: from distances, a number and a seed to raw labels, -1 for noise."""
+
+from __future__ import annotations
+
+from math import ceil
+
+import kmedoids as pam
+import numpy as np
+from scipy.cluster.hierarchy import cut_tree, fcluster
+from scipy.cluster.hierarchy import linkage as merges
+from scipy.spatial.distance import cdist, squareform
+from sklearn import cluster
+
+from coterie.models.layout import Array
+
+
+def kmedoids(distances: Array, clusters: int, seed: int) -> Array:
+    """Swaps of medoids from the greedy start, until none helps."""
+    found = pam.fasterpam(distances, clusters, init="build", random_state=seed, n_cpu=1)
+    return np.asarray(found.labels, dtype=np.int64)
+
+
+def _tree(distances: Array, linkage: str) -> Array:
+    tree: Array = merges(squareform(distances, checks=False), method=linkage)
+    return tree
+
+
+def merged(distances: Array, clusters: int, seed: int, linkage: str) -> Array:
+    """The tree of merges, cut where so many clusters are left."""
+    labels: Array = cut_tree(_tree(distances, linkage), n_clusters=clusters)[:, 0]
+    return labels
+
+
+def merged_within(distances: Array, clusters: int, seed: int, linkage: str, cut: float) -> Array:
+    """The tree of merges, cut at a distance."""
+    return np.asarray(fcluster(_tree(distances, linkage), cut, criterion="distance"), dtype=np.int64)
+
+
+def dbscan(distances: Array, clusters: int, seed: int, eps: float, members: int) -> Array:
+    """Chains of dense points."""
+    return _labels(cluster.DBSCAN(eps=eps, min_samples=members, metric="precomputed"), distances)
+
+
+def _least(members: int | None, points: int) -> int:
+    """The least size of a cluster among so many points: as asked, or a fifth of them."""
+    return min(members or max(2, round(0.2 * points)), points)
+
+
+def hdbscan(distances: Array, clusters: int, seed: int, members: int | None) -> Array:
+    """Clusters that persist; the least size follows the number of points."""
+    least = _least(members, len(distances))
+    return _labels(cluster.HDBSCAN(min_cluster_size=least, metric="precomputed", copy=True), distances)
+
+
+def optics(distances: Array, clusters: int, seed: int, members: int | None) -> Array:
+    """Valleys of reachability; the least size follows the number of points."""
+    return _labels(cluster.OPTICS(min_samples=_least(members, len(distances)), metric="precomputed"), distances)
+
+
+def affinity(distances: Array, clusters: int, seed: int, damping: float) -> Array:
+    """Exemplars elected by messages, from similarities: minus the distances."""
+    apart = distances[~np.eye(len(distances), dtype=bool)]
+    if np.ptp(apart) == 0:  # nobody is nearer to anybody: nothing to elect by
+        return np.zeros(len(distances), dtype=np.int64)
+    method = cluster.AffinityPropagation(damping=damping, affinity="precomputed", max_iter=1000, random_state=seed)
+    return _labels(method, -distances)
+
+
+def meanshift(distances: Array, clusters: int, seed: int, share: float) -> Array:
+    """Peaks of the density of rows; the width is never so small that rounding parts rows that coincide."""
+    others = ceil(share * (len(distances) - 1))
+    apart = cdist(distances, distances)
+    width = max(np.sort(apart, axis=1)[:, others].mean(), 1e-6 * apart.max())
+    return _labels(cluster.MeanShift(bandwidth=width), distances)
+
+
+def kmeans(distances: Array, clusters: int, seed: int) -> Array:
+    """The lowest inertia of five starts, on rows as features."""
+    return _labels(cluster.KMeans(clusters, n_init=5, random_state=seed), distances)
+
+
+def spectral(distances: Array, clusters: int, seed: int) -> Array:
+    """A spectral cut of gaussian affinities, without a random start."""
+    width = np.median(distances[np.triu_indices(len(distances), 1)]) or 1.0
+    affinities = np.exp(-(distances**2) / (2 * width**2))
+    method = cluster.SpectralClustering(clusters, affinity="precomputed", assign_labels="cluster_qr", random_state=seed)
+    return _labels(method, affinities)
+
+
+def _labels(method: cluster.KMeans, matrix: Array) -> Array:
+    return np.asarray(method.fit(matrix).labels_, dtype=np.int64)

@@ -1,0 +1,257 @@
+"""Clusterers of a distance matrix: all by one contract, then what each alone must get right."""
+
+from __future__ import annotations
+
+from itertools import combinations, product
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from scipy.spatial.distance import cdist
+from sklearn.metrics import adjusted_rand_score
+
+from coterie.catalogue import parse
+from coterie.errors import UnknownName, UsageError
+from coterie.protocol.address import Key
+from coterie.server import raw_clusters
+from coterie.server.clusterers import clusterers
+from coterie.server.how_many import by_gap, by_silhouette, scaled, spread
+from coterie.server.matrix_clusterers import renumbered, settled
+
+KEY = Key(1, 0)
+NUMBERED = ("kmedoids", "agglomerative", "kmeans", "spectral")
+EVERY = pytest.mark.parametrize("text", [*clusterers, *(f"{name}(3)" for name in NUMBERED), "kmedoids(by=gap)"])
+
+
+def between(points):
+    points = np.asarray(points, dtype=float).reshape(len(points), -1)
+    return cdist(points, points)
+
+
+@pytest.fixture(scope="module")
+def groups():
+    """24 points in three groups of 8, in a random order, and the truth."""
+    rng = np.random.default_rng(0)
+    centres = np.repeat([[0.0, 0.0], [4.0, 0.0], [0.0, 4.0]], 8, axis=0)
+    order = rng.permutation(24)
+    return between((centres + 0.3 * rng.normal(size=(24, 2)))[order]), order // 8
+
+
+@EVERY
+def test_every_clusterer_finds_three_groups(text, groups):
+    distances, truth = groups
+    assert adjusted_rand_score(truth, clusterers.build(text)(distances, KEY)) == 1
+
+
+@EVERY
+def test_clusters_are_numbered_by_their_first_members_and_labels_stay_with_their_rows(text, groups):
+    distances, _ = groups
+    labels = clusterers.build(text)(distances, KEY)
+    assert labels.tolist() == renumbered(labels).tolist()
+    order = np.random.default_rng(1).permutation(24)
+    shuffled = clusterers.build(text)(distances[np.ix_(order, order)], KEY)
+    assert adjusted_rand_score(labels[order], shuffled) == 1
+
+
+@EVERY
+def test_the_same_key_repeats_and_the_matrix_is_left_as_it_is(text, groups):
+    distances = groups[0].copy()
+    one, other = (clusterers.build(text)(distances, KEY) for _ in range(2))
+    assert one.tolist() == other.tolist()
+    assert np.array_equal(distances, groups[0])
+
+
+@EVERY
+@pytest.mark.parametrize("count", [1, 2, 5])
+def test_points_that_coincide_are_one_cluster(text, count):
+    assert clusterers.build(text)(np.zeros((count, count)), KEY).tolist() == [0] * count
+
+
+@given(
+    st.sampled_from([*clusterers, "kmedoids(2)", "agglomerative(cut=1)", "hdbscan(apart=true)"]),
+    st.lists(st.tuples(st.integers(0, 5), st.integers(0, 5)), min_size=2, max_size=9),
+)
+def test_whatever_the_points_every_row_gets_a_number_without_gaps(text, points):
+    labels = clusterers.build(text)(between(points), KEY)
+    assert labels.shape == (len(points),)
+    assert set(labels) == set(range(labels.max() + 1))
+
+
+@pytest.mark.parametrize("name", NUMBERED)
+def test_so_many_clusters_as_asked(name, groups):
+    for count in (1, 2, 5):
+        assert clusterers.build(f"{name}({count})")(groups[0], KEY).max() + 1 == count
+
+
+def test_k_medoids_reaches_the_least_sum_of_all_choices_of_medoids():
+    distances = between(np.random.default_rng(3).normal(size=(9, 2)))
+    labels = clusterers.build("kmedoids(3)")(distances, KEY)
+    reached = sum(distances[np.ix_(g, g)].sum(axis=1).min() for g in (np.flatnonzero(labels == k) for k in range(3)))
+    least = min(distances[:, list(chosen)].min(axis=1).sum() for chosen in combinations(range(9), 3))
+    assert reached == pytest.approx(least)
+
+
+@pytest.mark.parametrize(
+    ("text", "wanted"),
+    [
+        ("agglomerative(cut=1,linkage=single)", [0, 0, 0, 0, 1]),
+        ("agglomerative(cut=1,linkage=complete)", [0, 0, 1, 1, 2]),
+        ("agglomerative(cut=1.9,linkage=complete)", [0, 0, 1, 1, 2]),
+        ("agglomerative(cut=2,linkage=average)", [0, 0, 0, 0, 1]),
+        ("agglomerative(cut=1.99,linkage=average)", [0, 0, 1, 1, 2]),
+        ("agglomerative(cut=100)", [0] * 5),
+        ("agglomerative(cut=0)", [0, 1, 2, 3, 4]),
+        ("agglomerative(2,linkage=single)", [0, 0, 0, 0, 1]),
+        ("dbscan(eps=1)", [0] * 5),
+        ("dbscan(eps=1,apart=true)", [0, 0, 0, 0, 1]),
+        ("dbscan(eps=0.5)", [0] * 5),
+    ],
+)
+def test_points_at_0_1_2_3_and_10_by_hand(text, wanted):
+    """Complete linkage merges {0,1} and {2,3} at 1, these at 3; average these at 2, the mean of 2, 3, 1 and 2."""
+    assert clusterers.build(text)(between([0, 1, 2, 3, 10]), KEY).tolist() == wanted
+
+
+def test_ward_from_distances_is_the_cut_of_least_squares():
+    points = np.array([0.0, 1.0, 5.0, 6.5, 20.0])
+    labels = clusterers.build("agglomerative(3,linkage=ward)")(between(points), KEY)
+
+    def squares(found):
+        return sum(((points[found == k] - points[found == k].mean()) ** 2).sum() for k in set(found))
+
+    every = [np.array(found) for found in product(range(3), repeat=5) if len(set(found)) == 3]
+    assert squares(labels) == pytest.approx(min(map(squares, every)))
+
+
+def test_affinity_propagation_is_given_similarities(groups, monkeypatch):
+    """A known public slip passes it distances; then the farthest would be the most alike."""
+    seen, plain = [], raw_clusters._labels
+    monkeypatch.setattr(raw_clusters, "_labels", lambda method, m: (seen.append(m), plain(method, m))[1])
+    distances, truth = groups
+    labels = clusterers.build("affinity")(distances, KEY)
+    assert np.array_equal(seen[0], -distances)
+    slip = plain(raw_clusters.cluster.AffinityPropagation(affinity="precomputed", random_state=0), distances)
+    assert adjusted_rand_score(truth, labels) == 1 > adjusted_rand_score(truth, slip)
+
+
+def test_all_noise_is_no_split():
+    far = between(3.0 ** np.arange(6))
+    assert clusterers.build("dbscan(eps=0.1)")(far, KEY).tolist() == [0] * 6
+    assert clusterers.build("dbscan(eps=0.1,apart=true)")(far, KEY).tolist() == [0] * 6
+
+
+def test_noise_joins_the_cluster_of_least_mean_distance():
+    """The point 6 is nearer to 4 than to 9, yet {0, 4} is farther on the whole (4) than {9, 10} (3.5)."""
+    assert settled(np.array([0, 0, 1, 1, -1]), between([0, 4, 9, 10, 6]), apart=False)[-1] == 1
+
+
+def test_hdbscan_wants_a_fifth_of_all_points_in_a_cluster():
+    """Of 20 points a cluster needs 4: two pairs far away from two clouds of 8 are noise and join them."""
+    rng = np.random.default_rng(0)
+    points = [*rng.normal(size=8), *(50 + rng.normal(size=8)), -9.0, -9.1, 60.0, 60.1]
+    assert clusterers.build("hdbscan")(between(points), KEY).max() == 1
+
+
+class TestHowMany:
+    def cloud(self, dimensions=40):
+        return between(np.random.default_rng(2).normal(size=(20, dimensions)))
+
+    @pytest.mark.parametrize("by", ["silhouette", "gap"])
+    def test_one_cloud_is_one_cluster(self, by):
+        assert clusterers.build(f"kmedoids(by={by})")(self.cloud(), KEY).tolist() == [0] * 20
+
+    @pytest.mark.parametrize("seed", range(4))
+    def test_the_gap_takes_the_fewest_within_an_error(self, seed):
+        points = np.random.default_rng(seed).uniform(size=(20, 2))
+        assert clusterers.build("kmedoids(by=gap,most=6)")(between(points), KEY).max() == 0
+
+    def test_a_small_cloud_in_few_dimensions_needs_a_higher_threshold(self):
+        assert clusterers.build("kmedoids")(self.cloud(2), KEY).max() > 0
+        assert clusterers.build("kmedoids(least=0.6)")(self.cloud(2), KEY).max() == 0
+
+    @pytest.mark.parametrize("by", ["silhouette", "gap"])
+    def test_most_is_the_most(self, by, groups):
+        assert clusterers.build(f"kmedoids(most=2,by={by})")(groups[0], KEY).max() <= 1
+
+    def test_the_highest_silhouette_wins_and_ties_go_to_the_fewest(self):
+        distances = between([0, 0, 10, 10])
+        tried = []
+
+        def cut(matrix, count):
+            tried.append(count)
+            return np.array([0, 0, 1, 1]) if count != 3 else np.array([0, 1, 2, 2])
+
+        assert by_silhouette(distances, 9, cut) == 2
+        assert tried == [2, 3]
+
+    def test_spread_is_the_sum_of_squares_about_the_means(self):
+        points = np.array([0.0, 2.0, 7.0, 7.0, 10.0])
+        labels = np.array([0, 0, 1, 1, 1])
+        wanted = sum(((points[labels == k] - points[labels == k].mean()) ** 2).sum() for k in (0, 1))
+        assert spread(between(points), labels) == pytest.approx(np.log(wanted))
+
+    def test_scaling_gives_back_the_distances(self):
+        distances = between(np.random.default_rng(0).normal(size=(7, 3)))
+        points = scaled(distances)
+        assert points.shape == (7, 3)
+        np.testing.assert_allclose(cdist(points, points), distances, atol=1e-9)
+
+    def test_the_gap_of_the_first_drop_would_miss_three_equidistant_groups(self, groups):
+        def cut(matrix, count):
+            return clusterers.build(f"kmedoids({count})")(matrix, KEY)
+
+        assert by_gap(groups[0], 8, cut, KEY) == 3
+
+
+@pytest.mark.parametrize(
+    ("text", "told"),
+    [
+        ("kmedoids(0)", "clusters is 0; it must be at least 1, or auto"),
+        ("kmedoids(many)", "clusters is many; it must be at least 1, or auto"),
+        ("kmedoids(most=0)", "most is 0"),
+        ("kmedoids(by=elbow)", "unknown way to find the number of clusters 'elbow'"),
+        ("kmedoids(2.5)", "it must be a whole number or a word"),
+        ("agglomerative(linkage=averge)", "did you mean 'average'"),
+        ("agglomerative(cut=-1)", r"cut is -1; it must be >= 0"),
+        ("dbscan(eps=0)", r"eps is 0; it must be > 0"),
+        ("hdbscan(members=1)", "members is 1; it must be at least 2, or none"),
+        ("optics(members=0)", "members is 0"),
+        ("affinity(damping=0.2)", r"damping is 0.2; it must be in \[0.5, 1\)"),
+        ("meanshift(share=0)", r"share is 0; it must be in \(0, 1\]"),
+        ("kmedoid", "did you mean 'kmedoids'"),
+    ],
+)
+def test_what_is_wrong_is_named_with_its_limit(text, told):
+    with pytest.raises(UsageError, match=told):
+        clusterers.build(text)
+
+
+def test_a_clusterer_is_a_value():
+    assert clusterers.build("hdbscan(members=3)") == clusterers.build("hdbscan(3)") != clusterers.build("hdbscan(4)")
+    with pytest.raises(AttributeError):
+        clusterers.build("kmedoids").clusters = 3
+
+
+class TestCallsInsideCalls:
+    def test_an_inner_call_stays_text(self):
+        (call,) = parse("lcfl(agglomerative(cut=0.5,linkage=single),warmup=2)")
+        assert call.args == ("agglomerative(cut=0.5,linkage=single)",)
+        assert call.kwargs == (("warmup", 2),)
+        assert str(call) == "lcfl(agglomerative(cut=0.5,linkage=single),warmup=2)"
+
+    def test_what_follows_is_still_read(self):
+        first, second = parse("lcfl(clusterer=dbscan(eps=1)) + cks(strength=0.1)")
+        assert first.kwargs == (("clusterer", "dbscan(eps=1)"),)
+        assert second.name == "cks"
+
+    @pytest.mark.parametrize("text", ["lcfl(clusterer=dbscan(eps=1)", "lcfl(", "a(b(c)"])
+    def test_a_parenthesis_that_is_never_closed_is_an_error(self, text):
+        with pytest.raises(UsageError, match="never closed"):
+            parse(text)
+
+    def test_an_unknown_inner_name_is_an_unknown_clusterer(self):
+        from coterie.algorithms import build_algorithm
+
+        with pytest.raises(UnknownName, match="unknown clusterer 'dbskan'; did you mean 'dbscan'"):
+            build_algorithm("lcfl(clusterer=dbskan(eps=1))")

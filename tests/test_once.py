@@ -1,0 +1,489 @@
+"""Clustering once: distances, events, the rule, and those who come late. Numbers by hand or by a slow double loop."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import numpy as np
+import pytest
+from sklearn.metrics import adjusted_rand_score
+
+import coterie as ct
+from coterie.errors import UnknownName, UsageError
+from coterie.protocol.address import Key
+from coterie.protocol.replies import Replies
+from coterie.protocol.stack import Stack
+from coterie.protocol.task import Fit, Report, Task
+from coterie.results.record import load_state, save_state
+from coterie.server import distances, events
+from coterie.server.clusterers import clusterers
+from coterie.server.distances import cross_losses, of_losses, of_parameters, of_updates, pairwise
+from coterie.server.events import after, temperature, temperature_rises
+from coterie.server.gather import complete, joined
+from coterie.server.loop import Meter
+from coterie.server.once import follow, once
+from coterie.server.separation import differ, separation_threshold
+from coterie.server.start import first_state
+from coterie.server.state import UNPLACED, Assignment
+
+KEY = Key(1, 0)
+HALF = Fit(steps=1, batch=100, lr=0.25, momentum=0.0)
+"""One step that takes a weight half of the way to the client's slope."""
+SLOPES = (1.0, -1.0, 1.0, -1.0, 1.0, -1.0)
+
+
+def begin(weight, clients, bias=0.0):
+    return first_state(Stack(np.array([[weight, bias]]), np.zeros((1, 0))), np.zeros(clients, dtype=np.int64))
+
+
+def made_up(params, layout=None, buffers=None):
+    params = np.asarray(params, dtype=float)
+    count = len(params)
+    buffers = np.zeros((count, 0)) if buffers is None else buffers
+    return Replies(layout, np.arange(count), np.zeros(count, int), np.ones(count, int), params, buffers)
+
+
+@pytest.fixture
+def toy(lines, simulator):
+    return simulator(lines(SLOPES, (1, 2, 3, 4, 5, 6)), "linear", threads=1)
+
+
+@pytest.fixture(scope="module")
+def softmax(images, simulator):
+    """Six clients in two groups with a softmax layer, each client's own model, and the door to them."""
+    data = images((24, 30, 18, 36, 24, 27))
+    sim = simulator(data, "logistic", threads=1)
+    ask = Meter(sim, KEY).ask
+    start = Stack(*(part[None] for part in sim.model.initial(1)))
+    zeros, clients = np.zeros(6, dtype=np.int64), np.arange(6)
+    return data, ask, ask(Task(fit=(Fit(steps=40, batch=16, lr=0.1),)), start, zeros, clients)
+
+
+class TestDistances:
+    @pytest.mark.parametrize("metric", ["cosine", "euclidean", "manhattan"])
+    def test_blocks_of_columns_give_what_a_double_loop_gives(self, metric, monkeypatch):
+        monkeypatch.setattr(distances, "BLOCK_BYTES", 8 * 5 * 3)
+        rng = np.random.default_rng(0)
+        params, start = rng.normal(size=(5, 10)), rng.normal(size=10)
+        formulas = {
+            "cosine": lambda u, v: 1 - u @ v / (np.linalg.norm(u) * np.linalg.norm(v)),
+            "euclidean": lambda u, v: np.linalg.norm(u - v),
+            "manhattan": lambda u, v: np.abs(u - v).sum(),
+        }
+        _, found = of_updates(metric)(made_up(params), np.tile(start, (5, 1)), None)
+        for i in range(5):
+            for j in range(5):
+                wanted = formulas[metric](params[i] - start, params[j] - start)
+                assert found[i, j] == pytest.approx(wanted, abs=1e-12)
+
+    def test_cosine_is_of_updates_not_of_parameters(self):
+        """Far from zero all parameters point the same way; what was added does not."""
+        replies, starts = made_up([[101.0, 100.0], [99.0, 100.0]]), np.full((2, 2), 100.0)
+        assert of_updates("cosine")(replies, starts, None)[1][0, 1] == pytest.approx(2.0)
+        assert of_parameters("cosine")(replies, starts, None)[1][0, 1] < 1e-4
+
+    def test_buffers_never_count(self):
+        """A known public slip lets counters and running statistics into the updates."""
+        one = made_up([[1.0, 0.0], [0.0, 1.0], [1.0, 1.0]])
+        other = made_up(one.params, buffers=np.random.default_rng(0).normal(size=(3, 50)) * 1e6)
+        for measure in (of_updates("cosine"), of_parameters("euclidean")):
+            assert np.array_equal(measure(one, np.zeros((3, 2)), None)[1], measure(other, np.zeros((3, 2)), None)[1])
+
+    def test_an_update_of_zeros_is_at_distance_1_from_every_other(self):
+        found = pairwise(iter([np.array([[0.0, 0.0], [3.0, 4.0], [0.0, 0.0]])]), 3, "cosine")
+        assert found.tolist() == [[0, 1, 1], [1, 0, 1], [1, 1, 0]]
+
+    def test_an_unknown_metric_is_refused(self):
+        with pytest.raises(UnknownName, match="did you mean 'euclidean'"):
+            of_updates("euclidian")
+        with pytest.raises(UnknownName, match="unknown loss distance 'test'"):
+            of_losses("test")
+
+
+class TestCrossLosses:
+    @pytest.fixture
+    def by_hand(self, softmax):
+        """L[i, j], the mean cross entropy of client i's examples under client j's model, written out."""
+        data, _, replies = softmax
+        layout, table = replies.layout, np.empty((6, 6))
+        for j in range(6):
+            weight = replies.params[j, layout.part("head_weight")].reshape(4, 64).astype(float)
+            bias = replies.params[j, np.setdiff1d(layout.numbers("head"), layout.numbers("head_weight"))]
+            for i in range(6):
+                x, y = data.train.of(i)
+                outputs = x.reshape(len(x), 64) @ weight.T + bias
+                table[i, j] = np.mean([np.log(np.exp(row - row[k]).sum()) for row, k in zip(outputs, y, strict=True)])
+        return table
+
+    @pytest.mark.parametrize("block", [1, 64 << 20])
+    def test_they_are_those_of_a_double_loop_in_blocks_of_any_size(self, softmax, by_hand, block, monkeypatch):
+        monkeypatch.setattr(distances, "BLOCK_BYTES", block)
+        _, ask, replies = softmax
+        np.testing.assert_allclose(cross_losses(replies, ask), by_hand, rtol=1e-5, atol=1e-6)
+
+    def test_both_distances_follow_their_equations(self, softmax):
+        _, ask, replies = softmax
+        L = np.random.default_rng(0).normal(size=(6, 6))
+
+        def made(task, stack, labels, clients):
+            return replace(ask(task, stack, labels, clients), losses=L)
+
+        for name, formula in {
+            "data": lambda i, j: abs(L[i, i] - L[i, j]) + abs(L[j, i] - L[j, j]),
+            "models": lambda i, j: abs(L[i, i] - L[j, i]) + abs(L[i, j] - L[j, j]),
+        }.items():
+            kept, found = of_losses(name)(replies, None, made)
+            assert len(kept) == 6
+            np.testing.assert_allclose(found, [[formula(i, j) for j in range(6)] for i in range(6)], atol=1e-12)
+
+    def test_a_client_that_does_not_answer_cannot_be_measured(self, softmax):
+        _, ask, replies = softmax
+
+        def deaf(task, stack, labels, clients):
+            return ask(task, stack, labels[clients != 2], clients[clients != 2])
+
+        kept, found = of_losses()(replies, None, deaf)
+        assert kept.clients.tolist() == [0, 1, 3, 4, 5]
+        others = np.ix_(kept.clients, kept.clients)
+        np.testing.assert_allclose(found, of_losses()(replies, None, ask)[1][others], atol=1e-9)
+
+    def test_only_losses_come_back(self, softmax):
+        _, ask, replies = softmax
+        asked = []
+
+        def listen(task, stack, labels, clients):
+            asked.append(task)
+            return ask(task, stack, labels, clients)
+
+        cross_losses(replies, listen)
+        assert asked == [Task(report=Report(params=None, losses=True))]
+
+    def test_a_loss_that_is_not_finite_counts_as_the_largest(self, softmax):
+        _, ask, replies = softmax
+
+        def broken(task, stack, labels, clients):
+            found = ask(task, stack, labels, clients)
+            losses = found.losses.copy()
+            losses[0, 1] = np.inf
+            return replace(found, losses=losses)
+
+        found = cross_losses(replies, broken)
+        assert np.isfinite(found).all()
+        assert found[0, 1] == found.max()
+
+
+def test_the_same_function_with_other_parameters_moves_diffnorm_and_not_lcfl(softmax):
+    """A constant vector added to the weights of all classes of a softmax layer changes no output (lcfl section IV)."""
+    data, ask, replies = softmax
+    params, shifted = replies.params.copy(), [0, 1, 4]
+    weights = params[:, replies.layout.part("head_weight")].reshape(6, 4, 64)
+    weights[shifted] += np.random.default_rng(0).normal(size=64).astype(np.float32)
+    params[:, replies.layout.part("head_weight")] = weights.reshape(6, -1)
+    other = replace(replies, params=params)
+    parted, by = np.isin(np.arange(6), shifted), clusterers.build("kmedoids(2)")
+    (plain, moved) = (of_losses()(r, None, ask)[1] for r in (replies, other))
+    np.testing.assert_allclose(plain, moved, atol=1e-4)
+    assert adjusted_rand_score(data.groups, by(moved, KEY)) == 1
+    (plain, moved) = (of_parameters("euclidean")(r, None, ask)[1] for r in (replies, other))
+    assert adjusted_rand_score(data.groups, by(plain, KEY)) == 1
+    assert adjusted_rand_score(parted, by(moved, KEY)) == 1
+
+
+class TestTemperature:
+    def test_it_is_the_norm_as_a_share_of_the_largest(self):
+        found = np.array([[0.0, 1.0, 0.5], [1.0, 0.0, 2.0], [0.5, 2.0, 0.0]])
+        assert temperature(found) == pytest.approx((2 * (1 + 0.25 + 4) / (3 * 2 * 4)) ** 0.5)
+        assert temperature(found, p=1) == pytest.approx(2 * 3.5 / (3 * 2 * 2))
+
+    def fires(self, toy, monkeypatch, series):
+        """The rounds in which hand-made temperatures make the event happen."""
+        left = iter(series)
+        monkeypatch.setattr(events, "temperature", lambda distances, p: next(left))
+        state, happened = begin(0.3, 6), []
+        replies = Meter(toy, KEY).ask(Task(fit=(HALF,)), state.stack, state.labels, np.arange(6))
+        for t, value in enumerate(series):
+            now, learnt = temperature_rises()(replace(state, round=t), replies)
+            assert learnt == {"temperature": value}
+            state = replace(state, memory=learnt)
+            happened += [t] if now else []
+        return happened
+
+    @pytest.mark.parametrize(
+        ("series", "wanted"),
+        [((0.41, 0.39, 0.41), [2]), ((0.4, 0.5, 0.45), [1]), ((0.5, 0.5, 0.4), []), ((0.9,), [])],
+    )
+    def test_it_never_fires_in_round_0_and_only_at_a_rise(self, toy, monkeypatch, series, wanted):
+        """The algorithm box of the paper begins at minus infinity, which would fire in round 0."""
+        assert self.fires(toy, monkeypatch, series) == wanted
+
+    @pytest.mark.parametrize("name", ["ocfl-hdbscan", "ocfl-meanshift", "ocfl-affinity", "ocfl-kmeans"])
+    def test_the_round_of_the_rise_is_already_averaged_per_cluster_and_it_is_the_only_one(
+        self, name, toy, train, monkeypatch
+    ):
+        left = iter([0.41, 0.39, 0.41])
+        monkeypatch.setattr(events, "temperature", lambda distances, p: next(left))
+        done = train(name, toy, 5, fit=HALF, state=begin(0.0, 6))
+        assert [len(step.state.stack) for step in done] == [1, 1, 2, 2, 2]
+        fired = done[2]
+        assert fired.state.labels.tolist() == [0, 1, 0, 1, 0, 1]
+        origin = fired.before.stack.params[0, 0]
+        assert fired.state.stack.params[:, 0].tolist() == pytest.approx([(origin + 1) / 2, (origin - 1) / 2])
+        assert [step.state.memory.get("temperature") for step in done] == [0.41, 0.39, 0.41, None, None]
+
+    def test_with_one_answer_there_is_none(self, toy):
+        state = begin(0.3, 6)
+        replies = Meter(toy, KEY).ask(Task(fit=(HALF,)), state.stack, state.labels[:1], np.arange(1))
+        assert temperature_rises()(state, replies) == (False, {})
+
+    def test_records_show_it_until_the_clusters_form(self):
+        clients = ct.load("digits").partition("rotation(0,180)", clients=6, seed=1)
+        history = ct.run(ct.ocfl_kmeans(fit=Fit(steps=2)), clients, model="mlp(8)", rounds=6, seed=1).history
+        shown = [record["temperature"] for record in history if "temperature" in record]
+        assert len(shown) >= 2
+        falling = shown[:-1]
+        assert falling == sorted(falling, reverse=True)
+        assert all(0 < value < 1 for value in shown)
+        assert shown == [record.get("temperature") for record in history[: len(shown)]]
+
+    def test_the_norm_must_be_one(self):
+        with pytest.raises(UsageError, match=r"p is 0\.5; it must be at least 1"):
+            temperature_rises(0.5)
+
+
+class TestOnce:
+    def run(self, rule, shots=1, when=None, state=None):
+        seen = []
+
+        def applied(state, replies, key, ask):
+            seen.append(state.round)
+            return rule(state)
+
+        def then(state, replies, key, ask):
+            return Assignment(state.labels, {**state.memory, "then": state.round})
+
+        assign = once(when or after(2), applied, then, shots)
+        state = state or begin(0.0, 3)
+        for t in range(6):
+            found = assign(replace(state, round=t), made_up(np.zeros((3, 2))), KEY, None)
+            state = replace(state, memory=found.memory)
+        return seen, state.memory
+
+    @pytest.mark.parametrize(("shots", "wanted"), [(1, [2]), (3, [2, 3, 4])])
+    def test_the_rule_is_applied_in_so_many_rounds_and_never_again(self, shots, wanted):
+        seen, memory = self.run(lambda state: Assignment(state.labels, state.memory), shots)
+        assert seen == wanted
+        assert memory == {"shots": shots, "then": 5}
+
+    def test_a_rule_that_cannot_be_applied_yet_is_tried_again(self):
+        seen, memory = self.run(lambda state: Assignment(state.labels, {}) if state.round == 4 else None)
+        assert seen == [2, 3, 4]
+        assert memory["shots"] == 1
+
+    def test_impossible_numbers_are_refused(self):
+        with pytest.raises(UsageError, match="shots is 0; it must be at least 1"):
+            once(after(1), None, None, shots=0)
+        with pytest.raises(UsageError, match="warmup is -1; it must be at least 0"):
+            after(-1)
+
+
+class TestFollow:
+    @pytest.mark.parametrize(
+        ("new", "old", "clusters", "labels", "parents"),
+        [
+            ([0, 1, 0, 1], [0, 0, 0, 0], 1, [0, 1, 0, 1], (0, 0)),
+            ([0, 0, 1, 1], [1, 1, 0, 0], 2, [1, 1, 0, 0], (0, 1)),
+            ([0, 0, 1, 1, 2], [1, 1, 0, 0, 0], 2, [1, 1, 0, 0, 2], (0, 1, 0)),
+            ([0, 0, 0, 1, 1], [0, 0, 1, 2, 2], 3, [0, 0, 0, 1, 1], (0, 2)),
+            ([0, 1], [-1, -1], 2, [0, 1], (0, 1)),
+        ],
+    )
+    def test_clusters_keep_the_numbers_of_those_they_overlap_most(self, new, old, clusters, labels, parents):
+        numbers, found = follow(np.array(new), np.array(old), clusters)
+        assert numbers[new].tolist() == labels
+        assert found == parents
+
+
+class TestGathering:
+    def test_rows_of_both_replies_stay_with_their_clients(self, toy):
+        state = begin(0.0, 6)
+        ask = Meter(toy, KEY).ask
+
+        def of(clients):
+            return ask(Task(fit=(HALF,)), state.stack, state.labels[clients], np.array(clients))
+
+        both, whole = joined(of([1, 4]), of([0, 2, 3, 5])), of([0, 1, 2, 3, 4, 5])
+        assert both.clients.tolist() == [0, 1, 2, 3, 4, 5]
+        np.testing.assert_allclose(both.params, whole.params, atol=1e-12)
+        assert both.examples.tolist() == whole.examples.tolist()
+        made = complete(of([1, 4, 5]), np.array([0, 1, 2, 4]), state.stack, state.labels, HALF, ask)
+        assert made.clients.tolist() == [0, 1, 2, 4]
+        np.testing.assert_allclose(made.params, whole.params[[0, 1, 2, 4]], atol=1e-12)
+
+
+METHODS = ("lcfl", "diffnorm", "gradcos", "briggs")
+
+
+class TestMethods:
+    @pytest.mark.parametrize("name", METHODS)
+    def test_after_the_warm_up_each_cluster_begins_with_the_mean_of_its_members(self, name, toy, train):
+        """Round 0 is FedAvg from 0 to half of the mean slope by examples, (1-2+3-4+5-6)/21; round 1 parts."""
+        first, second = train(f"{name}(warmup=1)", toy, 2, fit=HALF, state=begin(0.0, 6))
+        weight = -3 / 21 / 2
+        assert first.state.stack.params[:, 0].tolist() == pytest.approx([weight])
+        assert second.state.labels.tolist() == [0, 1, 0, 1, 0, 1]
+        assert second.state.stack.params[:, 0].tolist() == pytest.approx([(weight + 1) / 2, (weight - 1) / 2])
+        assert second.state.shares.tolist() == pytest.approx([9 / 21, 12 / 21])
+
+    @pytest.mark.parametrize("name", METHODS)
+    @pytest.mark.parametrize("seed", [1, 2, 3])
+    def test_all_clients_are_asked_in_the_round_of_clustering(self, name, seed, toy, train):
+        done = train(f"{name}(warmup=1)", toy, 2, fit=HALF, state=begin(0.0, 6), participation=0.34, seed=seed)
+        assert [len(step.replies) for step in done] == [2, 2]
+        assert done[1].state.labels.tolist() == [0, 1, 0, 1, 0, 1]
+        weight = done[0].state.stack.params[0, 0]
+        assert done[1].state.stack.params[:, 0].tolist() == pytest.approx([(weight + 1) / 2, (weight - 1) / 2])
+        assert done[1].cost.steps == 6
+
+    @pytest.mark.parametrize(
+        ("start", "wanted"), [("mean", [3.5 / 2, -1.0]), ("global", [0.0, 0.0]), ("medoid", [3.0 / 2, -1.0])]
+    )
+    def test_starts(self, start, wanted, lines, simulator, train):
+        """After a step from 0 the weights are half the slopes 2, 3, 5.5 and -2, -2."""
+        sim = simulator(lines((2.0, 3.0, 5.5, -2.0, -2.0), (1, 1, 1, 1, 1)), "linear", threads=1)
+        text = f"diffnorm(warmup=0,start={start})"
+        done = train(text, sim, 1, fit=HALF, state=begin(0.0, 5))[0]
+        assert done.state.labels.tolist() == [0, 0, 0, 1, 1]
+        assert done.state.stack.params[:, 0].tolist() == pytest.approx(wanted)
+
+    def test_losses_part_what_directions_cannot(self, lines, simulator, train):
+        """Slopes 1 and 4 pull the same way from 0, by cosine all are alike; their losses under each other are not."""
+        sim = simulator(lines((1.0, 4.0, 1.0, 4.0), (1, 1, 1, 1)), "linear", threads=1)
+        found = {
+            name: train(f"{name}(warmup=0,clusters=auto)", sim, 1, fit=HALF, state=begin(0.0, 4))[0].state.labels
+            for name in ("lcfl", "diffnorm", "gradcos")
+        }
+        assert found["lcfl"].tolist() == found["diffnorm"].tolist() == [0, 1, 0, 1]
+        assert found["gradcos"].tolist() == [0, 0, 0, 0]
+
+    def test_briggs_is_given_distances(self, lines, simulator, train):
+        """Cosine distances are 0 within and 2 across; given similarities (1 and -1) it would merge the opposite."""
+        sim = simulator(lines(SLOPES, (1,) * 6), "linear", threads=1)
+        for cut, clusters in ((0.0, 2), (1.9, 2), (2.0, 1)):
+            done = train(f"briggs(cut={cut},warmup=0)", sim, 1, fit=HALF, state=begin(0.0, 6))[0]
+            assert len(done.state.stack) == clusters
+        assert (
+            adjusted_rand_score(np.array(SLOPES) > 0, train("briggs(warmup=0)", sim, 1, fit=HALF)[0].state.labels) == 1
+        )
+
+    @pytest.mark.parametrize(("metric", "linkage"), [("euclidean", "ward"), ("manhattan", "complete")])
+    def test_briggs_by_other_metrics(self, metric, linkage, toy, train):
+        text = f"briggs(metric={metric},linkage={linkage},cut=0.9,warmup=0)"
+        assert train(text, toy, 1, fit=HALF, state=begin(0.0, 6))[0].state.labels.tolist() == [0, 1, 0, 1, 0, 1]
+
+    def test_ward_needs_euclidean_distances(self):
+        with pytest.raises(UsageError, match="metric is cosine; linkage=ward needs metric=euclidean"):
+            ct.briggs(linkage="ward")
+
+    def test_too_few_answers_postpone_the_clustering(self, toy, train, flaky):
+        federation = flaky(toy, {0: [1, 2, 3, 4, 5]})
+        first, second = train("lcfl(warmup=0)", federation, 2, fit=HALF, state=begin(0.0, 6))
+        assert "shots" not in first.state.memory
+        assert first.state.labels.tolist() == [0] * 6
+        assert second.state.labels.tolist() == [0, 1, 0, 1, 0, 1]
+
+    def test_other_texts_are_refused(self):
+        with pytest.raises(UnknownName, match="unknown start 'medoids'; did you mean 'medoid'"):
+            ct.lcfl(start="medoids")
+        with pytest.raises(UnknownName, match="unknown server optimiser 'adm'"):
+            ct.lcfl(server="adm")
+        with pytest.raises(UnknownName, match="unknown weights 'example'"):
+            ct.ocfl_hdbscan(weights="example")
+
+
+class TestNewcomers:
+    @pytest.mark.parametrize("name", [*METHODS, "ocfl-kmeans"])
+    def test_those_absent_when_clusters_form_join_the_right_one_later(self, name, toy, train, flaky, monkeypatch):
+        left = iter([0.4, 0.5])
+        monkeypatch.setattr(events, "temperature", lambda distances, p: next(left))
+        federation = flaky(toy, {1: [0, 3], 2: [0, 3]})
+        done = train(name, federation, 4, fit=HALF, state=begin(0.0, 6))
+        assert done[1].state.labels.tolist() == done[2].state.labels.tolist() == [UNPLACED, 0, 1, UNPLACED, 1, 0]
+        assert done[3].state.labels.tolist() == [1, 0, 1, 0, 1, 0]
+
+    def test_a_newcomer_s_update_is_from_the_model_of_the_firing_round(
+        self, lines, simulator, train, flaky, monkeypatch
+    ):
+        """Slope 0.5 pulls up from the model of the firing round (about 0), as cluster 1 did, and joins it.
+
+        From the mean of the cluster models, by now about 0.8, it would pull down, as cluster -1 did.
+        """
+        left = iter([0.4, 0.5])
+        monkeypatch.setattr(events, "temperature", lambda distances, p: next(left))
+        sim = simulator(lines((1.0, -1.0, 1.0, -1.0, 0.5), (9, 1, 9, 1, 1)), "linear", threads=1)
+        fit = replace(HALF, lr=0.02)
+        absent = flaky(sim, {t: [4] for t in range(60)})
+        done = train("ocfl-kmeans", absent, 61, fit=fit, state=begin(0.0, 5))
+        mean = done[-1].before.shares @ done[-1].before.stack.params[:, 0]
+        assert mean > 0.6
+        assert done[-1].before.labels.tolist() == [0, 1, 0, 1, UNPLACED]
+        assert done[-1].state.labels.tolist() == [0, 1, 0, 1, 0]
+        assert done[-1].cost.steps == 6
+
+    def test_ocfl_clusters_those_that_were_drawn_and_the_others_join(self, toy, train):
+        done = train("ocfl-kmeans", toy, 30, fit=HALF, state=begin(0.0, 6), participation=0.67)
+        fired = next(step for step in done if len(step.state.stack) == 2)
+        others = np.setdiff1d(np.arange(6), fired.replies.clients)
+        assert (fired.state.labels[others] == UNPLACED).all()
+        assert fired.cost.steps == 4
+        assert adjusted_rand_score(np.array(SLOPES) > 0, done[-1].state.labels) == 1
+
+    def test_a_second_shot_clusters_again_from_the_same_model(self, toy, train, flaky, monkeypatch):
+        left = iter([0.4, 0.5])
+        monkeypatch.setattr(events, "temperature", lambda distances, p: next(left))
+        federation = flaky(toy, {1: [0, 3]})
+        done = train("ocfl-kmeans(shots=2)", federation, 4, fit=HALF, state=begin(0.0, 6))
+        assert done[1].state.labels.tolist() == [UNPLACED, 0, 1, UNPLACED, 1, 0]
+        assert done[2].state.labels.tolist() == done[3].state.labels.tolist() == [1, 0, 1, 0, 1, 0]
+        assert [step.cost.steps for step in done] == [6, 4, 12, 6]
+        origin = done[1].before.stack.params
+        assert np.array_equal(done[3].state.memory["origin"], origin)
+        wanted = [(origin[0, 0] - 1) / 2, (origin[0, 0] + 1) / 2]
+        assert done[3].state.memory["means"][:, 0].tolist() == pytest.approx(wanted)
+
+
+@pytest.mark.parametrize("text", ["lcfl(warmup=2)", "ocfl-hdbscan", "sattler(minimum=1)"])
+@pytest.mark.parametrize("stop", [1, 2, 3])
+def test_a_run_saved_before_in_and_after_the_event_goes_on_bit_for_bit(text, stop, images, simulator, train, tmp_path):
+    sim = simulator(images(), threads=1)
+    whole = train(text, sim, 5, participation=0.75)
+    assert len(whole[-1].state.stack) > 1, "the event must lie in the run"
+    save_state(tmp_path / "state", whole[stop - 1].state)
+    resumed = train(text, sim, 5 - stop, participation=0.75, state=load_state(tmp_path / "state"))
+    for one, other in zip(whole[stop:], resumed, strict=True):
+        assert one.state.labels.tolist() == other.state.labels.tolist()
+        assert np.array_equal(one.state.stack.params, other.state.stack.params)
+        assert one.cost == other.cost
+
+
+class TestSeparation:
+    def test_it_is_the_bound_of_the_theorem(self):
+        wanted = 2 * np.sqrt(np.log(2 / 0.05) / 200) + 2 * np.sqrt(np.log(2 / 0.05) / 800) + 0.1 + 0.05
+        assert separation_threshold(100, 400, 0.05, lambda n: 1 / np.sqrt(n)) == pytest.approx(wanted)
+
+    def test_delta_is_shared_by_the_pairs(self):
+        shared, alone = separation_threshold(100, 400, 0.05, 0.0, pairs=10), separation_threshold(100, 400, 0.005, 0.0)
+        assert shared == pytest.approx(alone)
+
+    def test_large_distances_mean_different_and_more_examples_tell_more(self):
+        apart = np.array([[0.0, 0.3, 0.9], [0.3, 0.0, 0.9], [0.9, 0.9, 0.0]])
+        few, many = (differ(apart, np.full(3, n), 0.05, 0.0) for n in (100, 10000))
+        assert few.sum() == 4
+        assert not few[0, 1]
+        assert many.sum() == 6
+
+    @pytest.mark.parametrize(
+        ("given", "told"), [((0, 9, 0.1), "n_i is 0"), ((9, 9, 0.0), "delta is 0.0"), ((9, 9, 1.0), "delta is 1.0")]
+    )
+    def test_impossible_values_are_refused(self, given, told):
+        with pytest.raises(UsageError, match=told):
+            separation_threshold(*given, 0.0)
