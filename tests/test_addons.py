@@ -141,6 +141,26 @@ def test_quantity_leaves_small_owners_whole_and_keeps_names():
         assert federated.train.sizes[1] >= 10
 
 
+def test_few_keeps_at_most_so_many_and_the_mix_of_classes():
+    federated = toy(480, 120, shape=(2,), classes=4).partition("iid+few(20)", clients=4)
+    assert federated.train.sizes.tolist() == [20] * 4
+    assert federated.test.sizes.tolist() == [5] * 4
+    before = toy(480, 120, shape=(2,), classes=4).partition("iid", clients=4)
+    for client in range(4):
+        was, now = (np.bincount(one.train.of(client)[1], minlength=4) for one in (before, federated))
+        assert np.abs(now - was / 6).max() <= 1
+    assert federated.notes == ("400 train and 100 test examples are unused: at most 20 a client",)
+
+
+def test_few_leaves_small_clients_whole():
+    whole = toy(shape=(2,)).partition("iid", clients=8)
+    federated = toy(shape=(2,)).partition("iid+few(1000)", clients=8)
+    assert federated.train.sizes.tolist() == whole.train.sizes.tolist()
+    assert federated.notes == whole.notes
+    with pytest.raises(PartitionError, match=r"most"):
+        toy(shape=(2,)).partition("iid+few(0)", clients=8)
+
+
 def test_an_extreme_quantity_leaves_every_client_its_minimum():
     federated = toy(shape=(2,)).partition("iid+quantity(100)", clients=8)
     assert federated.train.sizes.tolist() == [10] * 8

@@ -19,6 +19,7 @@ SHOWN = {
     "swap": "swap(4)",
     "permute": "permute(4)",
     "quantity": "dirichlet(1)+quantity(1.5)",
+    "few": "dirichlet(1)+few(40)",
     "blur": "iid+blur(0,0.7,1.4)",
     "noise": "iid+noise(0,0.5,1)",
     "stroke": "iid+stroke(-1,0,1)",

@@ -17,7 +17,7 @@ from coterie.data.partitioning.dirichlet import dirichlet, skewed
 from coterie.data.partitioning.features import blur, noise, stroke
 from coterie.data.partitioning.handout import equal_shares, rows_of
 from coterie.data.partitioning.labels import label_noise, permute, swap
-from coterie.data.partitioning.quantity import quantity
+from coterie.data.partitioning.quantity import few, quantity
 from coterie.data.partitioning.rotation import rotation
 from coterie.data.partitioning.shards import shards
 from coterie.data.partitioning.shares import Divide, Partition, Rng, Share, Shares, named
@@ -55,7 +55,7 @@ def natural() -> Divide:
 
 add_ons = Catalogue(
     "add-on of a partition",
-    {"quantity": quantity, "blur": blur, "noise": noise, "stroke": stroke, "label-noise": label_noise},
+    {"quantity": quantity, "few": few, "blur": blur, "noise": noise, "stroke": stroke, "label-noise": label_noise},
 )
 partitions = Catalogue(
     "partition",

@@ -1,8 +1,9 @@
-"""Quantity skew: an add-on that leaves clients with very different amounts of the data they were handed."""
+"""Add-ons that leave clients with less of the data they were handed: very different amounts, or at most so many."""
 
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
@@ -28,20 +29,34 @@ def quantity(sigma: float, *, minimum: int = 10) -> Change:
     require_between("sigma", sigma, 0, STEEPEST)
     require_whole("minimum", minimum)
 
+    return _thinned(lambda share, rng: math.exp(-sigma * abs(rng.standard_normal())), minimum, "quantity skew")
+
+
+@add_on
+def few(most: int) -> Change:
+    """Each client keeps at most so many train examples, and the same share of its test examples: few(500)."""
+    require_whole("most", most)
+    require_positive("most", most)
+    return _thinned(lambda share, rng: min(1.0, most / len(share.train)), 1, f"at most {most} a client")
+
+
+def _thinned(part: Callable[[Share, Rng], float], minimum: int, why: str) -> Change:
+    """Every client keeps a part of its examples, of every class in proportion, drawn from an address of its own."""
+
     def change(data: Dataset, shares: Shares, rng: Rng) -> Shares:
         key = int(rng.integers(2**63))
         kept = tuple(
-            _thin(data, share, sigma, minimum, generator(key, str(i))) for i, share in enumerate(shares.clients)
+            _thin(data, share, part, minimum, generator(key, str(i))) for i, share in enumerate(shares.clients)
         )
-        return replace(shares, clients=kept, notes=(*shares.notes, *_unused(shares.clients, kept)))
+        return replace(shares, clients=kept, notes=(*shares.notes, *_unused(shares.clients, kept, why)))
 
     return change
 
 
-def _thin(data: Dataset, share: Share, sigma: float, minimum: int, rng: Rng) -> Share:
-    part = math.exp(-sigma * abs(rng.standard_normal()))
-    train = _keep(share.train, data.y_train, part, minimum, rng)
-    return replace(share, train=train, test=_keep(share.test, data.y_test, part, 1, rng))
+def _thin(data: Dataset, share: Share, part: Callable[[Share, Rng], float], minimum: int, rng: Rng) -> Share:
+    left = part(share, rng)
+    train = _keep(share.train, data.y_train, left, minimum, rng)
+    return replace(share, train=train, test=_keep(share.test, data.y_test, left, 1, rng))
 
 
 def _keep(rows: Array, labels: Array, part: float, minimum: int, rng: Rng) -> Array:
@@ -49,7 +64,7 @@ def _keep(rows: Array, labels: Array, part: float, minimum: int, rng: Rng) -> Ar
     return rows[draw(labels[rows], min(len(rows), max(minimum, round(part * len(rows)))), rng)]
 
 
-def _unused(before: tuple[Share, ...], after: tuple[Share, ...]) -> tuple[str, ...]:
+def _unused(before: tuple[Share, ...], after: tuple[Share, ...], why: str) -> tuple[str, ...]:
     train = sum(len(old.train) - len(new.train) for old, new in zip(before, after, strict=True))
     test = sum(len(old.test) - len(new.test) for old, new in zip(before, after, strict=True))
-    return (f"{train} train and {test} test examples are unused: quantity skew",) if train or test else ()
+    return (f"{train} train and {test} test examples are unused: {why}",) if train or test else ()
