@@ -718,7 +718,7 @@ class TestPlans:
             KEY,
             None,
         )
-        groups = fitting._groups(work, replace(PLAIN, steps=None, epochs=1, batch=4), 2)
+        groups = fitting.groups(work, replace(PLAIN, steps=None, epochs=1, batch=4), 2)
         assert sorted(np.concatenate(groups).tolist()) == list(range(5))
         assert [sorted(SIZES[i] for i in group) for group in groups] == [[13, 20], [7, 8], [3]]
 

@@ -89,8 +89,8 @@ class _Eye:
 def agree(gradient: Tensor, movement: Tensor, score: Agreement, lr: float) -> Tensor:
     """How well steps down these gradients ``(..., P)`` agree with a movement ``(P,)``.
 
-    >>> agree(torch.tensor([[-2.0, 0.0], [0.0, 1.0]]), torch.tensor([3.0, 0.0]), Agreement(), 0.1).tolist()
-    [1.0, 0.0]
+    >>> agree(torch.tensor([[-2.0, 0.0], [2.0, 0.0]]), torch.tensor([3.0, 0.0]), Agreement(), 0.1).tolist()
+    [1.0, -1.0]
     """
     if score.euclidean:
         apart: Tensor = (gradient * lr + movement).norm(dim=-1)
