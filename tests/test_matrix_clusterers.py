@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import subprocess
+import sys
 from itertools import combinations, product
 
 import numpy as np
@@ -82,6 +84,17 @@ def test_whatever_the_points_every_row_gets_a_number_without_gaps(text, points):
 def test_so_many_clusters_as_asked(name, groups):
     for count in (1, 2, 5):
         assert clusterers.build(f"{name}({count})")(groups[0], KEY).max() + 1 == count
+
+
+def test_the_package_under_the_gpl_is_imported_only_where_it_is_used():
+    code = "import sys, coterie.cli, coterie.server.clusterers; sys.exit('kmedoids' in sys.modules)"
+    assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0
+
+
+def test_without_that_package_the_other_clusterers_are_offered(groups, monkeypatch):
+    monkeypatch.setitem(sys.modules, "kmedoids", None)
+    with pytest.raises(UsageError, match="kmedoids is not installed; install it, or take clusterer=agglomerative"):
+        clusterers.build("kmedoids(2)")(groups[0], KEY)
 
 
 def test_k_medoids_reaches_the_least_sum_of_all_choices_of_medoids():

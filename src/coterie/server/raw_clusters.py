@@ -4,18 +4,22 @@ from __future__ import annotations
 
 from math import ceil
 
-import kmedoids as pam
 import numpy as np
 from scipy.cluster.hierarchy import cut_tree, fcluster
 from scipy.cluster.hierarchy import linkage as merges
 from scipy.spatial.distance import cdist, squareform
 from sklearn import cluster
 
+from coterie.errors import UsageError
 from coterie.models.layout import Array
 
 
 def kmedoids(distances: Array, clusters: int, seed: int) -> Array:
     """Swaps of medoids from the greedy start, until none helps."""
+    try:
+        import kmedoids as pam  # under the GPL, so it must be possible to do without
+    except ModuleNotFoundError:
+        raise UsageError("the package kmedoids is not installed; install it, or take clusterer=agglomerative") from None
     found = pam.fasterpam(distances, clusters, init="build", random_state=seed, n_cpu=1)
     return np.asarray(found.labels, dtype=np.int64)
 
