@@ -61,6 +61,8 @@ def run(
         print(json.dumps(result.summary))
         return
     console.print(comparison({settings.algorithm: [result.summary]}, console))
+    if "advise" in result.summary:
+        console.print(result.summary["advise"]["text"], soft_wrap=True)
     _print_together({settings.algorithm: [folder]}, result.summary)
     console.print(f"results are in {folder}")
 

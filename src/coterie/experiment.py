@@ -14,6 +14,7 @@ from typing import Any
 
 from torch import nn
 
+from coterie.algorithms import advised
 from coterie.data import Federated
 from coterie.errors import RunFolderError, UnknownName, UsageError
 from coterie.models.layout import Array
@@ -66,7 +67,7 @@ class Run:
         return self.trained.assign(x, y)
 
 
-OPTIONS = ("participation", "min_clients", "eval_every", "checkpoint_every", "threads", "plan", "device")
+OPTIONS = ("advise", "participation", "min_clients", "eval_every", "checkpoint_every", "threads", "plan", "device")
 """The settings of a run that concern neither algorithm, data, model nor local training."""
 
 
@@ -82,16 +83,15 @@ def run(
 ) -> Run:
     """Train an algorithm on a federation's data.
 
-    ``options``: participation, min_clients, eval_every, checkpoint_every, threads, plan, device. How clients train is
-    the algorithm's own: ``ct.wecfl(clusters=4, fit=ct.Fit(steps=20, lr=0.05))``.
+    ``options``: advise, participation, min_clients, eval_every, checkpoint_every, threads, plan, device. How clients
+    train is the algorithm's own: ``ct.wecfl(clusters=4, fit=ct.Fit(steps=20, lr=0.05))``.
     """
     for name in options:
         if name not in OPTIONS:
             raise UnknownName("option of run (local training is set by the algorithm's fit)", name, OPTIONS)
     built = model if isinstance(model, Model) else build_model(model, clients.shape, clients.classes)
-    train_options = {
-        f.name: getattr(algorithm.fit, f.name) for f in fields(Fit) if f.name not in ("part", "terms", "pull", "lr")
-    }
+    own = ("part", "terms", "pull", "half", "lr")
+    train_options = {f.name: getattr(algorithm.fit, f.name) for f in fields(Fit) if f.name not in own}
     settings = Settings(
         algorithm.name,
         clients.data,
@@ -129,6 +129,7 @@ class Session:
     """One run while it goes on."""
 
     def __init__(self, algorithm: Algorithm, data: Federated, model: Model, settings: Settings) -> None:
+        algorithm = advised(algorithm) if settings.advise else algorithm
         self.algorithm, self.data, self.settings = algorithm, data, settings
         self.model = algorithm.network(model)
         self.federation = Simulator(data, self.model, settings.threads, settings.plan, settings.device)

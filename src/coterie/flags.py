@@ -14,13 +14,14 @@ from typing import Annotated, Any
 import typer
 from rich.console import Console
 
+from coterie.catalogue import read_value
 from coterie.errors import CoterieError, UsageError
 from coterie.progress import errors
 from coterie.settings import Settings, load_settings, make_settings
 
 console = Console(highlight=False, width=None if sys.stdout.isatty() else 120)
 
-TYPES: dict[str, Any] = {"int": int | None, "float": float | None, "str": str | None}
+TYPES: dict[str, Any] = {"int": int | None, "float": float | None, "str": str | None, "bool": bool | None}
 Out = Annotated[Path | None, typer.Option(help="folder for the results (default: a new one under runs/)")]
 Quiet = Annotated[bool, typer.Option("--quiet", help="no progress")]
 AsJson = Annotated[bool, typer.Option("--json", help="print the summary alone, as JSON")]
@@ -58,11 +59,13 @@ def with_settings(*leave_out: str) -> Callable[[Callable[..., None]], Callable[.
         own = [p for p in inspect.signature(command, eval_str=True).parameters.values() if p.kind is not p.VAR_KEYWORD]
         flags = [_flag(f.name, str(f.type), f.metadata["help"], f.default) for f in fields(Settings) if f.metadata]
         flags = [flag for flag in flags if flag.name not in leave_out]
+        mixed = {f.name for f in fields(Settings) if " | str" in str(f.type)}
 
         @functools.wraps(command)
         def call(**kwargs: Any) -> None:
             names = {flag.name for flag in flags}
-            given = {k: v for k, v in kwargs.items() if k in names and v is not None}
+            said = {k: v for k, v in kwargs.items() if k in names and v is not None}
+            given = {k: read_value(v) if k in mixed else v for k, v in said.items()}
             command(**{k: v for k, v in kwargs.items() if k not in names}, **given)
 
         signature = inspect.Signature([*own, *flags])
@@ -77,7 +80,7 @@ def _flag(name: str, kind: str, text: str, default: Any) -> inspect.Parameter:
     shown = text if default is None else f"{text} [default: {default}]"
     option = typer.Option(f"--{name.replace('_', '-')}", help=shown, show_default=False)
     annotated: Any = Annotated
-    annotation = annotated[TYPES[kind.partition(" ")[0]], option]
+    annotation = annotated[TYPES["str" if " | str" in kind else kind.partition(" ")[0]], option]
     return inspect.Parameter(name, inspect.Parameter.KEYWORD_ONLY, default=None, annotation=annotation)
 
 

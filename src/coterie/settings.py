@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from coterie.algorithms import build_algorithm
+from coterie.algorithms.auto import AUTO
 from coterie.data import SUFFIXES, Federated, load, load_own, load_pooled, naturally_federated, sources
 from coterie.errors import UnknownName, UsageError
 from coterie.models.model import Model
@@ -36,7 +37,8 @@ class Settings:
     data: str = _option("digits", "a data set (coterie list data), or your own folder or file (.npz, .csv, .parquet)")
     partition: str | None = _option(None, "how data are dealt to clients, e.g. 'dirichlet(0.1,10)'")
     clients: int | None = _option(None, "number of clients (40 for digits, otherwise 200)")
-    clusters: int | None = _option(None, "number of clusters (4 for digits, otherwise 10)")
+    clusters: int | str | None = _option(None, "number of clusters, or auto: find it (4 for digits, otherwise 10)")
+    advise: bool | None = _option(None, "say whether one model is enough, and how many clusters: one more probe")
     choose: str | None = _option(None, "how clients that choose do it: exact, or race, on growing parts of their data")
     model: str | None = _option(None, "a network: 'mlp(512,128)', cnn, lenet, package.module:function")
     rounds: int = _option(20, "communication rounds")
@@ -66,8 +68,11 @@ class Settings:
     device: str = _option("cpu", "torch device of the clients' work")
 
     def __post_init__(self) -> None:
-        for name in ("rounds", "clients", "clusters", "eval_every", "checkpoint_every", "min_clients"):
+        for name in ("rounds", "clients", "eval_every", "checkpoint_every", "min_clients"):
             _at_least(1, name, getattr(self, name))
+        if isinstance(self.clusters, str) and self.clusters != AUTO:
+            raise UsageError(f"clusters is {self.clusters}; it must be a whole number of at least 1, or {AUTO}")
+        _at_least(1, "clusters", None if isinstance(self.clusters, str) else self.clusters)
         _at_least(0, "seed", self.seed)
         if not 0 < self.participation <= 1:
             raise UsageError(f"participation is {self.participation}; it must be in (0, 1]")
@@ -190,8 +195,10 @@ def is_federated(data: str) -> bool:
 
 
 def _fits(value: Any, wanted: str) -> bool:
+    if isinstance(value, bool):
+        return wanted.startswith("bool")
     kinds: dict[str, tuple[type, ...]] = {"int": (int,), "float": (int, float), "str": (str,)}
-    return isinstance(value, kinds[wanted.partition(" ")[0]]) and not isinstance(value, bool)
+    return any(isinstance(value, kinds.get(kind, ())) for kind in wanted.split(" | "))
 
 
 def _at_least(low: int, name: str, value: int | None) -> None:

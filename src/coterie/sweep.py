@@ -9,6 +9,8 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+from coterie.algorithms import has_number
+from coterie.algorithms.auto import AUTO
 from coterie.data import Federated
 from coterie.errors import RunFolderError, UsageError
 from coterie.experiment import Progress, check_same, run_settings
@@ -75,11 +77,15 @@ def _finished(settings: Settings, folder: Path) -> dict[str, Any] | None:
 
 
 def grid(base: Settings, algorithms: Sequence[str], seeds: Sequence[int]) -> list[Settings]:
-    """Every algorithm on every seed, seed by seed, so that an early stop leaves whole comparisons."""
+    """Every algorithm on every seed, seed by seed, so that an early stop leaves whole comparisons.
+
+    A number of clusters that is to be found concerns only those that have one.
+    """
     twice = {a for a in algorithms if list(algorithms).count(a) > 1}
     if twice:
         raise UsageError(f"{', '.join(sorted(twice))} is listed twice; name each algorithm once")
-    return [replace(base, algorithm=a, seed=s) for s in seeds for a in algorithms]
+    numbers = {a: base.clusters if base.clusters != AUTO or has_number(a) else None for a in algorithms}
+    return [replace(base, algorithm=a, clusters=numbers[a], seed=s) for s in seeds for a in algorithms]
 
 
 def parse_seeds(text: str) -> list[int]:

@@ -27,6 +27,10 @@ VARIANTS = (
     "ifca(start=random)",
     "ifca(fresh=true)",
     "ifca(choose=race)",
+    "ifca(clusters=auto)",
+    "joint(clusters=auto,pinned=true)",
+    "fesem(clusters=auto)+cks",
+    "wecfl(clusters=auto)+cam",
     "joint(similarity=euclidean)",
     "joint(pinned=true)",
     "joint+cks",
@@ -93,6 +97,8 @@ def assert_same(value, other, tolerance=0.0, place="state"):
         assert value.keys() == other.keys(), place
         for key in value:
             assert_same(value[key], other[key], tolerance, f"{place}.{key}")
+    elif isinstance(value, str):
+        assert value == other, place
     else:
         np.testing.assert_allclose(value, other, rtol=0, atol=tolerance, err_msg=place)
 

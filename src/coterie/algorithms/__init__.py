@@ -2,7 +2,17 @@
 
 from coterie.algorithms.add_ons import cks, con_cks, con_para, con_rep, finetune
 from coterie.algorithms.additive import cam
-from coterie.algorithms.catalogue import RANGES, REDUCES_TO, add_ons, algorithms, build_algorithm, parts, vote
+from coterie.algorithms.auto import advised
+from coterie.algorithms.catalogue import (
+    RANGES,
+    REDUCES_TO,
+    add_ons,
+    algorithms,
+    build_algorithm,
+    has_number,
+    parts,
+    vote,
+)
 from coterie.algorithms.choosing import ifca, joint
 from coterie.algorithms.ensembles import ensemble, fedavg_ensemble, fedprox_ensemble, soft_vote
 from coterie.algorithms.one_model import fedavg, fedopt, fedprox, local
@@ -14,6 +24,7 @@ __all__ = [
     "RANGES",
     "REDUCES_TO",
     "add_ons",
+    "advised",
     "algorithms",
     "briggs",
     "build_algorithm",
@@ -32,6 +43,7 @@ __all__ = [
     "fesem",
     "finetune",
     "gradcos",
+    "has_number",
     "ifca",
     "joint",
     "lcfl",

@@ -6,6 +6,7 @@ from dataclasses import replace
 
 from coterie.algorithms.add_ons import cks, con_cks, con_para, con_rep, finetune
 from coterie.algorithms.additive import cam
+from coterie.algorithms.auto import AUTO
 from coterie.algorithms.choosing import ifca, joint
 from coterie.algorithms.ensembles import fedavg_ensemble, fedprox_ensemble, soft_vote
 from coterie.algorithms.method import method
@@ -20,13 +21,13 @@ from coterie.server.loop import Algorithm
 
 
 @method
-def vote(first: str = "fedavg", second: str = "ifca", clusters: int = 2, fit: Fit = Fit()) -> Algorithm:
+def vote(first: str = "fedavg", second: str = "ifca", clusters: int | str = 2, fit: Fit = Fit()) -> Algorithm:
     """Two algorithms run apart from one seed, and clients are served the sum of their logits.
 
     argmax f(x; T_1) + f(x; T_2), thesis eq. 7.36 and table 7.5; each is a text such as ``wecfl(shots=10)+cks``. The
     clusters reported are the second's. Unlike the halves of ``cam`` they know nothing of each other while they train.
     """
-    return soft_vote(*(build_algorithm(text, clusters, fit) for text in (first, second)))
+    return soft_vote(*(build_algorithm(text, clusters if has_number(text) else None, fit) for text in (first, second)))
 
 
 algorithms = Catalogue(
@@ -130,7 +131,18 @@ parts = Catalogue("algorithm or add-on", {**algorithms.entries, **add_ons.entrie
 """Everything that the text of an algorithm may be made of."""
 
 
-def build_algorithm(text: str, clusters: int | None = None, fit: Fit = Fit(), choose: str | None = None) -> Algorithm:
+def has_number(text: str) -> bool:
+    """Whether the algorithm that a text names has a number of clusters that could be given or found.
+
+    >>> has_number("wecfl+cks"), has_number("fedavg")
+    (True, False)
+    """
+    return "clusters" in algorithms.arguments(parse(text)[0].name)
+
+
+def build_algorithm(
+    text: str, clusters: int | str | None = None, fit: Fit = Fit(), choose: str | None = None
+) -> Algorithm:
     """The algorithm a text names, with its add-ons; the other arguments apply unless the text says otherwise.
 
     >>> build_algorithm("wecfl(shots=10) + cks(strength=0.1)", clusters=4).name
@@ -141,6 +153,11 @@ def build_algorithm(text: str, clusters: int | None = None, fit: Fit = Fit(), ch
     first, *rest = parse(text)
     if first.name in add_ons:
         raise UsageError(f"{first.name} is an add-on and cannot stand alone; write 'wecfl+{first}'")
+    if clusters == AUTO and not has_number(text):
+        raise UsageError(
+            f"clusters is {AUTO}, but {first.name} has no number of clusters to find; leave it out, "
+            "and ask with --advise whether one model is enough"
+        )
     algorithm: Algorithm = algorithms.build(first, **given)
     for call in rest:
         algorithm = add_ons.build(call)(algorithm)

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import replace
 
+from coterie.algorithms.auto import counted
 from coterie.algorithms.method import always, method
 from coterie.errors import require
 from coterie.protocol.task import Agreement, BatchLoss, Fit, Loss, Race, Score, Task
@@ -17,7 +18,7 @@ from coterie.server.state import State
 
 @method
 def ifca(
-    clusters: int = 2,
+    clusters: int | str = 2,
     start: str = "farthest",
     fresh: bool = False,
     examples: int | None = None,
@@ -32,22 +33,25 @@ def ifca(
     client choose again before it is tested; ``examples`` lets it choose on its first so many;
     ``choose=race`` leaves out early the models that are clearly worse. Costs K models down to every client every round.
     """
-    starts = {"farthest": farthest_first(clusters, fit), "random": random_models(clusters)}
-    require(start in starts, "start", repr(start), "farthest or random")
+    require(start in ("farthest", "random"), "start", repr(start), "farthest or random")
     rules: dict[str, Score] = {"exact": Loss(examples=examples), "race": Race(examples)}
     require(choose in rules, "choose", repr(choose), "exact or race")
     scores = (rules[choose],)
-    return Algorithm(
-        start=told_apart(starts[start]),
-        task=always(Task(choose=scores, fit=(fit,))),
-        assign=keep(),
-        serve=Task(choose=scores) if fresh else Task(),
-    )
+
+    def make(number: int) -> Algorithm:
+        return Algorithm(
+            start=told_apart(random_models(number) if start == "random" else farthest_first(number, fit)),
+            task=always(Task(choose=scores, fit=(fit,))),
+            assign=keep(),
+            serve=Task(choose=scores) if fresh else Task(),
+        )
+
+    return counted(clusters, fit, make)
 
 
 @method
 def joint(
-    clusters: int = 2,
+    clusters: int | str = 2,
     strength: float = 0.2,
     similarity: str = "cosine",
     total: bool = False,
@@ -66,14 +70,18 @@ def joint(
     require(0 <= strength <= 1, "strength", strength, "in [0, 1]")
     require(similarity in ("cosine", "euclidean"), "similarity", repr(similarity), "cosine or euclidean")
     scores = (Agreement(strength, similarity == "euclidean"), BatchLoss(1 - strength, total))
-    return Algorithm(
-        start=random_labels(told_apart(random_models(clusters)), clusters, pinned),
-        task=look_ahead(tuple(score for score in scores if score.weight), replace(fit, steps=1, epochs=None)),
-        assign=keep(),
-        weigh=uniform,
-        references=previous_models,
-        fit=replace(fit, steps=1, epochs=None),
-    )
+
+    def make(number: int) -> Algorithm:
+        return Algorithm(
+            start=random_labels(told_apart(random_models(number)), number, pinned),
+            task=look_ahead(tuple(score for score in scores if score.weight), replace(fit, steps=1, epochs=None)),
+            assign=keep(),
+            weigh=uniform,
+            references=previous_models,
+            fit=replace(fit, steps=1, epochs=None),
+        )
+
+    return counted(clusters, fit, make)
 
 
 def look_ahead(scores: tuple[Score, ...], fit: Fit) -> Callable[[State], Task]:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 
@@ -33,13 +33,25 @@ def draw(examples: int, fit: Fit, rng: np.random.Generator) -> Batches:
     >>> [len(b.rows(q)) for q in range(len(b))]
     [2, 2, 1, 2]
     """
-    wanted = fit.count(examples)
-    epoch = -(-examples // fit.batch)
+    wanted, seen = fit.count(examples), fit.sees(examples)
+    epoch = -(-seen // fit.batch)
     epochs = -(-wanted // epoch)
-    order = np.concatenate([rng.permutation(examples) for _ in range(epochs)])
-    ends = np.minimum(np.arange(1, epoch + 1) * fit.batch, examples)
-    bounds = (ends[None, :] + examples * np.arange(epochs)[:, None]).ravel()[:wanted]
+    order = np.concatenate([rng.permutation(seen) for _ in range(epochs)])
+    ends = np.minimum(np.arange(1, epoch + 1) * fit.batch, seen)
+    bounds = (ends[None, :] + seen * np.arange(epochs)[:, None]).ravel()[:wanted]
     return Batches(order, np.concatenate([[0], bounds]))
+
+
+def halve(batches: Batches, examples: int, fit: Fit, rng: np.random.Generator) -> Batches:
+    """The same minibatches among the examples of the half that the pass is confined to.
+
+    >>> both = [Fit(steps=1, half=half) for half in (0, 1)]
+    >>> found = [halve(draw(5, f, np.random.default_rng(0)), 5, f, np.random.default_rng(1)) for f in both]
+    >>> sorted(np.concatenate([b.order for b in found]).tolist())
+    [0, 1, 2, 3, 4]
+    """
+    everything, seen = rng.permutation(examples), fit.sees(examples)
+    return replace(batches, order=(everything[-seen:] if fit.half else everything[:seen])[batches.order])
 
 
 def pad(batches: list[Batches], starts: Array) -> tuple[Array, Array]:

@@ -10,7 +10,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from coterie.engine.batches import Batches, draw, pad
+from coterie.engine.batches import Batches, draw, halve, pad
 from coterie.engine.plan import Plan
 from coterie.engine.pool import Pool
 from coterie.engine.terms import NOTHING, Received
@@ -52,8 +52,9 @@ class Work:
     def batches(self, place: int, fit: Fit, number: int) -> Batches:
         """The minibatches of the client at ``place`` in pass ``number``."""
         client = self.clients[place]
-        rng = self.key.generator(self.names[client], "batches", number)
-        return draw(int(self.pool.sizes[client]), fit, rng)
+        name, examples = self.names[client], int(self.pool.sizes[client])
+        drawn = draw(examples, fit, self.key.generator(name, "batches", number))
+        return drawn if fit.half is None else halve(drawn, examples, fit, self.key.generator(name, "halves"))
 
     def dropout(self, place: int, number: int) -> int:
         """The address of what the client at ``place`` drops in pass ``number``."""

@@ -127,6 +127,8 @@ class Fit:
     ``steps`` minibatches or ``epochs`` passes over the client's data (10 steps when neither is given); ``lr`` None is
     the model's default; the rate in round t is ``lr * lr_decay ** t``. Optimiser state starts at zero every round.
     With ``pull`` every step is w <- (1 - pull) w + pull * start - lr * gradient: part of the way back to the start.
+    ``half``: only the first (0) or second (1) half of the client's examples, which it divides at random; both halves
+    of one exchange's key are disjoint. A single example is in both.
     """
 
     steps: int | None = None
@@ -140,6 +142,7 @@ class Fit:
     part: str = "all"
     terms: tuple[Term, ...] = ()
     pull: float = 0.0
+    half: int | None = None
 
     def __post_init__(self) -> None:
         _require(self.steps is None or self.epochs is None, "steps and epochs", "both given", "one or the other")
@@ -151,6 +154,7 @@ class Fit:
         _require(isfinite(self.weight_decay) and self.weight_decay >= 0, "weight-decay", self.weight_decay, ">= 0")
         _require(0 < self.lr_decay <= 1, "lr-decay", self.lr_decay, "in (0, 1]")
         _require(0 <= self.pull < 1, "pull", self.pull, "in [0, 1)")
+        _require(self.half in (None, 0, 1), "half", self.half, "0 or 1, or none")
         _require(self.optimizer in ("sgd", "adam"), "optimizer", repr(self.optimizer), "sgd or adam")
 
     def times(self, factor: int) -> Fit:
@@ -167,7 +171,15 @@ class Fit:
         """How many minibatches a client with so many examples takes."""
         if self.epochs is None:
             return 10 if self.steps is None else self.steps
-        return self.epochs * -(-examples // self.batch)
+        return self.epochs * -(-self.sees(examples) // self.batch)
+
+    def sees(self, examples: int) -> int:
+        """How many of its examples a client uses.
+
+        >>> Fit().sees(5), Fit(half=0).sees(5), Fit(half=1).sees(5), Fit(half=1).sees(1)
+        (5, 3, 2, 1)
+        """
+        return examples if self.half is None else max(1, (examples + 1 - self.half) // 2)
 
 
 @dataclass(frozen=True)

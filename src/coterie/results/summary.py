@@ -15,6 +15,7 @@ from coterie.protocol.address import Key
 from coterie.protocol.replies import Replies
 from coterie.protocol.stack import Stack
 from coterie.results.scores import agreement, client_scores, cluster_shape, clusterability, majority_rate, silhouette
+from coterie.server.advice import ADVICE
 from coterie.server.loop import Round, with_mean
 from coterie.server.loop import served as members_of
 from coterie.server.state import State
@@ -136,6 +137,7 @@ def summarise(history: Sequence[dict[str, Any]], settings: Any, data: Federated,
         "clusters_found": len(np.unique(state.labels[state.labels >= 0])),
         "rounds": history[-1]["round"] + 1,
         "seed": settings.seed,
+        **({"advise": dict(state.memory[ADVICE])} if ADVICE in state.memory else {}),
         **_quality(judged, last, data),
         **_clusters(history),
         "bytes_down": sum(r["bytes_down"] for r in history),

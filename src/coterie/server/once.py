@@ -14,6 +14,7 @@ from coterie.protocol.address import Key
 from coterie.protocol.replies import Replies
 from coterie.protocol.stack import Stack
 from coterie.protocol.task import Fit
+from coterie.server.advice import ADVICE, on_distances
 from coterie.server.aggregate import average
 from coterie.server.assign import Ask, Assign, Weigh, keep, placed
 from coterie.server.distances import Measure
@@ -77,11 +78,12 @@ def cluster_once(
         numbers, parents = follow(new, state.labels[answers.clients], len(state.stack))
         labels, clusters = numbers[new], len(parents)
         means = average(answers, labels, weigh(answers), sent.take([0] * clusters))[0]
+        advice = {} if ADVICE in state.memory else {ADVICE: on_distances(clusterer, distances, key)}
         same, again = clusters == len(state.stack), "shots" in state.memory
         old = state if same else replace(state, labels=np.full_like(state.labels, UNPLACED))
         return Assignment(
             placed(old, answers, labels),
-            {**state.memory, **remembered(sent, means)},
+            {**state.memory, **remembered(sent, means), **advice},
             None if same else parents,
             None if clusters == 1 or again else _begin(start, answers, labels, distances, means, sent),
         )
