@@ -38,28 +38,33 @@ def clusters_of(products: Array, clients: Array) -> Array:
 
 
 def by_halves(products: Array, most: int = MOST) -> int:
-    """The smallest number of clusters of least error on the unseen halves."""
+    """The smallest number of clusters whose error is within one standard error of the least.
+
+    The standard error is that of the clients' differences to the number of least error.
+    """
     errors = held_out(products, most)
-    return int(np.argmax(errors <= errors.min() + ROUNDING)) + 1
+    worse = errors - errors[:, [errors.mean(axis=0).argmin()]]
+    slack = worse.std(axis=0) / np.sqrt(max(1, len(worse) - 1))
+    return int(np.argmax(worse.mean(axis=0) <= slack + ROUNDING)) + 1
 
 
 def held_out(products: Array, most: int = MOST) -> Array:
-    """E(k) = mean_i |b_i - mean of a_j over j in i's cluster|^2 for k = 1, 2, ..., and the same with a and b exchanged.
+    """``(n, k)``: |b_i - mean of a_j over j in i's cluster|^2 for 1, 2, ... clusters, mean of it and of a, b exchanged.
 
     The clusters are found on the a alone. Too few mix clients that differ; too many average over too few, and follow
     chance that the b do not share.
     """
     count = len(products) // 2
     numbers = range(1, max(1, min(most, count - 1)) + 1)
-    errors = np.zeros(len(numbers))
+    errors = np.zeros((count, len(numbers)))
     for seen, unseen in ((0, 1), (1, 0)):
         inside, across = _block(products, seen, seen), _block(products, unseen, seen)
-        own = float(np.trace(_block(products, unseen, unseen)))
+        own = np.diag(_block(products, unseen, unseen))
         for place, labels in enumerate(cuts(inside, numbers)):
             members = labels[:, None] == np.arange(labels.max() + 1)
             weights = members / members.sum(axis=0)
-            apart = (members * (across @ weights)).sum()
-            errors[place] += (own - 2 * apart + (members @ np.diag(weights.T @ inside @ weights)).sum()) / (2 * count)
+            apart = (members * (across @ weights)).sum(axis=1)
+            errors[:, place] += (own - 2 * apart + members @ np.diag(weights.T @ inside @ weights)) / 2
     return errors
 
 
