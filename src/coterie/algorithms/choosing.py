@@ -32,6 +32,7 @@ def ifca(
     random ones (``start=random``, the paper's) may merge two groups, so the default is farthest-first. ``fresh`` lets a
     client choose again before it is tested; ``examples`` lets it choose on its first so many;
     ``choose=race`` leaves out early the models that are clearly worse. Costs K models down to every client every round.
+    ``clusters=auto`` finds the number first (docs/choosing-clusters.md).
     """
     require(start in ("farthest", "random"), "start", repr(start), "farthest or random")
     rules: dict[str, Score] = {"exact": Loss(examples=examples), "race": Race(examples)}

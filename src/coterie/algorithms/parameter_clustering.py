@@ -29,6 +29,7 @@ def wecfl(clusters: int | str = 2, layer: str = "head_weight", shots: int | None
     min sum_i n_i |w_i - T_c(i)|^2. Thesis algorithm 1, eq. 3.3-3.4. All clients start from one shared model: from
     different starts k-means finds the starts for ever, not the data. ``layer`` is the part that is clustered
     (head_weight, linear, all); after ``shots`` rounds the clusters are frozen (the add-on chapters use 10).
+    ``clusters=auto`` finds the number first (docs/choosing-clusters.md).
     """
     return _parameter_clustering(clusters, layer, shots, fit, by_examples)
 
