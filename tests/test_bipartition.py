@@ -101,17 +101,6 @@ class TestSattler:
         done = train(f"sattler(minimum={minimum})", toy, 7, fit=HALF, state=begin([0.0], [0] * 8))
         assert next(t for t, step in enumerate(done) if len(step.state.stack) > 1) == minimum + 1
 
-    @pytest.mark.parametrize(("gap", "clusters"), [("0.3", 1), ("0", 2), ("none", 2)])
-    def test_clients_that_are_all_equally_far_apart_are_not_parted_unless_asked(
-        self, gap, clusters, toy, train, monkeypatch
-    ):
-        """What noise looks like: updates orthogonal to each other, so that their mean rests and every one pulls."""
-        orthogonal = 1.0 - np.eye(8)
-        measure = lambda metric: lambda own, starts, ask: (own, orthogonal)  # noqa: E731
-        monkeypatch.setattr("coterie.server.bipartition.of_updates", measure)
-        done = train(f"sattler(minimum=0,gap={gap})", toy, 2, fit=HALF, state=begin([0.0], [0] * 8))
-        assert len(done[1].state.stack) == clusters
-
     def test_two_clients_are_never_parted(self, lines, simulator, train):
         sim = simulator(lines((1.0, -1.0), (1, 1)), "linear", threads=1)
         assert len(train("sattler(minimum=0)", sim, 4, fit=HALF, state=begin([0.0], [0, 0]))[-1].state.stack) == 1

@@ -140,11 +140,11 @@ def test_a_damaged_checkpoint_is_removed_so_that_it_cannot_replace_the_sound_one
 def test_ctrl_c_while_a_round_is_judged_loses_only_that_round(tmp_path, monkeypatch, unbroken):
     judged = []
 
-    def stop(*words):
+    def stop(*words, **more):
         judged.append(words)
         if len(judged) == 3:
             raise KeyboardInterrupt
-        return evaluate(*words)
+        return evaluate(*words, **more)
 
     monkeypatch.setattr("coterie.experiment.evaluate", stop)
     with pytest.raises(KeyboardInterrupt):

@@ -5,7 +5,7 @@ from __future__ import annotations
 import platform
 import subprocess
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, fields, replace
 from functools import partial
 from importlib import metadata
@@ -22,14 +22,14 @@ from coterie.models.mixture import Mixture
 from coterie.models.model import Model
 from coterie.models.zoo import build_model
 from coterie.newcomers import Placement, Trained
-from coterie.protocol.address import Key
 from coterie.protocol.replies import Replies
 from coterie.protocol.task import Fit
 from coterie.results import summary
-from coterie.results.clients import Row, client_rows, load_rows, save_clients
+from coterie.results.clients import client_rows, save_clients
 from coterie.results.record import CONFIG, SCHEMA, RunFolder
+from coterie.runtimes.attendance import Attended
 from coterie.runtimes.simulator import Simulator
-from coterie.server.loop import Algorithm, Round, evaluate, participants, rounds, served
+from coterie.server.loop import Algorithm, Round, evaluate, rounds, served
 from coterie.server.state import State
 from coterie.settings import Settings, load_settings
 
@@ -67,7 +67,18 @@ class Run:
         return self.trained.assign(x, y)
 
 
-OPTIONS = ("advise", "participation", "min_clients", "eval_every", "checkpoint_every", "threads", "plan", "device")
+OPTIONS = (
+    "advise",
+    "participation",
+    "join",
+    "leave",
+    "min_clients",
+    "eval_every",
+    "checkpoint_every",
+    "threads",
+    "plan",
+    "device",
+)
 """The settings of a run that concern neither algorithm, data, model nor local training."""
 
 
@@ -83,8 +94,8 @@ def run(
 ) -> Run:
     """Train an algorithm on a federation's data.
 
-    ``options``: advise, participation, min_clients, eval_every, checkpoint_every, threads, plan, device. How clients
-    train is the algorithm's own: ``ct.wecfl(clusters=4, fit=ct.Fit(steps=20, lr=0.05))``.
+    ``options``: advise, participation, join, leave, min_clients, eval_every, checkpoint_every, threads, plan, device.
+    How clients train is the algorithm's own: ``ct.wecfl(clusters=4, fit=ct.Fit(steps=20, lr=0.05))``.
     """
     for name in options:
         if name not in OPTIONS:
@@ -132,19 +143,19 @@ class Session:
         algorithm = advised(algorithm) if settings.advise else algorithm
         self.algorithm, self.data, self.settings = algorithm, data, settings
         self.model = algorithm.network(model)
-        self.federation = Simulator(data, self.model, settings.threads, settings.plan, settings.device)
+        self.simulator = Simulator(data, self.model, settings.threads, settings.plan, settings.device)
+        self.attendance = settings.build_attendance(data)
+        self.federation = Attended(self.simulator, self.attendance)
         self.mix = algorithm.mix if algorithm.members else None
-        self.watch = summary.Watch(data, partial(self.federation.engine.judge, mix=self.mix), settings.rounds)
-        asked = len(participants(len(data), settings.participation, Key(settings.seed, 0)))
-        if not 1 <= settings.min_clients <= asked:
-            raise UsageError(f"min-clients is {settings.min_clients}; {asked} are asked a round, so 1 to {asked}")
+        self.watch = summary.Watch(data, partial(self.simulator.engine.judge, mix=self.mix), settings.rounds)
+        settings.check_enough(self.attendance)
 
     def train(self, out: Path | None, resume: bool, progress: Progress | None) -> Run:
         """All rounds, recorded; a stop by Ctrl-C saves the last recorded round first."""
         folder, state = self._open(out, resume)
         history: list[dict[str, Any]] = [] if folder is None else folder.rounds
         steps = self._rounds(state)
-        rows: Sequence[Row] = ()
+        test: Replies | None = None
         begun = time.perf_counter()
         try:
             while state is None or state.round < self.settings.rounds:
@@ -154,27 +165,27 @@ class Session:
                         f"rounds is {self.settings.rounds}, but the warm-up of {self.algorithm.name} takes until round "
                         f"{step.state.round}; give more rounds or a shorter warm-up"
                     )
-                test, validation = self._judge(step.state)
+                test, validation = self._judge(step)
                 record = self.watch.describe(step, test, validation)
                 now = time.perf_counter()
                 record["seconds"], begun = now - begun, now
                 self._keep(record, step.state, folder, history)
                 state = step.state
-                if test is not None and state.round == self.settings.rounds:
-                    rows = client_rows(self.data, state.labels, test)
                 if progress is not None:
                     progress(record)
         except KeyboardInterrupt:
             if folder is not None and state is not None:
                 folder.checkpoint(state)
             raise
-        total = summary.summarise(history, self.settings, self.data, state)
+        there = self.attendance.present(state.round - 1)
+        if test is None:  # all rounds were done already, but for what follows
+            test = evaluate(self.algorithm, self.simulator, state, self.settings.seed, clients=there)
+        rows = client_rows(self.data, state.labels, test, self.attendance)
+        total = summary.summarise(history, self.settings, self.data, state, there)
         if folder is not None:
-            if rows:
-                save_clients(folder.path, rows)
+            save_clients(folder.path, rows)
             folder.finish(total)
-        members = rows or (load_rows(folder.path) if folder is not None else ())
-        trained = Trained(self.algorithm, self.model, state, members, self.settings.seed, self.data.unit)
+        trained = Trained(self.algorithm, self.model, state, rows, self.settings.seed, self.data.unit)
         return Run(total, history, state, self.model, self.data, trained, self.mix)
 
     def _open(self, out: Path | None, resume: bool) -> tuple[RunFolder | None, State | None]:
@@ -195,11 +206,15 @@ class Session:
             self.algorithm, self.federation, settings.seed, state, settings.participation, settings.min_clients
         )
 
-    def _judge(self, state: State) -> tuple[Replies | None, Replies | None]:
-        """Every client's replies on its test and validation split, where this round is one that is evaluated."""
+    def _judge(self, step: Round) -> tuple[Replies | None, Replies | None]:
+        """The replies of those who were there on their test and validation splits, where the round is evaluated.
+
+        It is measurement, so it does not matter whether they are still there in the next round.
+        """
+        state = step.state
         if state.round % self.settings.eval_every and state.round <= self.settings.rounds - 3:
             return None, None
-        ask = partial(evaluate, self.algorithm, self.federation, state, self.settings.seed)
+        ask = partial(evaluate, self.algorithm, self.simulator, state, self.settings.seed, clients=step.there)
         return ask("test"), None if self.data.validation is None else ask("validation")
 
     def _keep(

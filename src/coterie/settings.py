@@ -14,8 +14,10 @@ from coterie.data import SUFFIXES, Federated, load, load_own, load_pooled, natur
 from coterie.errors import UnknownName, UsageError
 from coterie.models.model import Model
 from coterie.models.zoo import build_model
+from coterie.protocol.address import Key
 from coterie.protocol.task import Fit
-from coterie.server.loop import Algorithm
+from coterie.runtimes.attendance import Attendance, attendance
+from coterie.server.loop import Algorithm, participants
 
 OWN = ("label", "client", "group", "ignore", "missing", "task", "test")
 """The settings that say how a user's own files are read."""
@@ -59,6 +61,10 @@ class Settings:
     test: float | None = _option(None, "own data: share of each client's examples that is set aside for testing (0.2)")
     validation: float = _option(0.0, "share of each client's train data set aside for validation")
     participation: float = _option(1.0, "share of clients asked each round")
+    join: str | Mapping[str, int] | None = _option(
+        None, "who joins later, e.g. '0.2@10': a share, or a name, @ the round"
+    )
+    leave: str | Mapping[str, int] | None = _option(None, "who leaves, e.g. '0.1@20': gone from that round on")
     min_clients: int = _option(1, "answers without which a round fails")
     seed: int = _option(1, "the seed of everything: draw, starts, minibatches")
     eval_every: int = _option(1, "evaluate every so many rounds (the last three always)")
@@ -150,6 +156,22 @@ class Settings:
         """The network for these data."""
         return build_model(self.model, data.shape, data.classes)
 
+    def build_attendance(self, data: Federated) -> Attendance:
+        """Who is there in which round."""
+        return attendance(data.names, self.seed, self.join, self.leave)
+
+    def check_enough(self, who: Attendance) -> None:
+        """In every round somebody is there, and as many are asked as must answer."""
+        for number in (number for number in who.changes() if number < self.rounds):
+            there = len(who.present(number))
+            asked = len(participants(there, self.participation, Key(self.seed, number)))
+            if not there:
+                raise UsageError(f"nobody is there in round {number}; let fewer clients join late or leave")
+            if self.min_clients > asked:
+                raise UsageError(
+                    f"min-clients is {self.min_clients}; {asked} are asked in round {number}, so 1 to {asked}"
+                )
+
     def table(self) -> dict[str, Any]:
         """As a TOML table: what is None is left out."""
         return {name: value for name, value in asdict(self).items() if value is not None}
@@ -174,9 +196,9 @@ def make_settings(table: Mapping[str, Any], where: str = "the command line") -> 
     for name, value in table.items():
         if name not in known:
             raise UnknownName(f"setting in {where}", name, known)
-        wanted = str(known[name].type)
+        wanted = str(known[name].type).removesuffix(" | None")
         if not _fits(value, wanted):
-            raise UsageError(f"{name} is {value!r} in {where}; it must be {wanted.replace(' | None', '')}")
+            raise UsageError(f"{name} is {value!r} in {where}; it must be {wanted}")
     if "algorithm" not in table:
         raise UsageError(f"{where} names no algorithm; add algorithm = 'wecfl', see `coterie list algorithms`")
     return Settings(**dict(table))
@@ -197,6 +219,8 @@ def is_federated(data: str) -> bool:
 def _fits(value: Any, wanted: str) -> bool:
     if isinstance(value, bool):
         return wanted.startswith("bool")
+    if isinstance(value, Mapping):
+        return wanted.endswith("Mapping[str, int]") and all(_fits(number, "int") for number in value.values())
     kinds: dict[str, tuple[type, ...]] = {"int": (int,), "float": (int, float), "str": (str,)}
     return any(isinstance(value, kinds.get(kind, ())) for kind in wanted.split(" | "))
 

@@ -35,7 +35,19 @@ Watch = Callable[[Settings, str], AbstractContextManager[Progress]]
 VALIDATION = 0.2
 """The share of train data set aside where the settings name none."""
 
-FIXED = ("algorithm", "data", "partition", "clients", "seed", "validation", "threads", "plan", "device")
+FIXED = (
+    "algorithm",
+    "data",
+    "partition",
+    "clients",
+    "join",
+    "leave",
+    "seed",
+    "validation",
+    "threads",
+    "plan",
+    "device",
+)
 """Settings that say what is measured and how, so that candidates with other values could not be compared."""
 
 

@@ -16,6 +16,7 @@ from coterie.engine import plan
 from coterie.errors import UnknownName, UsageError
 from coterie.protocol.message import down
 from coterie.protocol.stack import Stack
+from coterie.runtimes.attendance import Attendance, Attended
 from coterie.server import aggregate
 from coterie.server.loop import evaluate
 from coterie.server.state import UNPLACED
@@ -181,6 +182,47 @@ def test_a_sample_of_clients_is_enough(text, train, federation, dressed):
     algorithm = build_algorithm(text, 2)
     replies = evaluate(algorithm, dressed(federation, algorithm), done[-1].state, seed=1)
     assert replies.metrics.shape == (8, 4)
+
+
+@pytest.fixture(scope="module")
+def coming_and_going(train, federation):
+    """The first six rounds where clients 2 and 5 join in round 2 and client 6 leaves in round 3, run once."""
+    done = {}
+    joins, leaves = {"client-2": 2, "client-5": 2}, {"client-6": 3}
+    changing = Attended(federation, Attendance(federation.names, joins, leaves))
+
+    def run(text):
+        if text not in done:
+            done[text] = changing, train(text, changing, 6)
+        return done[text]
+
+    return run
+
+
+@EVERY
+def test_clients_may_join_and_leave(text, coming_and_going, data):
+    _, done = coming_and_going(text)
+    for step in done:
+        gone = np.setdiff1d(np.arange(len(data)), step.there)
+        assert np.array_equal(step.replies.clients, step.there)
+        assert gone.tolist() == ([2, 5] if step.before.round < 2 else [] if step.before.round < 3 else [6])
+        assert np.isfinite(step.state.stack.params).all()
+        if len(step.state.stack) == len(step.before.stack):
+            assert np.array_equal(step.state.labels[gone], step.before.labels[gone])
+    labels, there = done[-1].state.labels, step.there
+    assert (labels[there] >= 0).all()
+    assert len(set(labels[there])) in (1, len(there)) or adjusted_rand_score(data.groups[there], labels[there]) == 1
+    formed = next(step for step in done if len(step.state.stack) == len(done[-1].state.stack))
+    assert (labels[6] >= 0) == (6 in formed.there), "who has left keeps its label until the clusters become others"
+
+
+@EVERY
+@pytest.mark.parametrize("stop", [1, 2])
+def test_a_run_is_resumed_before_and_after_clients_joined_bit_for_bit(text, stop, coming_and_going, train):
+    changing, done = coming_and_going(text)
+    begun = next(i for i, step in enumerate(done) if step.state.round >= stop)
+    again = train(text, changing, 2, state=done[begun].state)
+    assert_same_run(done[begun + 1 : begun + 3], again)
 
 
 @EVERY

@@ -68,7 +68,6 @@ def sattler(
     minimum: int = 20,
     relative: bool = True,
     linkage: str = "single",
-    gap: float | None = 0.3,
     weights: str = "uniform",
     fit: Fit = Fit(),
 ) -> Algorithm:
@@ -77,9 +76,8 @@ def sattler(
     Split if |mean_i u_i| < eps1 and max_i |u_i| > eps2 after ``minimum`` rounds, into the halves of the least largest
     similarity across (single linkage of cosine distances; complete as the public code). Sattler et al., "Clustered
     federated learning", 2021: absolute eps1=0.4, eps2=1.6; ``relative=true`` measures them by the largest updates.
-    Noise alone rests and pulls like this in the end, so halves must be ``gap`` farther apart than neighbours inside
-    them (not in the paper; ``gap=none`` leaves it out). One cluster for all until it fires.
+    One cluster for all until it fires; noise of the last rounds can split what belongs together.
     """
     weigh, stationary = weighing(weights), Stationary(eps1, eps2, relative)
-    rule = bipartition(stationary, minimum, linkage, gap, weigh, fit, least_loss)
+    rule = bipartition(stationary, minimum, linkage, weigh, fit, least_loss)
     return Algorithm(start=one_model(), task=always(Task(fit=(fit,))), assign=rule, weigh=weigh)

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from typing import Protocol
 
+import numpy as np
+
 from coterie.models.layout import Array
 from coterie.models.model import Model
 from coterie.protocol.address import Key
@@ -29,3 +31,10 @@ class Federation(Protocol):
         ``labels`` names, for each of ``clients``, the row of ``stack`` that it works on, or ``(clients, members)`` the
         rows that serve it, where the report mixes outputs.
         """
+
+
+def present(federation: Federation, number: int) -> Array:
+    """The positions of the clients that are there in a round: all, unless the federation has a ``present`` itself."""
+    own = getattr(federation, "present", None)
+    found: Array = np.arange(len(federation.names)) if own is None else own(number)
+    return found

@@ -18,7 +18,7 @@ from coterie.results.scores import agreement, client_scores, cluster_shape, clus
 from coterie.server.advice import ADVICE
 from coterie.server.loop import Round, with_mean
 from coterie.server.loop import served as members_of
-from coterie.server.state import State
+from coterie.server.state import UNPLACED, State
 
 UNIFORM_EXAMPLES = 1000
 """Size of the uniform held-out test on which GF1 is measured."""
@@ -67,15 +67,15 @@ class Watch:
         if test is not None and test.metrics is not None:
             record |= client_scores(test.metrics, self.data.classes, self.data.unit)
             record |= self._general(state, test.metrics, test.labels)
-            if len(test) < len(self.data):
+            if test.missing:
                 record["unevaluated"] = dict(test.missing)
         if validation is not None and validation.metrics is not None:
             scores = client_scores(validation.metrics, self.data.classes, self.data.unit)
             record |= {f"validation_{name}": scores[name] for name in VALIDATION if name in scores}
-        record |= cluster_shape(state.labels, len(state.stack))
+        record |= {"there": len(step.there), **cluster_shape(state.labels[step.there], len(state.stack))}
         record["moved"] = moved(step)
         if self.data.groups is not None:
-            record |= agreement(state.labels, self.data.groups)
+            record |= agreement(state.labels[step.there], self.data.groups[step.there])
         record |= self._diagnostics(step)
         record |= {name: state.memory[name] for name in REMEMBERED if name in state.memory}
         if replies.loss is not None:
@@ -123,8 +123,10 @@ def moved(step: Round) -> int:
     return int((step.before.labels != step.state.labels)[placed].sum())
 
 
-def summarise(history: Sequence[dict[str, Any]], settings: Any, data: Federated, state: State) -> dict[str, Any]:
-    """The summary of a run from its records."""
+def summarise(
+    history: Sequence[dict[str, Any]], settings: Any, data: Federated, state: State, there: Array
+) -> dict[str, Any]:
+    """The summary of a run from its records; ``there`` are the clients of the last round."""
     judged = [r for r in history if "accuracy" in r or "rmse" in r]
     last = judged[-1]
     steps, seconds = sum(r["steps"] for r in history), sum(r["seconds"] for r in history)
@@ -134,11 +136,11 @@ def summarise(history: Sequence[dict[str, Any]], settings: Any, data: Federated,
         "partition": data.partition,
         "model": settings.model,
         "clients": len(data),
-        "clusters_found": len(np.unique(state.labels[state.labels >= 0])),
+        "clusters_found": len(set(state.labels[there].tolist()) - {UNPLACED}),
         "rounds": history[-1]["round"] + 1,
         "seed": settings.seed,
         **({"advise": dict(state.memory[ADVICE])} if ADVICE in state.memory else {}),
-        **_quality(judged, last, data),
+        **_quality(judged, last, data, there),
         **_clusters(history),
         "bytes_down": sum(r["bytes_down"] for r in history),
         "bytes_up": sum(r["bytes_up"] for r in history),
@@ -152,12 +154,11 @@ def summarise(history: Sequence[dict[str, Any]], settings: Any, data: Federated,
     return finite(found)
 
 
-def _quality(judged: list[dict[str, Any]], last: dict[str, Any], data: Federated) -> dict[str, Any]:
+def _quality(judged: list[dict[str, Any]], last: dict[str, Any], data: Federated, there: Array) -> dict[str, Any]:
     if data.classes is None:
         found = {"rmse": last["rmse"], "r2": last["r2"], "worst_client": last["worst"]}
         return found | {name: last[name] for name in ("validation_rmse",) if name in last}
     three = judged[-3:]
-    clients = range(len(data))
     means = {name: _mean(judged, name) for name in ("pf1", "gf1", "gap")}
     return {
         "accuracy": last["accuracy"],
@@ -167,7 +168,7 @@ def _quality(judged: list[dict[str, Any]], last: dict[str, Any], data: Federated
         "worst_client": last["worst"],
         "p10_client": last["p10"],
         "std_clients": last["std"],
-        "majority": majority_rate([data.train.of(i)[1] for i in clients], [data.test.of(i)[1] for i in clients]),
+        "majority": majority_rate([data.train.of(i)[1] for i in there], [data.test.of(i)[1] for i in there]),
         **means,
         **{name: last[name] for name in ("validation_accuracy", "validation_macro_f1") if name in last},
     }

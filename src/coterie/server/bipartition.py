@@ -56,30 +56,15 @@ def norms_of(replies: Replies, starts: Array) -> tuple[float, Array]:
     return mean**0.5, np.sqrt(each)
 
 
-def clearance(distances: Array, halves: Array) -> float:
-    """How much farther the nearest client of the other half is than, on average, the nearest of one's own.
-
-    >>> clearance(np.abs(np.subtract.outer([0.0, 1.0, 9.0], [0.0, 1.0, 9.0])), np.array([0, 0, 1]))
-    7.0
-    """
-    across = halves[:, None] != halves[None, :]
-    own = np.where(across | np.eye(len(halves), dtype=bool), np.inf, distances).min(axis=1)
-    return float(distances[across].min() - own[np.isfinite(own)].mean())
-
-
-def bipartition(
-    stationary: Stationary, minimum: int, linkage: str, gap: float | None, weigh: Weigh, fit: Fit, place: Place
-) -> Assign:
+def bipartition(stationary: Stationary, minimum: int, linkage: str, weigh: Weigh, fit: Fit, place: Place) -> Assign:
     """Split, after ``minimum`` rounds, every stationary cluster of more than two clients, one in two a round.
 
-    Only halves with a ``clearance`` of at least ``gap`` are parted. The members that were not drawn in this round train
-    as well; those that cannot be reached are placed when they answer. One half keeps the number of the whole, the other
-    gets the next free one, so labels are of all clients.
+    The members that were not drawn in this round train as well; those that cannot be reached do not count, and are
+    placed when they answer. One half keeps the number of the whole, the other gets the next free one, so labels are of
+    all clients.
     """
     if minimum < 0:
         raise UsageError(f"minimum is {minimum}; it must be at least 0")
-    if gap is not None and not 0 <= gap <= 2:
-        raise UsageError(f"gap is {gap}; it must be from 0 to 2, or none")
     halves = agglomerative(clusters=2, linkage=linkage)
 
     def assign(state: State, replies: Replies, key: Key, ask: Ask) -> Assignment:
@@ -96,14 +81,11 @@ def bipartition(
             if len(members) <= 2 or not len(own) or not stationary(own, state.stack.params[own.labels], largest):
                 continue
             own = complete(own, members, state.stack, state.labels, fit, ask)
-            if len(own) < 2:
+            if len(own) <= 2:
                 continue
             _, distances = of_updates("cosine")(own, state.stack.params[own.labels], ask)
-            parted = halves(distances, key)
-            if gap is not None and clearance(distances, parted) < gap:
-                continue
             labels[members] = UNPLACED
-            labels[own.clients] = np.where(parted == 0, cluster, len(parents))
+            labels[own.clients] = np.where(halves(distances, key) == 0, cluster, len(parents))
             parents.append(cluster)
             compared.append(own)
         memory = {**kept.memory, "largest": largest}

@@ -11,7 +11,7 @@ from coterie.errors import FederationError, UsageError
 from coterie.models.layout import Array
 from coterie.models.model import Model
 from coterie.protocol.address import Key
-from coterie.protocol.federation import Federation
+from coterie.protocol.federation import Federation, present
 from coterie.protocol.replies import Cost, Replies
 from coterie.protocol.stack import Stack
 from coterie.protocol.task import Fit, Report, Task
@@ -77,12 +77,13 @@ class Algorithm:
 
 @dataclass(frozen=True)
 class Round:
-    """What one round gave: the state before and after, the replies, and what all its exchanges cost."""
+    """What one round gave: the state before and after, the replies, what all its exchanges cost, and who was there."""
 
     before: State
     state: State
     replies: Replies
     cost: Cost
+    there: Array
 
 
 def rounds(
@@ -118,7 +119,7 @@ def _together(own: Round, others: Sequence[Round]) -> Round:
         raise UsageError(f"members of an ensemble are at rounds {min(at)} and {max(at)}; leave out the warm-up")
     before, after = (tuple(getattr(other, name) for other in others) for name in ("before", "state"))
     cost = sum((other.cost for other in others), own.cost)
-    return Round(replace(own.before, members=before), replace(own.state, members=after), own.replies, cost)
+    return Round(replace(own.before, members=before), replace(own.state, members=after), own.replies, cost, own.there)
 
 
 def _alone(
@@ -136,7 +137,8 @@ def _alone(
     while True:
         key = Key(seed, state.round)
         meter = Meter(federation, key, state.shares)
-        clients = participants(len(federation.names), participation, key)
+        there = present(federation, state.round)
+        clients = there[participants(len(there), participation, key)]
         task = algorithm.task(state)
         sent = state.stack.plus(algorithm.references(state)) if task.references else state.stack
         replies = meter.ask(task, sent, state.labels[clients], clients)
@@ -147,7 +149,7 @@ def _alone(
             )
         before = state
         state = advance(algorithm, state, replies, algorithm.assign(state, replies, key, meter.ask))
-        yield Round(before, state, replies, spent + meter.cost)
+        yield Round(before, state, replies, spent + meter.cost, there)
         spent = Cost()
 
 
@@ -172,14 +174,25 @@ def advance(algorithm: Algorithm, state: State, replies: Replies, assignment: As
     )
 
 
-def evaluate(algorithm: Algorithm, federation: Federation, state: State, seed: int, split: str = "test") -> Replies:
-    """Every client's metrics on its own split, with the model it would be served; costs nothing that is counted."""
+def evaluate(
+    algorithm: Algorithm,
+    federation: Federation,
+    state: State,
+    seed: int,
+    split: str = "test",
+    clients: Array | None = None,
+) -> Replies:
+    """Every client's metrics on its own split, with the model it would be served; costs nothing that is counted.
+
+    ``clients``: only these.
+    """
     mix = algorithm.mix if state.members else None
     task = replace(algorithm.serve, report=Report(params=None, metrics=split, mix=mix))
-    everyone = np.arange(len(federation.names))
+    asked = np.arange(len(federation.names)) if clients is None else clients
     if mix is not None:
-        return federation.ask(task, *served(state), everyone, Key(seed, state.round))
-    return Meter(federation, Key(seed, state.round), state.shares).ask(task, state.stack, state.labels, everyone)
+        stack, rows = served(state)
+        return federation.ask(task, stack, rows[asked], asked, Key(seed, state.round))
+    return Meter(federation, Key(seed, state.round), state.shares).ask(task, state.stack, state.labels[asked], asked)
 
 
 def served(state: State) -> tuple[Stack, Array]:
@@ -194,8 +207,8 @@ def served(state: State) -> tuple[Stack, Array]:
 
 
 def participants(clients: int, fraction: float, key: Key) -> Array:
-    """The positions of the clients asked this round, ascending; at least one."""
-    if fraction >= 1:
+    """The places, among so many clients, of those asked this round, ascending; at least one, if there is any."""
+    if fraction >= 1 or not clients:
         return np.arange(clients)
     count = max(1, round(fraction * clients))
     return np.sort(key.generator("participants").choice(clients, count, replace=False))

@@ -11,7 +11,7 @@ import numpy as np
 from coterie.errors import FederationError
 from coterie.models.layout import Array
 from coterie.protocol.address import Key
-from coterie.protocol.federation import Federation
+from coterie.protocol.federation import Federation, present
 from coterie.protocol.stack import Stack
 from coterie.protocol.task import Fit, Report, Task
 from coterie.server.assign import Ask, check_clusters
@@ -88,7 +88,8 @@ def random_labels(start: Start, clusters: int, pinned: bool) -> Start:
 
     def begin(federation: Federation, key: Key, ask: Ask) -> State:
         state, names = start(federation, key, ask), federation.names
-        drawn = sorted(names, key=lambda name: key.number(name, "pinned"))[: clusters if pinned else 0]
+        there = [names[i] for i in present(federation, BEGINNING)]
+        drawn = sorted(there, key=lambda name: key.number(name, "pinned"))[: clusters if pinned else 0]
         rows = {name: row for row, name in enumerate(drawn)}
         labels = [rows.get(name, key.number(name, "first label") % clusters) for name in names]
         return replace(state, labels=np.array(labels, dtype=np.int64), memory={"pinned": rows})

@@ -1,0 +1,140 @@
+"""Clients that join or leave while training goes on: who is there in which round, around any federation."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
+
+import numpy as np
+
+from coterie.errors import UnknownName, UsageError
+from coterie.models.layout import Array
+from coterie.models.model import Model
+from coterie.protocol.address import Key
+from coterie.protocol.federation import Federation
+from coterie.protocol.replies import Replies
+from coterie.protocol.stack import Stack
+from coterie.protocol.task import Task
+
+When = str | Mapping[str, int]
+"""Who, and in which round: ``"0.2@10"`` is a share of the clients, ``"anna@10"`` or ``{"anna": 10}`` a name."""
+
+
+@dataclass(frozen=True)
+class Attendance:
+    """The first round of those who join, and the first round without those who leave, by name. Others are always there.
+
+    Rounds count from 0, as in the records; before round 0 those are there that are in round 0.
+
+    >>> there = Attendance(("anna", "bert"), joins={"bert": 3}, leaves={"anna": 5})
+    >>> [there.present(t).tolist() for t in (-1, 2, 3, 5)]
+    [[0], [0], [0, 1], [1]]
+    """
+
+    names: tuple[str, ...]
+    joins: Mapping[str, int] = field(default_factory=dict)
+    leaves: Mapping[str, int] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        for name, first in self.joins.items():
+            if first >= self.leaves.get(name, first + 1):
+                raise UsageError(
+                    f"{name} joins in round {first} and leaves in round {self.leaves[name]}; it must join before"
+                )
+
+    def present(self, number: int) -> Array:
+        """The positions of the clients that are there in a round, ascending."""
+        return np.array([i for i, name in enumerate(self.names) if self.why_not(name, number) is None], dtype=np.int64)
+
+    def why_not(self, name: str, number: int) -> str | None:
+        """Why a client is not there in a round; None if it is."""
+        if self.joins.get(name, 0) > max(number, 0):
+            return f"joins in round {self.joins[name]}"
+        if self.leaves.get(name, number + 1) <= number:
+            return f"left in round {self.leaves[name]}"
+        return None
+
+    def changes(self) -> list[int]:
+        """The rounds, with the first, from which others are there than before."""
+        return sorted({0, *self.joins.values(), *self.leaves.values()})
+
+
+class Attended:
+    """A federation whose clients come and go: to every exchange those that are absent are missing, with the reason."""
+
+    def __init__(self, inner: Federation, attendance: Attendance) -> None:
+        self.inner, self.attendance = inner, attendance
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        """The names of all clients that are there in any round."""
+        return self.inner.names
+
+    @property
+    def model(self) -> Model:
+        """The network that the clients train."""
+        return self.inner.model
+
+    def present(self, number: int) -> Array:
+        """The positions of the clients that are there in a round."""
+        return self.attendance.present(number)
+
+    def ask(self, task: Task, stack: Stack, labels: Array, clients: Array, key: Key) -> Replies:
+        """Ask those of the clients that are there in the key's round."""
+        reasons = [self.attendance.why_not(self.names[client], key.round) for client in clients]
+        there = np.array([reason is None for reason in reasons], dtype=bool)
+        replies = self.inner.ask(task, stack, labels[there], clients[there], key)
+        absent = {self.names[c]: why for c, why in zip(clients, reasons, strict=True) if why is not None}
+        return replace(replies, missing={**replies.missing, **absent})
+
+
+def attendance(names: Sequence[str], seed: int, join: When | None, leave: When | None) -> Attendance:
+    """Who is there when; shares are drawn by name from the seed, those who leave among those who are there.
+
+    >>> sorted(attendance(("anna", "bert", "carl", "dora"), 1, "0.5@3", {"anna": 9}).joins.values())
+    [3, 3]
+    """
+    joins = _rounds("join", join, names, Key(seed, 0), {})
+    return Attendance(tuple(names), joins, _rounds("leave", leave, names, Key(seed, 0), joins))
+
+
+def _rounds(word: str, when: When | None, names: Sequence[str], key: Key, joins: Mapping[str, int]) -> dict[str, int]:
+    """The round of each client that is named or drawn; names come first, so that a share is drawn of the others."""
+    said = when if isinstance(when, Mapping) else {}
+    shares: list[tuple[float, int]] = []
+    found: dict[str, int] = {}
+    for who, number in [*said.items(), *_items(word, when if isinstance(when, str) else "")]:
+        if number < 1:
+            raise UsageError(f"{word} is in round {number}; it must be round 1 or later, rounds count from 0")
+        if isinstance(who, float):
+            shares.append((who, number))
+        elif who in names:
+            found[who] = number
+        else:
+            raise UnknownName("client", who, names)
+    drawn = sorted(names, key=lambda name: key.number(name, word))
+    for share, number in shares:
+        count = max(1, round(share * len(names)))
+        free = [name for name in drawn if name not in found and joins.get(name, 0) < number]
+        if count > len(free):
+            raise UsageError(f"{word} {share:g}@{number}: {count} clients, but only {len(free)} can; lower the share")
+        found |= dict.fromkeys(free[:count], number)
+    return found
+
+
+def _items(word: str, text: str) -> list[tuple[str | float, int]]:
+    """The parts of a text such as ``0.2@10,anna@12``."""
+    items: list[tuple[str | float, int]] = []
+    for part in text.split(",") if text else ():
+        who, _, number = part.strip().rpartition("@")
+        if not who or not number.isdecimal():
+            raise UsageError(f"{word} is {text!r}; write a share or a client and a round, such as 0.2@10 or anna@10")
+        try:
+            share = float(who)
+        except ValueError:
+            items.append((who, int(number)))
+            continue
+        if not 0 < share <= 1:
+            raise UsageError(f"{word} is {text!r}; the share must be in (0, 1]")
+        items.append((share, int(number)))
+    return items
