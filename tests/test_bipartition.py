@@ -18,6 +18,7 @@ from coterie.protocol.address import Key
 from coterie.protocol.replies import Replies
 from coterie.protocol.stack import Stack
 from coterie.protocol.task import Fit
+from coterie.runtimes.attendance import Attendance, Attended
 from coterie.server.bipartition import Stationary
 from coterie.server.matrix_clusterers import agglomerative
 from coterie.server.start import first_state
@@ -164,3 +165,19 @@ class TestSattler:
     def test_the_largest_update_is_remembered(self, toy, train):
         done = train("sattler", toy, 3, fit=replace(HALF, lr_decay=0.5), state=begin([0.0], [0] * 8))
         assert [step.state.memory["largest"] for step in done] == pytest.approx([1.5] * 3)
+
+
+@pytest.mark.parametrize(("least", "clusters"), [("none", 2), (-1, 2), (0.74, 2), (0.76, 1)])
+def test_halves_that_are_not_clear_are_left_together(least, clusters, lines, simulator, train):
+    """Slopes 1, 1, 1, -1 at weight 1/2: the mean rests; silhouettes 1, 1, 1 and 0, as every single client's, mean 3/4."""
+    sim = simulator(lines((1.0, 1.0, 1.0, -1.0), (1,) * 4), "linear", threads=1)
+    state = replace(begin([0.5], [0] * 4), round=1)
+    done = train(f"sattler(minimum=0,least={least})", sim, 1, fit=HALF, state=state)[0]
+    assert done.state.labels.tolist() == [0, 0, 0, clusters - 1]
+
+
+def test_a_cluster_of_which_only_two_can_be_reached_is_not_parted(toy, train):
+    gone = dict.fromkeys(toy.names[2:], 1)
+    leaving = Attended(toy, Attendance(toy.names, leaves=gone))
+    done = train("sattler(minimum=0)", leaving, 4, fit=HALF, state=begin([0.0], [0] * 8))
+    assert [len(step.state.stack) for step in done] == [1] * 4

@@ -148,6 +148,36 @@ def test_affinity_propagation_is_given_similarities(groups, monkeypatch):
     assert adjusted_rand_score(truth, labels) == 1 > adjusted_rand_score(truth, slip)
 
 
+SCALE_FREE = ("agglomerative", "kmedoids", "kmeans", "meanshift", "affinity", "hdbscan", "spectral")
+
+
+@pytest.mark.parametrize("text", SCALE_FREE)
+@pytest.mark.parametrize("scale", [1e-4, 30.0])
+def test_what_needs_no_threshold_does_not_depend_on_the_unit_of_distance(text, scale, groups):
+    clusterer = clusterers.build(text)
+    for distances in (groups[0], between(np.random.default_rng(4).normal(size=(15, 6)))):
+        assert clusterer(scale * distances, KEY).tolist() == clusterer(distances, KEY).tolist()
+
+
+@pytest.mark.parametrize("text", SCALE_FREE[:-1])
+@pytest.mark.parametrize("seed", range(3))
+def test_one_cloud_in_many_dimensions_is_one_cluster(text, seed):
+    cloud = between(np.random.default_rng(seed).normal(size=(30, 50)))
+    assert not clusterers.build(text)(cloud, KEY).any()
+
+
+def test_without_the_least_silhouette_affinity_and_mean_shift_part_a_cloud():
+    cloud = between(np.random.default_rng(0).normal(size=(30, 50)))
+    for text in ("affinity(least=-1)", "meanshift(least=-1)", "meanshift(share=0.01)"):
+        assert clusterers.build(text)(cloud, KEY).any()
+
+
+def test_mean_shift_finds_groups_whose_share_it_was_not_told(groups):
+    distances, truth = groups
+    assert adjusted_rand_score(truth, clusterers.build("meanshift(share=0.6)")(distances, KEY)) < 1
+    assert adjusted_rand_score(truth, clusterers.build("meanshift")(distances, KEY)) == 1
+
+
 def test_all_noise_is_no_split():
     far = between(3.0 ** np.arange(6))
     assert clusterers.build("dbscan(eps=0.1)")(far, KEY).tolist() == [0] * 6

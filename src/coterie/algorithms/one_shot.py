@@ -79,17 +79,23 @@ def gradcos(
 
 @method
 def briggs(
-    cut: float = 0.8, metric: str = "cosine", linkage: str = "average", warmup: int = 1, fit: Fit = Fit()
+    cut: float | None = None,
+    metric: str = "cosine",
+    linkage: str = "average",
+    warmup: int = 1,
+    most: int = 10,
+    fit: Fit = Fit(),
 ) -> Algorithm:
     """Merge clients whose updates are near each other, once, after ``warmup`` rounds; then FedAvg in each cluster.
 
     Clusters are merged as long as they are within ``cut``: of the cosine distances (0 to 2), or euclidean, manhattan.
-    ``linkage``: average, complete, single, ward (euclidean only). Briggs et al., "Federated learning with hierarchical
-    clustering of local updates", 2020. The cut decides everything, and euclidean ones depend on rate and steps.
+    Without a cut, until 1 to ``most`` are left, the number of the highest silhouette. ``linkage``: average, complete,
+    single, ward (euclidean only). Briggs et al., "Federated learning with hierarchical clustering of local updates",
+    2020, need a cut; it decides everything, and euclidean ones depend on rate and steps.
     """
     if linkage == "ward" and metric != "euclidean":
         raise UsageError(f"metric is {metric}; linkage=ward needs metric=euclidean")
-    by = agglomerative(cut=cut, linkage=linkage)
+    by = agglomerative(cut=cut, linkage=linkage, most=most)
     return _once(of_updates(metric), by, warmup, "mean", nearest_update(fit), None, 1, fit)
 
 

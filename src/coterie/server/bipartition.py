@@ -17,6 +17,7 @@ from coterie.server.aggregate import average
 from coterie.server.assign import Ask, Assign, Weigh
 from coterie.server.distances import columns, of_updates
 from coterie.server.gather import complete, joined
+from coterie.server.how_many import clearest
 from coterie.server.matrix_clusterers import agglomerative
 from coterie.server.newcomers import join
 from coterie.server.place import Place
@@ -56,12 +57,20 @@ def norms_of(replies: Replies, starts: Array) -> tuple[float, Array]:
     return mean**0.5, np.sqrt(each)
 
 
-def bipartition(stationary: Stationary, minimum: int, linkage: str, weigh: Weigh, fit: Fit, place: Place) -> Assign:
+def bipartition(
+    stationary: Stationary,
+    minimum: int,
+    linkage: str,
+    weigh: Weigh,
+    fit: Fit,
+    place: Place,
+    least: float | None = None,
+) -> Assign:
     """Split, after ``minimum`` rounds, every stationary cluster of more than two clients, one in two a round.
 
     The members that were not drawn in this round train as well; those that cannot be reached do not count, and are
     placed when they answer. One half keeps the number of the whole, the other gets the next free one, so labels are of
-    all clients.
+    all clients. Halves are left together whose silhouette is not above ``least``.
     """
     if minimum < 0:
         raise UsageError(f"minimum is {minimum}; it must be at least 0")
@@ -84,8 +93,11 @@ def bipartition(stationary: Stationary, minimum: int, linkage: str, weigh: Weigh
             if len(own) <= 2:
                 continue
             _, distances = of_updates("cosine")(own, state.stack.params[own.labels], ask)
+            half = halves(distances, key)
+            if least is not None and clearest(distances, [half], least) is None:
+                continue
             labels[members] = UNPLACED
-            labels[own.clients] = np.where(halves(distances, key) == 0, cluster, len(parents))
+            labels[own.clients] = np.where(half == 0, cluster, len(parents))
             parents.append(cluster)
             compared.append(own)
         memory = {**kept.memory, "largest": largest}

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 
 import numpy as np
 from sklearn.metrics import silhouette_score
@@ -26,15 +26,21 @@ def by_silhouette(distances: Array, most: int, cut: Cut, least: float = LEAST_SI
     Ties go to the smaller number. A cluster of one has silhouette 0, so n clusters of n are never tried. One cloud of a
     few points in few dimensions can reach 0.4: raise ``least`` there.
     """
-    best, number = least, 1
-    for count in range(2, min(most, len(distances) - 1) + 1):
-        labels = cut(distances, count)
-        if not 1 < len(np.unique(labels)) < len(labels):
-            continue
-        score = float(silhouette_score(distances, labels, metric="precomputed"))
-        if score > best:
-            best, number = score, count
-    return number
+    counts = range(2, min(most, len(distances) - 1) + 1)
+    place = clearest(distances, [cut(distances, count) for count in counts], least)
+    return 1 if place is None else counts[place]
+
+
+def clearest(distances: Array, clusterings: Sequence[Array], least: float) -> int | None:
+    """The place of the clustering of the highest silhouette, the first of equals; None if none is above ``least``."""
+    scores = [
+        float(silhouette_score(distances, labels, metric="precomputed"))
+        if 1 < len(np.unique(labels)) < len(labels)
+        else -np.inf
+        for labels in clusterings
+    ]
+    place = int(np.argmax(scores)) if scores else 0
+    return place if scores and scores[place] > least else None
 
 
 def by_gap(distances: Array, most: int, cut: Cut, key: Key) -> int:

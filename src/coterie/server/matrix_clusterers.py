@@ -156,21 +156,25 @@ def optics(members: int | None = None, apart: bool = False) -> Clusterer:
     return Clusterer(raw.optics, options={"members": _checked(members)}, apart=apart)
 
 
-def affinity(damping: float = 0.5) -> Clusterer:
-    """Affinity propagation: points elect exemplars by messages. It is given similarities, minus the distances."""
+def affinity(damping: float = 0.5, least: float = LEAST_SILHOUETTE) -> Clusterer:
+    """Affinity propagation: points elect exemplars by messages. It is given similarities, minus the distances.
+
+    It always finds several clusters; below the silhouette ``least`` they are taken for one (-1: never).
+    """
     if not 0.5 <= damping < 1:
         raise UsageError(f"damping is {damping}; it must be in [0.5, 1)")
-    return Clusterer(raw.affinity, options={"damping": damping})
+    return Clusterer(raw.affinity, options={"damping": damping, "least": least})
 
 
-def meanshift(share: float = 0.3) -> Clusterer:
+def meanshift(share: float | None = None, least: float = LEAST_SILHOUETTE) -> Clusterer:
     """Mean shift on the rows of the matrix as features: every row climbs to a peak of the density.
 
-    The width of the density is the mean distance to the row that closes the nearest ``share`` of the others.
+    The width of the density is that of the highest silhouette among twelve, and there is one cluster if none is above
+    ``least``; or the mean distance to the row that closes the nearest ``share`` of the others.
     """
-    if not 0 < share <= 1:
-        raise UsageError(f"share is {share}; it must be in (0, 1]")
-    return Clusterer(raw.meanshift, options={"share": share})
+    if share is not None and not 0 < share <= 1:
+        raise UsageError(f"share is {share}; it must be in (0, 1], or none")
+    return Clusterer(raw.meanshift, options={"share": share, "least": least})
 
 
 def kmeans(

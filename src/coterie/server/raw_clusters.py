@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from math import ceil
 
 import numpy as np
@@ -12,6 +13,10 @@ from sklearn import cluster
 
 from coterie.errors import UsageError
 from coterie.models.layout import Array
+from coterie.server.how_many import clearest
+
+NEAR, WIDTHS = 0.02, 12
+"""Mean shift tries so many widths, from this quantile of the distances between rows to the largest."""
 
 
 def kmedoids(distances: Array, clusters: int, seed: int) -> Array:
@@ -61,21 +66,26 @@ def optics(distances: Array, clusters: int, seed: int, members: int | None) -> A
     return _labels(cluster.OPTICS(min_samples=_least(members, len(distances)), metric="precomputed"), distances)
 
 
-def affinity(distances: Array, clusters: int, seed: int, damping: float) -> Array:
+def affinity(distances: Array, clusters: int, seed: int, damping: float, least: float) -> Array:
     """Exemplars elected by messages, from similarities: minus the distances."""
     apart = distances[~np.eye(len(distances), dtype=bool)]
     if np.ptp(apart) == 0:  # nobody is nearer to anybody: nothing to elect by
         return np.zeros(len(distances), dtype=np.int64)
     method = cluster.AffinityPropagation(damping=damping, affinity="precomputed", max_iter=1000, random_state=seed)
-    return _labels(method, -distances)
+    return _clearest(distances, [_labels(method, -distances)], least)
 
 
-def meanshift(distances: Array, clusters: int, seed: int, share: float) -> Array:
+def meanshift(distances: Array, clusters: int, seed: int, share: float | None, least: float) -> Array:
     """Peaks of the density of rows; the width is never so small that rounding parts rows that coincide."""
-    others = ceil(share * (len(distances) - 1))
     apart = cdist(distances, distances)
-    width = max(np.sort(apart, axis=1)[:, others].mean(), 1e-6 * apart.max())
-    return _labels(cluster.MeanShift(bandwidth=width), distances)
+    narrowest = 1e-6 * apart.max()
+    if share is not None:
+        others = ceil(share * (len(distances) - 1))
+        width = max(np.sort(apart, axis=1)[:, others].mean(), narrowest)
+        return _labels(cluster.MeanShift(bandwidth=width), distances)
+    near = max(np.quantile(apart[np.triu_indices(len(apart), 1)], NEAR), narrowest)
+    widths = np.geomspace(near, apart.max(), WIDTHS, endpoint=False)
+    return _clearest(distances, [_labels(cluster.MeanShift(bandwidth=width), distances) for width in widths], least)
 
 
 def kmeans(distances: Array, clusters: int, seed: int) -> Array:
@@ -89,6 +99,11 @@ def spectral(distances: Array, clusters: int, seed: int) -> Array:
     affinities = np.exp(-(distances**2) / (2 * width**2))
     method = cluster.SpectralClustering(clusters, affinity="precomputed", assign_labels="cluster_qr", random_state=seed)
     return _labels(method, affinities)
+
+
+def _clearest(distances: Array, clusterings: Sequence[Array], least: float) -> Array:
+    place = clearest(distances, clusterings, least)
+    return np.zeros(len(distances), dtype=np.int64) if place is None else clusterings[place]
 
 
 def _labels(method: cluster.KMeans, matrix: Array) -> Array:
