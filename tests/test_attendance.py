@@ -87,16 +87,17 @@ class TestTheFederation:
         return Attended(toy, Attendance(toy.names, {"client-1": 10}, {"client-2": 20}))
 
     def test_to_every_exchange_the_absent_are_missing_with_the_reason(self, changing):
-        stack, zeros = Stack(np.zeros((1, 2), np.float32), np.zeros((1, 0), np.float32)), np.zeros(4, dtype=np.int64)
+        stack, rows = Stack(np.zeros((2, 2), np.float32), np.zeros((2, 0), np.float32)), np.array([0, 1, 1, 0])
         for task in (Task(fit=(Fit(steps=1),)), Task(report=Report(params=None, losses=True))):
             for number, there, missing in (
                 (-1, [0, 2, 3], {"client-1": "joins in round 10"}),
                 (10, [0, 1, 2, 3], {}),
                 (20, [0, 1, 3], {"client-2": "left in round 20"}),
             ):
-                replies = changing.ask(task, stack, zeros, np.arange(4), Key(1, number))
+                replies = changing.ask(task, stack, rows, np.arange(4), Key(1, number))
                 assert (replies.clients.tolist(), replies.missing) == (there, missing)
-                alone = changing.inner.ask(task, stack, zeros[there], np.array(there), Key(1, number))
+                alone = changing.inner.ask(task, stack, rows[there], np.array(there), Key(1, number))
+                assert replies.labels.tolist() == rows[there].tolist()
                 assert replies.cost == alone.cost
 
     def test_where_nobody_is_there_the_replies_are_empty(self, changing):

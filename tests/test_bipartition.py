@@ -169,7 +169,7 @@ class TestSattler:
 
 @pytest.mark.parametrize(("least", "clusters"), [("none", 2), (-1, 2), (0.74, 2), (0.76, 1)])
 def test_halves_that_are_not_clear_are_left_together(least, clusters, lines, simulator, train):
-    """Slopes 1, 1, 1, -1 at weight 1/2: the mean rests; silhouettes 1, 1, 1 and 0, as every single client's, mean 3/4."""
+    """Slopes 1, 1, 1, -1 at weight 1/2: the mean rests; silhouettes are 1, 1, 1 and 0 (a single client), mean 3/4."""
     sim = simulator(lines((1.0, 1.0, 1.0, -1.0), (1,) * 4), "linear", threads=1)
     state = replace(begin([0.5], [0] * 4), round=1)
     done = train(f"sattler(minimum=0,least={least})", sim, 1, fit=HALF, state=state)[0]
