@@ -40,6 +40,8 @@ VARIANTS = (
     "fesem(layer=linear)",
     "lcfl(warmup=0,clusterer=agglomerative,start=medoid)",
     "lcfl(losses=models,start=global,server=adam)",
+    "lcfl(cross=sampled)",
+    "lcfl(cross=sampled(first=4),losses=models,warmup=0)",
     "diffnorm(warmup=2,clusterer=agglomerative(linkage=complete))",
     "gradcos(clusters=auto)",
     "briggs(metric=euclidean,linkage=ward,cut=1)",
@@ -63,7 +65,7 @@ VARIANTS = (
 CLUSTERED = [name for name in algorithms if "clusters" in signature(algorithms.find(name)).parameters]
 EACH_NAME = pytest.mark.parametrize("name", list(algorithms))
 EVERY = pytest.mark.parametrize("text", [*algorithms, *VARIANTS])
-ARRAYS = ("labels", "examples", "params", "buffers", "losses", "metrics", "loss", "evaluations")
+ARRAYS = ("labels", "examples", "params", "buffers", "losses", "spreads", "metrics", "loss", "evaluations")
 
 
 @pytest.fixture(scope="module")

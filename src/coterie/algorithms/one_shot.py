@@ -7,7 +7,8 @@ from coterie.errors import UsageError
 from coterie.protocol.task import Fit, Task
 from coterie.server.aggregate import by_examples
 from coterie.server.clusterers import clusterers
-from coterie.server.distances import Measure, of_losses, of_parameters, of_updates
+from coterie.server.cross_losses import crosses
+from coterie.server.distances import KeyedMeasure, of_parameters, of_updates, plain
 from coterie.server.events import after
 from coterie.server.loop import Algorithm
 from coterie.server.matrix_clusterers import Clusterer, agglomerative
@@ -25,6 +26,7 @@ def lcfl(
     warmup: int = 1,
     start: str = "mean",
     losses: str = "data",
+    cross: str = "exact",
     server: str | None = None,
     server_lr: float = 0.01,
     fit: Fit = Fit(),
@@ -34,10 +36,12 @@ def lcfl(
     d(i, j) = |L_i(w_i) - L_i(w_j)| + |L_j(w_i) - L_j(w_j)| on train data. Gu et al., "LCFL: loss based clustered
     federated learning", eq. 2; ``losses=models`` is eq. 6. After ``warmup`` rounds of FedAvg all clients train and are
     sent each other's models, and any ``clusterer`` of the catalogue parts the matrix (``clusters=auto``: it is found).
+    ``cross=sampled``: each L_i is the mean over few examples, over more only where an error could change a cluster.
     ``server`` and ``server_lr`` are FedOpt's. Costs m models down to every client, once; fails if they are not trained.
     """
     by = clusterers.build(clusterer, clusters=clusters)
-    return _once(of_losses(losses), by, warmup, start, least_loss_when_formed, server, server_lr, fit)
+    measure = crosses.build(cross)(losses, by)
+    return _once(measure, by, warmup, start, least_loss_when_formed, server, server_lr, fit)
 
 
 @method
@@ -56,7 +60,7 @@ def diffnorm(
     which this takes for a difference. The baseline "DiffNorm" of Gu et al.
     """
     by = clusterers.build(clusterer, clusters=clusters)
-    return _once(of_parameters("euclidean"), by, warmup, start, least_loss_when_formed, server, server_lr, fit)
+    return _once(plain(of_parameters("euclidean")), by, warmup, start, least_loss_when_formed, server, server_lr, fit)
 
 
 @method
@@ -74,7 +78,7 @@ def gradcos(
     The baseline "Gradcos" of Gu et al. Small updates are mostly noise, and noise has no direction.
     """
     by = clusterers.build(clusterer, clusters=clusters)
-    return _once(of_updates("cosine"), by, warmup, start, nearest_update(fit), server, server_lr, fit)
+    return _once(plain(of_updates("cosine")), by, warmup, start, nearest_update(fit), server, server_lr, fit)
 
 
 @method
@@ -96,11 +100,11 @@ def briggs(
     if linkage == "ward" and metric != "euclidean":
         raise UsageError(f"metric is {metric}; linkage=ward needs metric=euclidean")
     by = agglomerative(cut=cut, linkage=linkage, most=most)
-    return _once(of_updates(metric), by, warmup, "mean", nearest_update(fit), None, 1, fit)
+    return _once(plain(of_updates(metric)), by, warmup, "mean", nearest_update(fit), None, 1, fit)
 
 
 def _once(
-    measure: Measure,
+    measure: KeyedMeasure,
     clusterer: Clusterer,
     warmup: int,
     start: str,

@@ -6,7 +6,7 @@ from coterie.algorithms.method import always, method
 from coterie.protocol.task import Fit, Task
 from coterie.server.aggregate import weighing
 from coterie.server.bipartition import Stationary, bipartition
-from coterie.server.distances import of_updates
+from coterie.server.distances import of_updates, plain
 from coterie.server.events import temperature_rises
 from coterie.server.loop import Algorithm
 from coterie.server.matrix_clusterers import Clusterer, affinity, hdbscan, kmeans, meanshift
@@ -51,7 +51,7 @@ def ocfl_kmeans(clusters: int | str = 2, shots: int = 1, weights: str = "example
 
 def _ocfl(clusterer: Clusterer, shots: int, weights: str, fit: Fit) -> Algorithm:
     weigh, place = weighing(weights), nearest_update(fit)
-    rule = cluster_once(of_updates("cosine"), clusterer, weigh, fit, all_clients=False)
+    rule = cluster_once(plain(of_updates("cosine")), clusterer, weigh, fit, all_clients=False)
     return Algorithm(
         start=one_model_for(clusterer.least_points),
         task=always(Task(fit=(fit,))),

@@ -15,6 +15,7 @@ import torch
 from coterie.data.federated import Federated, Split
 from coterie.engine import fitting, metrics
 from coterie.engine.choosing import Choice, choose
+from coterie.engine.cross_losses import Judged, RowsOf, judge, rows_of_sample
 from coterie.engine.evaluator import Evaluator, Verdicts, verdicts
 from coterie.engine.plan import make_plan
 from coterie.engine.pool import Pool
@@ -93,6 +94,7 @@ class Engine:
         fits = [self._fit(task, stack, column, clients, key) for column in columns]
         trained, failures = [fit.models for fit in fits], {i: why for fit in fits for i, why in fit.failures.items()}
         reported = (trained[0] if trained else stack.take(labels)) if task.report.params else None
+        judged = self._reported(task.report, models, clients, key)
         replies = Replies(
             layout=self.model.layout,
             clients=clients,
@@ -100,7 +102,8 @@ class Engine:
             examples=train.sizes[clients],
             params=self._part(reported.params, task.report) if reported else None,
             buffers=self._buffer_part(reported.buffers, task.report) if reported else None,
-            losses=self.cross_losses(models, clients) if task.report.losses else None,
+            losses=judged and judged.losses,
+            spreads=judged.spreads if judged and task.report.sample else None,
             metrics=self._metrics(task.report, stack, labels, clients, trained),
             loss=np.mean([fit.loss for fit in fits], axis=0) if fits else None,
             evaluations=choice.evaluations,
@@ -111,18 +114,7 @@ class Engine:
     def cross_losses(self, stack: Stack, clients: Array, examples: int | None = None) -> Array:
         """Every model's mean loss on every client's train split (or its first ``examples``), ``(r, K)``."""
         pool = self._pool("train", stack)
-        shards = [s for s in np.array_split(np.arange(len(clients)), self.workers.count) if len(s)]
-
-        def judge(job: tuple[int, Array]) -> Array:
-            row, shard = job
-            where, offsets = pool.rows_of(clients[shard], examples)
-            return metrics.segment_mean(self._losses(stack, row, where), offsets)
-
-        jobs = [(row, shard) for shard in shards for row in range(len(stack))]
-        found = np.empty((len(clients), len(stack)))
-        for (row, shard), column in zip(jobs, self.workers.map(judge, jobs), strict=True):
-            found[shard, row] = column
-        return found
+        return self._judged(stack, clients, lambda some: pool.rows_of(some, examples)).losses
 
     def judge(self, stack: Stack, split: Split, rows: Array | None = None, mix: str | None = None) -> Array:
         """The metrics of every model, or of these ``rows`` of the stack, on one common set of examples, ``(K, 4)``.
@@ -138,6 +130,17 @@ class Engine:
             return row_metrics
 
         return np.array(self.workers.map(one, np.arange(len(stack)) if rows is None else rows))
+
+    def _judged(self, stack: Stack, clients: Array, rows_of: RowsOf) -> Judged:
+        return judge(partial(self._losses, stack), len(stack), clients, rows_of, self.workers)
+
+    def _reported(self, report: Report, stack: Stack, clients: Array, key: Key) -> Judged | None:
+        """The losses of these models, on all train data or on a part of it; nothing where none are asked for."""
+        if not report.losses:
+            return None
+        pool = self._pool("train", stack)
+        sampled = report.sample and rows_of_sample(report.sample, pool, self.data.names, key)
+        return self._judged(stack, clients, sampled or pool.rows_of)
 
     def _columns(self, verdicts: Verdicts, truth: Array, offsets: Array) -> Array:
         """The metric columns of the clients that these verdicts are about."""

@@ -47,3 +47,9 @@ class Pool:
         ends = np.cumsum(sizes)
         rows = np.arange(int(ends[-1])) + np.repeat(self.offsets[clients] - (ends - sizes), sizes)
         return rows, np.concatenate([[0], ends])
+
+    def shuffled(self, client: int, rng: np.random.Generator, at_most: int | None = None) -> Array:
+        """The rows that a client holds (its first ``at_most``) in the order in which it goes through them."""
+        size = int(self.sizes[client]) if at_most is None else min(int(self.sizes[client]), at_most)
+        order: Array = rng.permutation(size) + self.offsets[client]
+        return order

@@ -16,6 +16,7 @@ import numpy as np
 from coterie.engine.fitting import Work
 from coterie.engine.workers import Workers
 from coterie.models.layout import Array
+from coterie.protocol.sample import Sample, standard_error
 from coterie.protocol.task import Race
 
 ExampleLosses = Callable[[int, Array], Array]
@@ -40,27 +41,20 @@ class Tally(NamedTuple):
 def race(rule: Race, work: Work, losses: ExampleLosses, workers: Workers) -> Finish:
     """Run until every client has one model left, or no examples."""
     clients, models = len(work.clients), len(work.stack) - work.references
-    orders = [_order(work, place, rule.examples) for place in range(clients)]
+    orders = [work.pool.shuffled(c, work.key.generator(work.names[c], "race"), rule.examples) for c in work.clients]
     sizes = np.array([len(order) for order in orders])
     tally = Tally(np.zeros(clients, int), np.zeros((clients, models)), np.zeros((clients, models, models)))
     running, evaluations = np.ones((clients, models), dtype=bool), np.zeros(clients, dtype=np.int64)
-    low, high = 0, rule.first
-    while (active := np.flatnonzero((running.sum(1) > 1) & (low < sizes))).size:
-        _run(active, [orders[place][low:high] for place in active], running, losses, tally, workers)
-        evaluations[active] += running[active].sum(1) * (np.minimum(high, sizes[active]) - low)
+    part = Sample(0, rule.first)
+    while (active := np.flatnonzero((running.sum(1) > 1) & (part.begin < sizes))).size:
+        rows = [orders[place][part.begin : part.end] for place in active]
+        _run(active, rows, running, losses, tally, workers)
+        evaluations[active] += running[active].sum(1) * part.count(sizes[active])
         running[active] = still_running(running, tally, sizes, rule.bound)[active]
-        low, high = high, 2 * high
+        part = part.following
     with np.errstate(invalid="ignore"):
         means = tally.sums / np.maximum(tally.seen, 1)[:, None]
     return Finish(np.where(running, -means, -np.inf), evaluations)
-
-
-def _order(work: Work, place: int, most: int | None) -> Array:
-    """Rows of the pool in the order in which a client goes through them."""
-    client = work.clients[place]
-    size = int(work.pool.sizes[client]) if most is None else min(int(work.pool.sizes[client]), most)
-    order: Array = work.key.generator(work.names[client], "race").permutation(size) + work.pool.offsets[client]
-    return order
 
 
 def _run(
@@ -97,7 +91,5 @@ def still_running(running: Array, tally: Tally, sizes: Array, bound: float) -> A
         squares = np.diagonal(tally.products, axis1=1, axis2=2)
         both = tally.products[everyone, best]
         variance = (squares - 2 * both + squares[everyone, best][:, None]) / seen[:, None] - behind**2
-        correction = (1 - seen / sizes) / np.maximum(seen - 1, 1)
-        error = np.sqrt(np.maximum(variance, 0) * correction[:, None])
-        kept: Array = behind <= bound * error
+        kept: Array = behind <= bound * standard_error(variance, seen[:, None], sizes[:, None])
     return kept

@@ -55,12 +55,14 @@ def cost(task: Task, stack: Stack, replies: Replies, asked: int) -> Cost:
     numbers, report, layout = 0, task.report, replies.layout
     if report.params is not None:
         numbers = len(layout.numbers(report.params)) + len(layout.buffer_parts[report.params])
-    scalars = 1 + served + (models if report.losses else 0) + (4 if report.metrics else 0) + bool(task.fit) + task.races
+    judged = models * (report.losses + (report.sample is not None))
+    scalars = 1 + served + judged + (4 if report.metrics else 0) + bool(task.fit) + task.races
     sizes = replies.examples
     looked_at = [score.examples for score in task.choose if isinstance(score, Loss)]
     looked_at += [task.fit[0].batch] if task.looks_ahead else []
-    looked_at += [None] if report.losses else []
+    looked_at += [None] if report.losses and report.sample is None else []
     seen = sum(int(np.minimum(sizes, most or np.inf).sum()) for most in looked_at)
+    seen += 0 if report.sample is None else int(report.sample.count(sizes).sum())
     steps = sum(fit.count(int(n)) for fit in task.fit for n in sizes)
     up_bytes = numbers * stack.params.itemsize + 8 * scalars
     raced = 0 if replies.evaluations is None else int(replies.evaluations.sum())

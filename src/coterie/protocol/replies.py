@@ -8,7 +8,7 @@ from dataclasses import dataclass, field, replace
 from coterie.models.layout import Array, Layout
 from coterie.protocol.stack import Stack
 
-ROWS = ("labels", "examples", "params", "buffers", "losses", "metrics", "loss", "evaluations")
+ROWS = ("labels", "examples", "params", "buffers", "losses", "spreads", "metrics", "loss", "evaluations")
 """The fields of ``Replies`` that have a row for each client, beside ``clients``."""
 
 
@@ -37,8 +37,9 @@ class Replies:
     ``clients`` are ascending positions, ``labels`` the cluster each client worked under (its own choice if it was asked
     to choose), ``examples`` its train size. ``params``, ``buffers`` (the reported part), ``losses (r, K)``, ``metrics``
     and ``loss`` (mean over its minibatches) are there when the task asked for them. The columns of ``metrics`` are
-    accuracy, macro-F1, loss, examples; for regression squared error, target variance, loss, examples. ``evaluations``
-    are the losses that a race made. ``params`` may be a memory map: read it by parts or by chunks of rows.
+    accuracy, macro-F1, loss, examples; for regression squared error, target variance, loss, examples. ``spreads`` are
+    the mean squared deviations of the losses on a sample, ``evaluations`` the losses that a race made. ``params`` may be
+    a memory map: read it by parts or by chunks of rows.
     """
 
     layout: Layout
@@ -48,6 +49,7 @@ class Replies:
     params: Array | None = None
     buffers: Array | None = None
     losses: Array | None = None
+    spreads: Array | None = None
     metrics: Array | None = None
     loss: Array | None = None
     evaluations: Array | None = None

@@ -11,6 +11,7 @@ from math import isfinite
 
 from coterie.errors import require as _require
 from coterie.models.layout import MIXES
+from coterie.protocol.sample import Sample
 
 
 @dataclass(frozen=True)
@@ -186,6 +187,7 @@ class Fit:
 class Report:
     """What comes back: ``params`` names the part of the trained model (None: nothing of it), ``losses`` asks for the
     mean train loss under every model received, ``metrics`` names the split to be evaluated with the resulting model.
+    With a ``sample`` the losses are those of a part of the train split, and their spread comes back beside the mean.
     ``mix`` is for clients that are served several models: how their outputs become one (``models.layout.MIXES``).
     """
 
@@ -193,12 +195,14 @@ class Report:
     losses: bool = False
     metrics: str | None = None
     mix: str | None = None
+    sample: Sample | None = None
 
     def __post_init__(self) -> None:
         known = (None, "train", "validation", "test")
         _require(self.mix in (None, *MIXES), "report.mix", repr(self.mix), " or ".join(MIXES))
         _require(self.mix is None or self.params is None, "report.params", repr(self.params), "None for a mixture")
         _require(self.metrics in known, "report.metrics", repr(self.metrics), "train, validation or test")
+        _require(self.sample is None or self.losses, "report.sample", self.sample, "None where no losses are reported")
 
 
 @dataclass(frozen=True)

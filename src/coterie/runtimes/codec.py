@@ -11,10 +11,11 @@ from safetensors.numpy import load, save
 
 from coterie.errors import FederationError
 from coterie.protocol.message import Arrays
+from coterie.protocol.sample import Sample
 from coterie.protocol.task import Agreement, BatchLoss, Contrast, Fit, Loss, Near, Others, Proximal, Race, Report, Task
 
 SCORES = (Agreement, BatchLoss, Loss, Race)
-PARTS: dict[str, Any] = {p.__name__: p for p in (Contrast, Fit, Near, Others, Proximal, Report, Task, *SCORES)}
+PARTS: dict[str, Any] = {p.__name__: p for p in (Contrast, Fit, Near, Others, Proximal, Report, Sample, Task, *SCORES)}
 """Everything that a decoded task may consist of."""
 
 

@@ -9,6 +9,7 @@ from scipy.spatial.distance import cdist
 
 from coterie.errors import UnknownName
 from coterie.models.layout import Array
+from coterie.protocol.address import Key
 from coterie.protocol.replies import Replies
 from coterie.protocol.stack import Stack
 from coterie.protocol.task import Report, Task
@@ -21,7 +22,15 @@ Measure = Callable[[Replies, Array, Ask], tuple[Replies, Array]]
 """``(replies, starts, ask) -> (replies that could be measured, their distances)``; ``starts`` are the parameters from
 which each client trained."""
 
+KeyedMeasure = Callable[[Key], Measure]
+"""A measure for the round of a key: one that samples has something to draw."""
+
 METRICS = ("cosine", "euclidean", "manhattan")
+
+
+def plain(measure: Measure) -> KeyedMeasure:
+    """A measure that draws nothing."""
+    return lambda key: measure
 
 
 def of_updates(metric: str) -> Measure:
@@ -41,17 +50,23 @@ def of_losses(symmetric_in: str = "data") -> Measure:
 
     Every client is sent every model, a block at a time. Clients that do not answer cannot be measured.
     """
-    formulas = {"data": between_models, "models": between_clients}
-    if symmetric_in not in formulas:
-        raise UnknownName("loss distance", symmetric_in, formulas)
+    formula = loss_distance(symmetric_in)
 
     def measure(replies: Replies, starts: Array, ask: Ask) -> tuple[Replies, Array]:
         losses = cross_losses(replies, ask)
         unheard = np.asarray(np.isnan(losses).any(axis=1))
         heard = ~unheard
-        return replies.without(unheard, {}), formulas[symmetric_in](losses[heard][:, heard])
+        return replies.without(unheard, {}), formula(losses[heard][:, heard])
 
     return measure
+
+
+def loss_distance(symmetric_in: str) -> Callable[[Array], Array]:
+    """From cross losses to distances: of two models, on the data of both (eq. 2), or of two clients' data (eq. 6)."""
+    formulas = {"data": between_models, "models": between_clients}
+    if symmetric_in not in formulas:
+        raise UnknownName("loss distance", symmetric_in, formulas)
+    return formulas[symmetric_in]
 
 
 def columns(replies: Replies, starts: Array | None) -> Iterator[Array]:
@@ -100,19 +115,35 @@ def cross_losses(replies: Replies, ask: Ask) -> Array:
 
     A loss that is not finite counts as the largest finite one.
     """
-    models, count = replies.models(), len(replies)
-    losses = np.full((count, count), np.nan)
-    step = max(1, BLOCK_BYTES // max(1, models.nbytes // max(1, count)))
-    for i in range(0, count, step):
-        block = Stack(*(np.ascontiguousarray(part) for part in models.take(slice(i, i + step))))
-        task = Task(report=Report(params=None, losses=True))
-        scored = ask(task, block, np.zeros(count, dtype=np.int64), replies.clients)
-        if scored.losses is not None:
-            finite = np.isfinite(scored.losses)
-            worst = scored.losses[finite].max(initial=0.0)
-            place = np.searchsorted(replies.clients, scored.clients)
-            losses[place, i : i + step] = np.where(finite, scored.losses, worst)
-    return losses
+    everyone = np.arange(len(replies))
+    losses = np.full((len(replies), len(replies)), np.nan)
+    for models, places, scored in ask_losses(Report(params=None, losses=True), replies, everyone, everyone, ask):
+        assert scored.losses is not None, "the task asked for losses"
+        losses[np.ix_(places, models)] = np.where(np.isfinite(scored.losses), scored.losses, np.inf)
+    return finite(losses)
+
+
+def ask_losses(
+    report: Report, replies: Replies, places: Array, models: Array, ask: Ask
+) -> Iterator[tuple[Array, Array, Replies]]:
+    """Let some of the clients judge the models of others, a block of models at a time.
+
+    Clients and models are rows of ``replies``; each block comes with the rows of the clients that answered.
+    """
+    stack = replies.models()
+    step = max(1, BLOCK_BYTES // max(1, stack.nbytes // max(1, len(stack))))
+    for i in range(0, len(models), step):
+        rows = models[i : i + step]
+        block = Stack(*(np.ascontiguousarray(part) for part in stack.take(rows)))
+        scored = ask(Task(report=report), block, np.zeros(len(places), dtype=np.int64), replies.clients[places])
+        if len(scored):
+            yield rows, np.searchsorted(replies.clients, scored.clients), scored
+
+
+def finite(losses: Array) -> Array:
+    """Losses with the largest finite one in the place of those that are infinite."""
+    worst = losses[np.isfinite(losses)].max(initial=0.0)
+    return np.where(np.isinf(losses), worst, losses)
 
 
 def between_models(losses: Array) -> Array:

@@ -17,7 +17,7 @@ from coterie.protocol.task import Fit
 from coterie.server.advice import ADVICE, on_distances
 from coterie.server.aggregate import average
 from coterie.server.assign import Ask, Assign, Weigh, keep, placed
-from coterie.server.distances import Measure
+from coterie.server.distances import KeyedMeasure
 from coterie.server.events import Event
 from coterie.server.formed import origin, remembered
 from coterie.server.gather import complete, train
@@ -54,7 +54,7 @@ def once(when: Event, rule: Rule, then: Assign, shots: int = 1) -> Assign:
 
 
 def cluster_once(
-    measure: Measure, clusterer: Clusterer, weigh: Weigh, fit: Fit, all_clients: bool = True, start: str = "mean"
+    measure: KeyedMeasure, clusterer: Clusterer, weigh: Weigh, fit: Fit, all_clients: bool = True, start: str = "mean"
 ) -> Rule:
     """Cluster the clients by a measure of what they made of one model.
 
@@ -71,7 +71,7 @@ def cluster_once(
         if len(answers) < enough:
             return None
         starts = np.broadcast_to(sent.params[0], (len(answers), sent.params.shape[1]))
-        answers, distances = measure(answers, starts, ask)
+        answers, distances = measure(key)(answers, starts, ask)
         if len(answers) < enough:
             return None
         new = clusterer(distances, key)

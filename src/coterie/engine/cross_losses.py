@@ -1,0 +1,72 @@
+"""Every model's losses on every client's train data, or on parts of it: their means and their spreads."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import NamedTuple
+
+import numpy as np
+
+from coterie.engine.metrics import segment_mean
+from coterie.engine.pool import Pool
+from coterie.engine.racing import ExampleLosses
+from coterie.engine.workers import Workers
+from coterie.errors import UsageError
+from coterie.models.layout import Array
+from coterie.protocol.address import Key
+from coterie.protocol.sample import Sample
+
+RowsOf = Callable[[Array], tuple[Array, Array]]
+"""The rows of the pool that these clients look at, and where each client's begin and end."""
+
+
+class Judged(NamedTuple):
+    """Means of the losses and their mean squared deviations from them, ``(r, K)`` each."""
+
+    losses: Array
+    spreads: Array
+
+
+def judge(losses: ExampleLosses, models: int, clients: Array, rows_of: RowsOf, workers: Workers) -> Judged:
+    """Each model over the rows of many clients at a time."""
+    shards = [s for s in np.array_split(np.arange(len(clients)), workers.count) if len(s)]
+
+    def one(job: tuple[int, Array]) -> tuple[Array, Array]:
+        row, shard = job
+        where, offsets = rows_of(clients[shard])
+        return mean_and_spread(losses(row, where), offsets)
+
+    jobs = [(row, shard) for shard in shards for row in range(models)]
+    found = Judged(*np.empty((2, len(clients), models)))
+    for (row, shard), columns in zip(jobs, workers.map(one, jobs), strict=True):
+        found.losses[shard, row], found.spreads[shard, row] = columns
+    return found
+
+
+def mean_and_spread(values: Array, offsets: Array) -> tuple[Array, Array]:
+    """Of each segment ``offsets[i]:offsets[i+1]``: the mean, and the mean squared deviation from it.
+
+    >>> [column.tolist() for column in mean_and_spread(np.array([1.0, 3.0, 7.0]), np.array([0, 2, 3]))]
+    [[2.0, 7.0], [1.0, 0.0]]
+    """
+    mean = segment_mean(values, offsets)
+    with np.errstate(invalid="ignore", over="ignore"):
+        return mean, segment_mean((values - np.repeat(mean, np.diff(offsets))) ** 2, offsets)
+
+
+def rows_of_sample(sample: Sample, pool: Pool, names: tuple[str, ...], key: Key) -> RowsOf:
+    """A part of each client's data, in the order drawn at its address; one that has nothing in it is refused."""
+
+    def rows_of(clients: Array) -> tuple[Array, Array]:
+        sizes = pool.sizes[clients]
+        if sizes.min() <= sample.begin:
+            few = clients[int(sizes.argmin())]
+            raise UsageError(
+                f"client {names[few]!r} has {pool.sizes[few]} train examples, and the sample begins after "
+                f"{sample.begin}; ask only clients that have more"
+            )
+        orders = [pool.shuffled(c, key.generator(names[c], "sample")) for c in clients]
+        parts = [order[sample.begin : sample.end] for order in orders]
+        return np.concatenate(parts), np.concatenate([[0], np.cumsum(sample.count(sizes))])
+
+    return rows_of

@@ -1,0 +1,31 @@
+"""How well the clients' losses under each other's models must be known: exactly, or as well as the clustering needs."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from coterie.catalogue import Catalogue
+from coterie.server.distances import KeyedMeasure, of_losses, plain
+from coterie.server.matrix_clusterers import Clusterer
+from coterie.server.sampled_losses import Sampling, of_sampled_losses
+
+Cross = Callable[[str, Clusterer], KeyedMeasure]
+"""``(which losses are compared, who will cluster) -> measure``."""
+
+
+def exact() -> Cross:
+    """Every model on all train data of every client."""
+    return lambda symmetric_in, clusterer: plain(of_losses(symmetric_in))
+
+
+def sampled(first: int = 16, bound: float = 2.0, draws: int = 10, budget: float = 1.0) -> Cross:
+    """Every model on ``first`` examples of every client, and on more where plausible errors would change a cluster.
+
+    ``draws`` matrices that are off by ``bound`` standard errors must all give the same clusters; ``budget``: beyond
+    the first part, at most this share of all evaluations.
+    """
+    sampling = Sampling(first, bound, draws, budget)
+    return lambda symmetric_in, clusterer: of_sampled_losses(symmetric_in, clusterer, sampling)
+
+
+crosses = Catalogue("way to find cross losses", {"exact": exact, "sampled": sampled}, typed=True)
