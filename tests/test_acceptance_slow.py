@@ -5,9 +5,14 @@ from __future__ import annotations
 import json
 import subprocess
 import sys
+from dataclasses import replace
 from pathlib import Path
 
+import numpy as np
 import pytest
+from sklearn.metrics import adjusted_rand_score
+
+import coterie as ct
 
 pytestmark = pytest.mark.slow
 ROOT = Path(__file__).parent.parent
@@ -45,3 +50,39 @@ def test_clustering_helps_on_fashion_mnist_by_groups(tmp_path):
     one, many = (run(tmp_path / a, a, *groups, "--rounds", "10", "--lr", "0.02") for a in ("fedavg", "wecfl"))
     assert many["accuracy"] - one["accuracy"] > 0.05
     assert many["ari"] > 0.9
+
+
+def rotated_mnist(angles, clients, seed):
+    """Clients of 200 pictures each."""
+    data, count = ct.load("mnist"), 200 * clients // len(angles)
+    rows = np.random.default_rng(seed).permutation(len(data.y_train))[:count]
+    part = replace(data, x_train=data.x_train[rows], y_train=data.y_train[rows])
+    return part.partition(f"rotation({','.join(map(str, angles))})", clients=clients, seed=seed)
+
+
+@pytest.mark.parametrize(
+    ("angles", "clients", "clusters", "model", "share"),
+    [
+        ((0, 90, 180, 270), 200, 4, "logistic", 0.10),
+        ((0, 90, 180, 270), 160, 4, "mlp(64)", 0.10),
+        (tuple(range(0, 360, 36)), 160, 10, "logistic", 0.15),
+        ((0, 90, 180, 270), 160, 10, "logistic", 0.60),
+    ],
+)
+def test_lcfl_on_samples_finds_the_clusters_of_the_exact_losses(
+    angles, clients, clusters, model, share, train, simulator
+):
+    """Measured shares of the evaluations: MEASURED.
+
+    In the last case there are four groups: how each is cut further is decided by the last examples, so that all pairs
+    inside a group, a quarter of all, must be seen to the end.
+    """
+    data = rotated_mnist(angles, clients, seed=1)
+    sim, fit = simulator(data, model), ct.Fit(epochs=10, batch=20, lr=0.02)
+    found = {c: train(f"lcfl(cross={c})", sim, 2, clusters=clusters, fit=fit)[-1] for c in ("exact", "sampled")}
+    exact, cheap = found["exact"], found["sampled"]
+    assert cheap.state.labels.tolist() == exact.state.labels.tolist()
+    assert exact.cost.evaluations == clients * 200 * clients
+    print(f"{clusters} clusters, {model}: {cheap.cost.evaluations / exact.cost.evaluations:.3f} of the evaluations")
+    assert cheap.cost.evaluations <= share * exact.cost.evaluations
+    assert len(angles) != clusters or adjusted_rand_score(data.groups, cheap.state.labels) == 1

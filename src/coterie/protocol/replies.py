@@ -38,8 +38,8 @@ class Replies:
     to choose), ``examples`` its train size. ``params``, ``buffers`` (the reported part), ``losses (r, K)``, ``metrics``
     and ``loss`` (mean over its minibatches) are there when the task asked for them. The columns of ``metrics`` are
     accuracy, macro-F1, loss, examples; for regression squared error, target variance, loss, examples. ``spreads`` are
-    the mean squared deviations of the losses on a sample, ``evaluations`` the losses that a race made. ``params`` may be
-    a memory map: read it by parts or by chunks of rows.
+    the mean squared deviations of the losses on a sample, ``evaluations`` the losses that a race made. ``params`` may
+    be a memory map: read it by parts or by chunks of rows.
     """
 
     layout: Layout
