@@ -23,7 +23,7 @@ from coterie.runtimes.loopback import Loopback
 from coterie.runtimes.simulator import Simulator
 from coterie.server.clusterers import clusterers
 from coterie.server.distances import loss_distance
-from coterie.server.sampled_losses import Sampling, Tally, look, of_sampled_losses, still_open
+from coterie.server.sampled_losses import Sampling, Tally, look, of_sampled_losses, plausible, still_open
 
 KEY = Key(3, 1)
 TWO = clusterers.build("kmedoids(2)")
@@ -155,6 +155,12 @@ class TestWhatIsOpen:
         by = lambda distances, key: np.array([int(distances[2, 3] < 1), 0, 0, 0])  # noqa: E731
         assert np.array_equal(self.open(tally, by), tally.unfinished)
         assert tally.unfinished.any()
+
+    def test_plausible_errors_are_alike_for_the_models_of_a_cluster_and_only_at_one_client(self):
+        draws = np.array([plausible(np.array([0, 0, 1]), KEY.generator(i)).ravel() for i in range(4000)])
+        client, cluster = np.repeat(np.arange(3), 3), np.tile([0, 0, 1], 3)
+        alike = (client[:, None] == client) & (cluster[:, None] == cluster)
+        np.testing.assert_allclose(np.cov(draws.T), np.where(np.eye(9), 1.0, 0.5 * alike), atol=0.08)
 
     def test_one_that_no_longer_answers_is_not_asked(self):
         tally = self.tally(np.full((4, 4), 400.0))
