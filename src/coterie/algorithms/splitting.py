@@ -69,7 +69,7 @@ def sattler(
     relative: bool = True,
     linkage: str = "single",
     weights: str = "uniform",
-    least: float | None = None,
+    least: float | None = 0.2,
     fit: Fit = Fit(),
 ) -> Algorithm:
     """Split a cluster in two, again and again, when its model rests while its clients still pull.
@@ -77,8 +77,8 @@ def sattler(
     Split if |mean_i u_i| < eps1 and max_i |u_i| > eps2 after ``minimum`` rounds, into the halves of the least largest
     similarity across (single linkage of cosine distances; complete as the public code). Sattler et al., "Clustered
     federated learning", 2021: absolute eps1=0.4, eps2=1.6; ``relative=true`` measures them by the largest updates.
-    Noise of the last rounds parts single clients of homogeneous data; a ``least`` silhouette of the halves,
-    0.1, prevents it, and is not in the papers.
+    Noise near the optimum meets these conditions on data without groups, so the silhouette of the halves must be above
+    ``least`` (not in the papers; ``least=none`` leaves it out).
     """
     weigh, stationary = weighing(weights), Stationary(eps1, eps2, relative)
     rule = bipartition(stationary, minimum, linkage, weigh, fit, least_loss, least)
