@@ -21,9 +21,13 @@ from coterie.protocol.stack import Stack
 from coterie.protocol.task import Fit, Report, Task
 from coterie.runtimes.loopback import Loopback
 from coterie.runtimes.simulator import Simulator
+from coterie.server.aggregate import by_examples
 from coterie.server.clusterers import clusterers
 from coterie.server.distances import loss_distance
+from coterie.server.loop import Meter
+from coterie.server.once import cluster_once
 from coterie.server.sampled_losses import Sampling, Tally, look, of_sampled_losses, plausible, still_open
+from coterie.server.start import first_state
 
 KEY = Key(3, 1)
 TWO = clusterers.build("kmedoids(2)")
@@ -254,6 +258,14 @@ class TestTheMeasure:
         means[0, 3] = means[np.isfinite(means)].max()
         np.testing.assert_allclose(found, loss_distance("data")(means), atol=1e-12)
 
+    def test_a_loss_that_is_not_finite_is_certain(self):
+        clients = grouped((50,) * 4, (0, 1, 0, 1))
+        clients.tables[0][3, 5] = np.inf
+        tally = Tally.empty(clients.replies.examples)
+        look(tally, tally.unfinished, 16, clients.replies, clients.ask)
+        assert tally.errors[0, 3] == 0
+        assert (np.delete(tally.errors, 3) > 0).all()
+
     def test_nobody_and_one_client_are_not_compared(self):
         for count in (0, 1):
             kept, found = grouped((20,) * 2, (0, 1)), None
@@ -328,6 +340,24 @@ class TestInTheEngine:
 
 
 class TestTheMethod:
+    def test_what_is_open_is_decided_with_the_key_of_the_round_that_clusters(self, data, simulator):
+        """A clusterer may draw: with another key its doubts would be those of another clustering."""
+        keys = []
+
+        def listening(distances, key):
+            keys.append(key)
+            return TWO(distances, key)
+
+        listening.least_points = 2
+        sim, fit = simulator(data, "logistic", threads=1), Fit(steps=2)
+        state = first_state(models_of(sim, 1), np.zeros(4, dtype=np.int64))
+        door = Meter(sim, KEY).ask
+        replies = door(Task(fit=(fit,)), state.stack, state.labels, np.arange(4))
+        measure = of_sampled_losses("data", listening, Sampling())
+        cluster_once(measure, listening, by_examples, fit)(state, replies, KEY, door)
+        assert len(keys) > 2
+        assert set(keys) == {KEY}
+
     @pytest.mark.parametrize("losses", ["data", "models"])
     @pytest.mark.parametrize("seed", [1, 2, 3])
     def test_on_rotated_digits_it_finds_the_same_clusters_for_a_quarter_of_the_evaluations(
