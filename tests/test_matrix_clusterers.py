@@ -152,7 +152,7 @@ SCALE_FREE = ("agglomerative", "kmedoids", "kmeans", "meanshift", "affinity", "h
 
 
 @pytest.mark.parametrize("text", SCALE_FREE)
-@pytest.mark.parametrize("scale", [1e-4, 30.0])
+@pytest.mark.parametrize("scale", [1e-9, 30.0])
 def test_what_needs_no_threshold_does_not_depend_on_the_unit_of_distance(text, scale, groups):
     clusterer = clusterers.build(text)
     for distances in (groups[0], between(np.random.default_rng(4).normal(size=(15, 6)))):
