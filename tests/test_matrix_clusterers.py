@@ -176,6 +176,8 @@ def test_mean_shift_finds_groups_whose_share_it_was_not_told(groups):
     distances, truth = groups
     assert adjusted_rand_score(truth, clusterers.build("meanshift(share=0.6)")(distances, KEY)) < 1
     assert adjusted_rand_score(truth, clusterers.build("meanshift")(distances, KEY)) == 1
+    near = np.repeat(10.0 * np.arange(5), 4) + np.tile([0.0, 0.1, 0.2, 0.3], 5)
+    assert clusterers.build("meanshift")(between(near), KEY).tolist() == np.repeat(np.arange(5), 4).tolist()
 
 
 def test_all_noise_is_no_split():
