@@ -51,6 +51,7 @@ with_groups = [
 bases = st.sampled_from(without_groups + with_groups)
 texts = {
     "quantity": st.builds("quantity({},minimum=4)".format, hundredths(300).map(lambda value: value + 0.01)),
+    "few": st.integers(1, 60).map("few({})".format),
     "blur": listed("blur", hundredths(400)),
     "noise": listed("noise", hundredths(200)),
     "stroke": listed("stroke", st.integers(-1, 1)),
@@ -97,7 +98,7 @@ def test_the_base_is_the_same_draw_with_and_without_an_add_on(kind, data, base, 
     assert changed.classes == plain.classes
     assert changed.notes[: len(plain.notes)] == plain.notes
     for before, after in zip(plain.clients, changed.clients, strict=True):
-        if kind == "quantity":
+        if kind in ("quantity", "few"):
             assert np.isin(after.train, before.train).all()
             assert np.isin(after.test, before.test).all()
         else:
