@@ -29,7 +29,7 @@ OTHERS = ("ocfl-kmeans(3)", "ocfl-meanshift", "ocfl-affinity", "briggs")
 AFTER, MOST, SEED = 5, 20, 1
 # Zuziak et al., table I: mean ARI over 50 rounds. Rows as in SPLITS; briggs is empty where the table has none.
 SPLITS = [(clients, overlap, even) for clients in (15, 30) for overlap in (False, True) for even in (True, False)]
-PAPER = {
+PAPER: dict[str, dict[str, tuple[float | None, ...]]] = {
     "mnist": {
         "ocfl-hdbscan": (0.96, 0.96, 0.96, 0.96, 0.92, 0.98, 0.94, 0.94),
         "ocfl-kmeans(3)": (0.96, 0.96, 0.96, 0.96, 0.96, 0.96, 0.90, 0.94),
