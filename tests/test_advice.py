@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import sys
 import tomllib
 from dataclasses import replace
 from itertools import islice
@@ -26,7 +27,7 @@ from coterie.server import advice as advice_module
 from coterie.server.advice import ADVICE, SAMPLES, consult, on_distances, sentence
 from coterie.server.held_out import MOST, by_halves, clusters_of, held_out
 from coterie.server.loop import Meter, rounds
-from coterie.server.matrix_clusterers import hdbscan, kmeans, kmedoids
+from coterie.server.matrix_clusterers import agglomerative, hdbscan, kmeans, kmedoids
 from coterie.server.probe import STEPS, probe
 from coterie.server.start import BEGINNING
 from coterie.settings import Settings, load_settings
@@ -200,6 +201,11 @@ class TestConsult:
         found = on_distances(clusterer, np.abs(np.subtract.outer(places, places)), KEY)
         assert (found["clusters"], found["by"]) == (2, by)
         assert found["confidence"] >= 0.6
+
+    def test_it_needs_no_package_that_the_clusterer_does_not(self, monkeypatch):
+        monkeypatch.setitem(sys.modules, "kmedoids", None)
+        places = np.array([0.0, 1.0, 2.0, 20.0, 21.0, 22.0])
+        assert on_distances(agglomerative(2), np.abs(np.subtract.outer(places, places)), KEY)["clusters"] == 2
 
     @pytest.mark.parametrize(
         ("words", "fragment"),

@@ -348,13 +348,12 @@ class TestTheMethod:
             keys.append(key)
             return TWO(distances, key)
 
-        listening.least_points = 2
         sim, fit = simulator(data, "logistic", threads=1), Fit(steps=2)
         state = first_state(models_of(sim, 1), np.zeros(4, dtype=np.int64))
         door = Meter(sim, KEY).ask
         replies = door(Task(fit=(fit,)), state.stack, state.labels, np.arange(4))
         measure = of_sampled_losses("data", listening, Sampling())
-        cluster_once(measure, listening, by_examples, fit)(state, replies, KEY, door)
+        cluster_once(measure, TWO, by_examples, fit)(state, replies, KEY, door)
         assert len(keys) > 2
         assert set(keys) == {KEY}
 

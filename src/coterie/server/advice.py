@@ -13,7 +13,7 @@ from coterie.models.layout import Array
 from coterie.protocol.address import Key
 from coterie.server.held_out import MOST, clusters_of
 from coterie.server.matrix_clusterers import Clusterer
-from coterie.server.raw_clusters import kmedoids
+from coterie.server.raw_clusters import merged
 
 ADVICE = "advice"
 """What ``State.memory`` calls it."""
@@ -41,11 +41,11 @@ def on_halves(products: Array, key: Key) -> Advice:
 def on_distances(clusterer: Clusterer, distances: Array, key: Key) -> Advice:
     """The advice of a matrix of distances: what the clusterer finds when it is not told how many there are.
 
-    In samples k-medoids, the quickest, stands in for those that could be told.
+    In samples average linkage, the quickest, stands in for those that could be told.
     """
     told = clusterer.clusters is not None
     free = replace(clusterer, clusters="auto") if told else clusterer
-    quick = replace(free, find=kmedoids, options={}) if told else clusterer
+    quick = replace(free, find=merged, options={"linkage": "average"}) if told else clusterer
     by, most = (clusterer.by, clusterer.most) if told else (clusterer.find.__name__.replace("_", "-"), None)
 
     def find(sample: Array) -> Array:
