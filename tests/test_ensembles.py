@@ -20,8 +20,8 @@ from coterie.models.mixture import mix_outputs
 from coterie.protocol.address import Key
 from coterie.protocol.message import cost, down, up
 from coterie.protocol.task import Fit, Report, Task
+from coterie.results.known import uniform_test
 from coterie.results.record import load_state, save_state
-from coterie.results.summary import uniform_test
 from coterie.runtimes.loopback import Loopback
 from coterie.server.loop import evaluate, member_seed, rounds, served
 from coterie.settings import Settings

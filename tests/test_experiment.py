@@ -20,8 +20,8 @@ import coterie as ct
 from coterie.cli import app
 from coterie.errors import UnknownName
 from coterie.experiment import run_settings
+from coterie.results.known import uniform_test
 from coterie.results.record import RunFolder, load_state
-from coterie.results.summary import uniform_test
 from coterie.server.loop import evaluate
 from coterie.settings import Settings, load_settings
 

@@ -9,7 +9,7 @@ import pytest
 from rich.console import Console
 
 from coterie.results.compare import comparison
-from coterie.results.scores import agreement, client_scores, cluster_shape, clusterability, majority_rate, silhouette
+from coterie.results.scores import agreement, client_scores, cluster_shape, clusterability, majority_hits, silhouette
 from coterie.results.summary import finite
 
 
@@ -64,7 +64,7 @@ def test_silhouette_is_undefined_for_one_cluster_or_one_client_each():
 
 
 def test_the_majority_is_learned_from_train():
-    assert majority_rate([np.array([0, 0, 1])], [np.array([1, 1, 0, 1])]) == 0.25
+    assert majority_hits(np.array([0, 0, 1]), np.array([1, 1, 0, 1])) == 1
 
 
 def test_what_json_cannot_say_is_none():

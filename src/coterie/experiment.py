@@ -10,7 +10,7 @@ from dataclasses import dataclass, fields, replace
 from functools import partial
 from importlib import metadata
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 from torch import nn
 
@@ -22,10 +22,12 @@ from coterie.models.mixture import Mixture
 from coterie.models.model import Model
 from coterie.models.zoo import build_model
 from coterie.newcomers import Placement, Trained
+from coterie.protocol.federation import Federation
 from coterie.protocol.replies import Replies
 from coterie.protocol.task import Fit
 from coterie.results import summary
 from coterie.results.clients import client_rows, save_clients
+from coterie.results.known import Known, known_of
 from coterie.results.record import CONFIG, SCHEMA, RunFolder
 from coterie.runtimes.attendance import Attended
 from coterie.runtimes.simulator import Simulator
@@ -115,7 +117,7 @@ def run(
         **train_options,
         **options,
     )
-    return Session(algorithm, clients, built, settings).train(None if out is None else Path(out), False, progress)
+    return _simulate(algorithm, clients, built, settings, None if out is None else Path(out), False, progress)
 
 
 def run_settings(
@@ -133,24 +135,58 @@ def run_settings(
     data = settings.build_data() if data is None else data
     model = settings.build_model(data)
     full = replace(settings.completed(), model=model.text, lr=settings.lr or model.default_lr, clients=len(data))
-    return Session(algorithm, data, model, full).train(out, resume, progress)
+    return _simulate(algorithm, data, model, full, out, resume, progress)
+
+
+def _simulate(
+    algorithm: Algorithm,
+    data: Federated,
+    model: Model,
+    settings: Settings,
+    out: Path | None,
+    resume: bool,
+    progress: Progress | None,
+) -> Run:
+    def reach(network: Model) -> Simulator:
+        return Simulator(data, network, settings.threads, settings.plan, settings.device)
+
+    session = Session(algorithm, known_of(data), model, settings, reach)
+    done = session.train(out, resume, progress)
+    return Run(done.summary, done.history, done.state, session.model, data, done.trained, session.mix)
+
+
+class Finished(NamedTuple):
+    """What all rounds of a run gave."""
+
+    summary: dict[str, Any]
+    history: list[dict[str, Any]]
+    state: State
+    trained: Trained
 
 
 class Session:
-    """One run while it goes on."""
+    """One run while it goes on, with clients that are reached in any way: ``reach`` gives them a network to train."""
 
-    def __init__(self, algorithm: Algorithm, data: Federated, model: Model, settings: Settings) -> None:
+    def __init__(
+        self,
+        algorithm: Algorithm,
+        known: Known,
+        model: Model,
+        settings: Settings,
+        reach: Callable[[Model], Federation],
+    ) -> None:
         algorithm = advised(algorithm) if settings.advise else algorithm
-        self.algorithm, self.data, self.settings = algorithm, data, settings
+        self.algorithm, self.known, self.settings = algorithm, known, settings
         self.model = algorithm.network(model)
-        self.simulator = Simulator(data, self.model, settings.threads, settings.plan, settings.device)
-        self.attendance = settings.build_attendance(data)
-        self.federation = Attended(self.simulator, self.attendance)
+        self.clients = reach(self.model)
+        self.attendance = settings.build_attendance(known.names)
+        self.federation = Attended(self.clients, self.attendance)
         self.mix = algorithm.mix if algorithm.members else None
-        self.watch = summary.Watch(data, partial(self.simulator.engine.judge, mix=self.mix), settings.rounds)
+        judge = getattr(self.clients, "judge", None)
+        self.watch = summary.Watch(known, judge and partial(judge, mix=self.mix), settings.rounds)
         settings.check_enough(self.attendance)
 
-    def train(self, out: Path | None, resume: bool, progress: Progress | None) -> Run:
+    def train(self, out: Path | None, resume: bool, progress: Progress | None) -> Finished:
         """All rounds, recorded; a stop by Ctrl-C saves the last recorded round first."""
         folder, state = self._open(out, resume)
         history: list[dict[str, Any]] = [] if folder is None else folder.rounds
@@ -179,14 +215,14 @@ class Session:
             raise
         there = self.attendance.present(state.round - 1)
         if test is None:  # all rounds were done already, but for what follows
-            test = evaluate(self.algorithm, self.simulator, state, self.settings.seed, clients=there)
-        rows = client_rows(self.data, state.labels, test, self.attendance)
-        total = summary.summarise(history, self.settings, self.data, state, there)
+            test = evaluate(self.algorithm, self.clients, state, self.settings.seed, clients=there)
+        rows = client_rows(self.known, state.labels, test, self.attendance)
+        total = summary.summarise(history, self.settings, self.known, state, there)
         if folder is not None:
             save_clients(folder.path, rows)
             folder.finish(total)
-        trained = Trained(self.algorithm, self.model, state, rows, self.settings.seed, self.data.unit)
-        return Run(total, history, state, self.model, self.data, trained, self.mix)
+        trained = Trained(self.algorithm, self.model, state, rows, self.settings.seed, self.known.unit)
+        return Finished(total, history, state, trained)
 
     def _open(self, out: Path | None, resume: bool) -> tuple[RunFolder | None, State | None]:
         if out is None:
@@ -195,9 +231,9 @@ class Session:
             check_same(load_settings(out / CONFIG, {}), self.settings, out)
             folder = RunFolder(out)
             return folder, folder.resume()
-        folder = RunFolder.create(out, config_table(self.settings, self.data))
-        if self.data.schema is not None:
-            self.data.schema.save(out / SCHEMA)
+        folder = RunFolder.create(out, config_table(self.settings, self.known))
+        if self.known.schema is not None:
+            self.known.schema.save(out / SCHEMA)
         return folder, None
 
     def _rounds(self, state: State | None) -> Iterator[Round]:
@@ -214,8 +250,8 @@ class Session:
         state = step.state
         if state.round % self.settings.eval_every and state.round <= self.settings.rounds - 3:
             return None, None
-        ask = partial(evaluate, self.algorithm, self.simulator, state, self.settings.seed, clients=step.there)
-        return ask("test"), None if self.data.validation is None else ask("validation")
+        ask = partial(evaluate, self.algorithm, self.clients, state, self.settings.seed, clients=step.there)
+        return ask("test"), ask("validation") if self.known.validated else None
 
     def _keep(
         self, record: dict[str, Any], state: State, folder: RunFolder | None, history: list[dict[str, Any]]
@@ -240,10 +276,10 @@ def check_same(old: Settings, new: Settings, out: Path) -> None:
             )
 
 
-def config_table(settings: Settings, data: Federated) -> dict[str, Any]:
+def config_table(settings: Settings, known: Known) -> dict[str, Any]:
     """What config.toml holds: the settings, what an example looks like, and the versions that made the run."""
-    classes = {} if data.classes is None else {"classes": data.classes}
-    examples = {"shape": list(data.shape), **classes, "unit": float(data.unit)}
+    classes = {} if known.classes is None else {"classes": known.classes}
+    examples = {"shape": list(known.shape), **classes, "unit": float(known.unit)}
     versions = {name: metadata.version(name) for name in ("coterie", "torch", "numpy", "scikit-learn")}
     made_by = {"python": platform.python_version(), **versions, **_revision()}
     return {**settings.table(), "examples": examples, "made_by": made_by}

@@ -156,9 +156,9 @@ class Settings:
         """The network for these data."""
         return build_model(self.model, data.shape, data.classes)
 
-    def build_attendance(self, data: Federated) -> Attendance:
+    def build_attendance(self, names: tuple[str, ...]) -> Attendance:
         """Who is there in which round."""
-        return attendance(data.names, self.seed, self.join, self.leave)
+        return attendance(names, self.seed, self.join, self.leave)
 
     def check_enough(self, who: Attendance) -> None:
         """In every round somebody is there, and as many are asked as must answer."""

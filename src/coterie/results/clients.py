@@ -13,9 +13,9 @@ import numpy as np
 from rich.table import Table
 from sklearn.metrics import adjusted_rand_score
 
-from coterie.data.federated import Federated
 from coterie.models.layout import Array
 from coterie.protocol.replies import Replies
+from coterie.results.known import Known
 from coterie.results.record import write_atomically
 from coterie.runtimes.attendance import Attendance
 
@@ -23,25 +23,25 @@ CLIENTS = "clients.csv"
 Row = Mapping[str, Any]
 
 
-def client_rows(data: Federated, labels: Array, test: Replies, attendance: Attendance) -> list[Row]:
+def client_rows(known: Known, labels: Array, test: Replies, attendance: Attendance) -> list[Row]:
     """One row a client: name, cluster, true group, sizes, and its own test scores (empty where it did not answer).
 
     In a run in which clients come and go, also the rounds in which each joined and left (empty where it did not).
     """
     dated = {"joined": attendance.joins, "left": attendance.leaves} if len(attendance.changes()) > 1 else {}
-    scores: tuple[str, ...] = ("rmse",) if data.classes is None else ("accuracy", "macro_f1")
-    found = dict(zip(test.clients.tolist(), own_scores(test, data.classes, data.unit), strict=True))
+    scores: tuple[str, ...] = ("rmse",) if known.classes is None else ("accuracy", "macro_f1")
+    found = dict(zip(test.clients.tolist(), own_scores(test, known.classes, known.unit), strict=True))
     return [
         {
-            "client": data.names[i],
+            "client": known.names[i],
             "cluster": int(labels[i]),
-            **({} if data.groups is None else {"group": int(data.groups[i])}),
-            "train": int(data.train.sizes[i]),
-            "test": int(data.test.sizes[i]),
-            **{name: rounds.get(data.names[i], "") for name, rounds in dated.items()},
+            **({} if known.groups is None else {"group": int(known.groups[i])}),
+            "train": int(known.train[i]),
+            "test": int(known.test[i]),
+            **{name: rounds.get(known.names[i], "") for name, rounds in dated.items()},
             **dict(zip(scores, found.get(i, ("",) * len(scores)), strict=True)),
         }
-        for i in range(len(data))
+        for i in range(len(known))
     ]
 
 

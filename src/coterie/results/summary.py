@@ -9,19 +9,16 @@ from typing import Any
 
 import numpy as np
 
-from coterie.data.federated import Federated, Split
+from coterie.data.federated import Split
 from coterie.models.layout import Array
-from coterie.protocol.address import Key
 from coterie.protocol.replies import Replies
 from coterie.protocol.stack import Stack
-from coterie.results.scores import agreement, client_scores, cluster_shape, clusterability, majority_rate, silhouette
+from coterie.results.known import Known
+from coterie.results.scores import agreement, client_scores, cluster_shape, clusterability, silhouette
 from coterie.server.advice import ADVICE
 from coterie.server.loop import Round, with_mean
 from coterie.server.loop import served as members_of
 from coterie.server.state import UNPLACED, State
-
-UNIFORM_EXAMPLES = 1000
-"""Size of the uniform held-out test on which GF1 is measured."""
 
 MOST_MODELS = 64
 """With more models than this (local on many clients) GF1 is left to the last round."""
@@ -39,43 +36,28 @@ Judge = Callable[[Stack, Split, Array], Array]
 """The metrics of these rows of a stack on one common set of examples."""
 
 
-def uniform_test(data: Federated) -> Split | None:
-    """Up to 1000 test examples of all clients, the same number of each class as far as they go."""
-    if data.classes is None:
-        return None
-    rng = Key(0, 0).generator("uniform test")
-    order = rng.permutation(len(data.test.y))
-    labels = data.test.y[order]
-    rank = np.empty(len(order), dtype=np.int64)
-    for label in np.unique(labels):
-        rank[labels == label] = np.arange((labels == label).sum())
-    rows = np.sort(order[np.argsort(rank, kind="stable")[:UNIFORM_EXAMPLES]])
-    return Split(data.test.x[rows], data.test.y[rows], np.array([0, len(rows)]))
-
-
 class Watch:
-    """Describes rounds as records, one dictionary each."""
+    """Describes rounds as records, one dictionary each; without a ``judge`` there is no common test."""
 
-    def __init__(self, data: Federated, judge: Judge, rounds: int) -> None:
-        self.data, self.judge, self.rounds = data, judge, rounds
-        self.uniform = uniform_test(data)
+    def __init__(self, known: Known, judge: Judge | None, rounds: int) -> None:
+        self.known, self.judge, self.rounds = known, judge, rounds
 
     def describe(self, step: Round, test: Replies | None, validation: Replies | None) -> dict[str, Any]:
         """The record of one round, with the clients' replies about their test and validation splits."""
         state, replies = step.state, step.replies
         record: dict[str, Any] = {"round": state.round - 1}
         if test is not None and test.metrics is not None:
-            record |= client_scores(test.metrics, self.data.classes, self.data.unit)
+            record |= client_scores(test.metrics, self.known.classes, self.known.unit)
             record |= self._general(state, test.metrics, test.labels)
             if test.missing:
                 record["unevaluated"] = dict(test.missing)
         if validation is not None and validation.metrics is not None:
-            scores = client_scores(validation.metrics, self.data.classes, self.data.unit)
+            scores = client_scores(validation.metrics, self.known.classes, self.known.unit)
             record |= {f"validation_{name}": scores[name] for name in VALIDATION if name in scores}
         record |= {"there": len(step.there), **cluster_shape(state.labels[step.there], len(state.stack))}
         record["moved"] = moved(step)
-        if self.data.groups is not None:
-            record |= agreement(state.labels[step.there], self.data.groups[step.there])
+        if self.known.groups is not None:
+            record |= agreement(state.labels[step.there], self.known.groups[step.there])
         record |= self._diagnostics(step)
         record |= {name: state.memory[name] for name in REMEMBERED if name in state.memory}
         if replies.loss is not None:
@@ -86,13 +68,13 @@ class Watch:
 
     def _general(self, state: State, table: Array, served: Array) -> dict[str, Any]:
         """GF1: each client's model on the uniform test, and the gap to its own test."""
-        if self.uniform is None:
+        if self.judge is None or self.known.uniform is None:
             return {}
-        known, rows = (members_of(state)[0], served) if state.members else with_mean(state.stack, served, state.shares)
+        models, rows = (members_of(state)[0], served) if state.members else with_mean(state.stack, served, state.shares)
         used, place = np.unique(rows, axis=0, return_inverse=True)
         if len(used) > MOST_MODELS and state.round < self.rounds:
             return {}
-        general = self.judge(known, self.uniform, used)[place.ravel(), 1]
+        general = self.judge(models, self.known.uniform, used)[place.ravel(), 1]
         return {"gf1": float(general.mean()), "gap": float(np.abs(table[:, 1] - general).mean())}
 
     def _diagnostics(self, step: Round) -> dict[str, Any]:
@@ -124,7 +106,7 @@ def moved(step: Round) -> int:
 
 
 def summarise(
-    history: Sequence[dict[str, Any]], settings: Any, data: Federated, state: State, there: Array
+    history: Sequence[dict[str, Any]], settings: Any, known: Known, state: State, there: Array
 ) -> dict[str, Any]:
     """The summary of a run from its records; ``there`` are the clients of the last round."""
     judged = [r for r in history if "accuracy" in r or "rmse" in r]
@@ -132,15 +114,15 @@ def summarise(
     steps, seconds = sum(r["steps"] for r in history), sum(r["seconds"] for r in history)
     found = {
         "algorithm": settings.algorithm,
-        "data": data.data,
-        "partition": data.partition,
+        "data": known.data,
+        "partition": known.partition,
         "model": settings.model,
-        "clients": len(data),
+        "clients": len(known),
         "clusters_found": len(set(state.labels[there].tolist()) - {UNPLACED}),
         "rounds": history[-1]["round"] + 1,
         "seed": settings.seed,
         **({"advise": dict(state.memory[ADVICE])} if ADVICE in state.memory else {}),
-        **_quality(judged, last, data, there),
+        **_quality(judged, last, known, there),
         **_clusters(history),
         "bytes_down": sum(r["bytes_down"] for r in history),
         "bytes_up": sum(r["bytes_up"] for r in history),
@@ -149,13 +131,13 @@ def summarise(
         "seconds": seconds,
         "client_steps_per_second": steps / seconds,
         "peak_memory_mb": peak_memory_mb(),
-        "notes": list(data.notes),
+        "notes": list(known.notes),
     }
     return finite(found)
 
 
-def _quality(judged: list[dict[str, Any]], last: dict[str, Any], data: Federated, there: Array) -> dict[str, Any]:
-    if data.classes is None:
+def _quality(judged: list[dict[str, Any]], last: dict[str, Any], known: Known, there: Array) -> dict[str, Any]:
+    if known.classes is None:
         found = {"rmse": last["rmse"], "r2": last["r2"], "worst_client": last["worst"]}
         return found | {name: last[name] for name in ("validation_rmse",) if name in last}
     three = judged[-3:]
@@ -168,7 +150,7 @@ def _quality(judged: list[dict[str, Any]], last: dict[str, Any], data: Federated
         "worst_client": last["worst"],
         "p10_client": last["p10"],
         "std_clients": last["std"],
-        "majority": majority_rate([data.train.of(i)[1] for i in there], [data.test.of(i)[1] for i in there]),
+        **({} if known.hits is None else {"majority": float(known.hits[there].sum() / known.test[there].sum())}),
         **means,
         **{name: last[name] for name in ("validation_accuracy", "validation_macro_f1") if name in last},
     }

@@ -6,7 +6,7 @@ from dataclasses import replace
 
 import numpy as np
 
-from coterie.data.federated import Federated
+from coterie.data.federated import Federated, Split
 from coterie.engine.engine import SPILL, Engine
 from coterie.models.layout import Array
 from coterie.models.model import Model
@@ -44,6 +44,10 @@ class Simulator:
         """Run the engine on these clients; a result that is not finite is a missing row."""
         replies = drop_broken(self.engine.run(task, stack, labels, clients, key), self.names)
         return replace(replies, cost=message.cost(task, stack, replies, len(clients)))
+
+    def judge(self, stack: Stack, split: Split, rows: Array | None = None, mix: str | None = None) -> Array:
+        """The metrics of models on examples that belong to no client; see ``Engine.judge``."""
+        return self.engine.judge(stack, split, rows, mix)
 
 
 def drop_broken(replies: Replies, names: tuple[str, ...]) -> Replies:
