@@ -5,6 +5,7 @@ The task's own text (a few hundred bytes) and a transport's framing are not coun
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
 from typing import Any
 
@@ -16,6 +17,8 @@ from coterie.protocol.stack import Stack
 from coterie.protocol.task import Loss, Task
 
 Arrays = dict[str, Array]
+Form = dict[str, tuple[tuple[int, ...], str]]
+"""Shape and type of arrays, by name."""
 
 
 def down(task: Task, stack: Stack, row: int | Array) -> Arrays:
@@ -35,12 +38,35 @@ def up(reply: Replies) -> Arrays:
     return {name: np.ascontiguousarray(rows) for name, rows in found.items() if rows is not None}
 
 
-def collect(layout: Layout, answers: Mapping[int, Arrays], missing: Mapping[str, str]) -> Replies:
-    """The replies of the clients that answered, by position, as one value."""
+def form(task: Task, stack: Stack, layout: Layout, served: int = 1) -> Form:
+    """Shape and type of every array that one client sends back; ``served`` models are mixed where the report says so.
+
+    >>> from coterie.models.layout import Layout
+    >>> layout = Layout(3, 0, {"all": np.arange(3)}, {"all": np.arange(0)})
+    >>> form(Task(), Stack(np.zeros((2, 3), np.float32), np.zeros((2, 0), np.float32)), layout)["params"]
+    ((1, 3), 'float32')
+    """
+    report, models = task.report, len(stack) - task.references
+    whole, real = "int64", "float64"
+    found: Form = {"labels": ((1, served) if report.mix else (1,), whole)}
+    found["examples"] = ((1,), whole)
+    if report.params is not None:
+        found["params"] = ((1, len(layout.numbers(report.params))), stack.params.dtype.name)
+        found["buffers"] = ((1, len(layout.buffer_parts[report.params])), stack.buffers.dtype.name)
+    found |= {"losses": ((1, models), real)} if report.losses else {}
+    found |= {"spreads": ((1, models), real)} if report.sample is not None else {}
+    found |= {"metrics": ((1, 4), real)} if report.metrics else {}
+    found |= {"loss": ((1,), real)} if task.fit else {}
+    return found | ({"evaluations": ((1,), whole)} if task.races else {})
+
+
+def collect(layout: Layout, wanted: Form, answers: Mapping[int, Arrays], missing: Mapping[str, str]) -> Replies:
+    """The replies of the clients that answered, by position, as one value; no rows where nobody did."""
     clients = sorted(answers)
-    names = answers[clients[0]] if clients else ("labels", "examples")
-    nobody = np.zeros(0, dtype=np.int64)
-    rows: dict[str, Any] = {name: np.concatenate([answers[c][name] for c in clients] or [nobody]) for name in names}
+    rows: dict[str, Any] = {
+        name: np.concatenate([np.zeros((0, *shape[1:]), kind), *(answers[client][name] for client in clients)])
+        for name, (shape, kind) in wanted.items()
+    }
     return Replies(layout, np.array(clients, dtype=np.int64), **rows, missing=missing)
 
 
@@ -52,11 +78,10 @@ def cost(task: Task, stack: Stack, replies: Replies, asked: int) -> Cost:
     """
     models, served = len(stack) - task.references, replies.labels.shape[1] if task.report.mix else 1
     down = stack.nbytes // len(stack) * (len(stack) if task.receives_all else served + task.references) + 8 * served
-    numbers, report, layout = 0, task.report, replies.layout
-    if report.params is not None:
-        numbers = len(layout.numbers(report.params)) + len(layout.buffer_parts[report.params])
-    judged = models * (report.losses + (report.sample is not None))
-    scalars = 1 + served + judged + (4 if report.metrics else 0) + bool(task.fit) + task.races
+    up_bytes = sum(
+        math.prod(shape) * np.dtype(kind).itemsize for shape, kind in form(task, stack, replies.layout, served).values()
+    )
+    report = task.report
     sizes = replies.examples
     looked_at = [score.examples for score in task.choose if isinstance(score, Loss)]
     looked_at += [task.fit[0].batch] if task.looks_ahead else []
@@ -64,6 +89,5 @@ def cost(task: Task, stack: Stack, replies: Replies, asked: int) -> Cost:
     seen = sum(int(np.minimum(sizes, most or np.inf).sum()) for most in looked_at)
     seen += 0 if report.sample is None else int(report.sample.count(sizes).sum())
     steps = sum(fit.count(int(n)) for fit in task.fit for n in sizes)
-    up_bytes = numbers * stack.params.itemsize + 8 * scalars
     raced = 0 if replies.evaluations is None else int(replies.evaluations.sum())
     return Cost(asked * down, len(replies) * up_bytes, models * seen + raced, steps)

@@ -43,6 +43,7 @@ class Loopback:
 
     def ask(self, task: Task, stack: Stack, labels: Array, clients: Array, key: Key) -> Replies:
         """One packed exchange with each client; ``payload`` adds up the array bytes that went over the wall."""
+        wanted = message.form(task, stack, self.model.layout, np.size(labels) // max(len(clients), 1))
         answers: dict[int, message.Arrays] = {}
         missing: dict[str, str] = {}
         for client, label in zip(clients.tolist(), labels, strict=True):
@@ -54,5 +55,5 @@ class Loopback:
             if reply:
                 own = {} if task.receives_all else {"labels": np.array([label])}
                 answers[client] = {**reply, **own}
-        replies = drop_broken(message.collect(self.model.layout, answers, missing), self.names)
+        replies = drop_broken(message.collect(self.model.layout, wanted, answers, missing), self.names)
         return replace(replies, cost=message.cost(task, stack, replies, len(clients)))

@@ -1,0 +1,98 @@
+"""Clients that are reached only through bytes: requests are packed, replies are read with suspicion.
+
+Late, failed, malformed or non-finite replies become missing rows with a reason; a round goes on without them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import replace
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from coterie.errors import FederationError
+from coterie.models.layout import Array
+from coterie.models.model import Model
+from coterie.protocol import message
+from coterie.protocol.address import Key
+from coterie.protocol.replies import Replies
+from coterie.protocol.stack import Stack
+from coterie.protocol.task import Task
+from coterie.runtimes import codec
+from coterie.runtimes.simulator import drop_broken
+
+
+class Heard(NamedTuple):
+    """The packed replies of an exchange by position, and why others sent none."""
+
+    answers: Mapping[int, bytes]
+    missing: Mapping[int, str]
+
+
+Exchange = Callable[[Mapping[int, bytes]], Heard]
+"""Carries packed requests to clients, by position, and packed replies back."""
+
+
+class Remote:
+    """A federation behind a wall of bytes, whatever carries them."""
+
+    def __init__(self, names: tuple[str, ...], model: Model, exchange: Exchange, run: str = "") -> None:
+        self.names, self.model, self.exchange, self.run = names, model, exchange, run
+
+    def ask(self, task: Task, stack: Stack, labels: Array, clients: Array, key: Key) -> Replies:
+        """One packed exchange with each client; clients that work on the same rows get the same bytes."""
+        rows = dict(zip(clients.tolist(), labels, strict=True))
+        packed = {row.tobytes(): self._pack(task, stack, row, key) for row in labels}
+        heard = self.exchange({client: packed[row.tobytes()] for client, row in rows.items()})
+        missing = {self.names[client]: why for client, why in heard.missing.items()}
+        wanted = message.form(task, stack, self.model.layout, np.size(labels) // max(len(clients), 1))
+        answers: dict[int, message.Arrays] = {}
+        for client, content in heard.answers.items():
+            try:
+                answers[client] = read_reply(content, wanted, task, rows[client], len(stack))
+            except FederationError as error:
+                missing[self.names[client]] = str(error)
+        replies = drop_broken(message.collect(self.model.layout, wanted, answers, missing), self.names)
+        return replace(replies, cost=message.cost(task, stack, replies, len(clients)))
+
+    def _pack(self, task: Task, stack: Stack, row: Array, key: Key) -> bytes:
+        arrays = message.down(task, stack, row)
+        return codec.encode(
+            arrays, kind="task", run=self.run, task=codec.to_json(task), key=key, model=describe(self.model)
+        )
+
+
+def describe(model: Model) -> dict[str, Any]:
+    """A model as plain values, from which a client that has the same code builds it again."""
+    return {"text": model.text, "half": model.half, "shape": list(model.shape), "classes": model.classes}
+
+
+def read_reply(content: bytes, wanted: message.Form, task: Task, row: Array, rows: int) -> message.Arrays:
+    """The arrays of a reply to a task, exactly those that it asked for; anything else is an error.
+
+    Where a client was sent its own model alone, its label is the one it was asked under.
+    """
+    arrays = open_reply(content)[0]
+    if arrays.keys() != wanted.keys():
+        raise FederationError(f"sent {', '.join(arrays) or 'nothing'} where {', '.join(wanted)} was asked for")
+    for name, (shape, kind) in wanted.items():
+        if arrays[name].shape != shape or arrays[name].dtype.name != kind:
+            told = f"{arrays[name].shape} of {arrays[name].dtype.name}"
+            raise FederationError(f"sent {name} of shape {told} where {shape} of {kind} was asked for")
+    if arrays["examples"][0] < 1:
+        raise FederationError(f"says it has {arrays['examples'][0]} examples; at least 1 is needed")
+    if not task.receives_all:
+        return {**arrays, "labels": np.asarray(row)[None]}
+    most = rows - task.references
+    if not ((arrays["labels"] >= 0) & (arrays["labels"] < most)).all():
+        raise FederationError(f"chose model {arrays['labels'].tolist()[0]}; there are 0 to {most - 1}")
+    return arrays
+
+
+def open_reply(content: bytes) -> tuple[message.Arrays, dict[str, Any]]:
+    """The arrays and the header of a reply; a problem that the client tells is an error."""
+    arrays, header = codec.decode(content)
+    if header.get("problem") is not None:
+        raise FederationError(str(header["problem"])[:500])
+    return arrays, header
