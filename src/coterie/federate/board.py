@@ -1,0 +1,72 @@
+"""What a federation is doing right now, as a small file that anyone on the server may read."""
+
+from __future__ import annotations
+
+import json
+import os
+import time
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+from coterie.errors import CoterieError
+from coterie.results.record import write_atomically
+
+WAITING, RUNNING, DONE, FAILED = "waiting", "running", "done", "failed"
+
+
+class Board:
+    """The file ``status.json`` of a run, kept up to date."""
+
+    def __init__(self, path: Path, run: str, out: str, sites: tuple[str, ...]) -> None:
+        self.path = path
+        self.told: dict[str, Any] = {
+            "run": run,
+            "out": out,
+            "state": WAITING,
+            "process": os.getpid(),
+            "sites": {name: {"now": "not asked yet"} for name in sites},
+        }
+
+    def say(self, **news: Any) -> None:
+        """Change what it says."""
+        self.told |= news
+        write_atomically(self.path, (json.dumps(self.told, indent=2) + "\n").encode())
+
+    def sites(self, news: Mapping[str, str]) -> None:
+        """What is new of some sites."""
+        now = time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime())
+        self.say(sites={**self.told["sites"], **{name: {"now": what, "when": now} for name, what in news.items()}})
+
+    @contextmanager
+    def watching(self) -> Iterator[None]:
+        """The end, good or bad, of what goes on inside."""
+        try:
+            yield
+        except CoterieError as error:
+            self.say(state=FAILED, error=str(error))
+            raise
+        except Exception as error:
+            self.say(state=FAILED, error=f"internal error: {type(error).__name__}: {error}; please report it")
+            raise
+        self.say(state=DONE)
+
+
+def read_board(path: Path) -> dict[str, Any] | None:
+    """What the board says; None where there is none yet."""
+    try:
+        told: dict[str, Any] = json.loads(path.read_text())
+    except (OSError, ValueError):
+        return None
+    return told
+
+
+def is_over(told: Mapping[str, Any]) -> bool:
+    """Whether the run has come to its end, good or bad."""
+    return told["state"] in (DONE, FAILED)
+
+
+def is_alive(told: Mapping[str, Any]) -> bool:
+    """Whether the process that keeps the board up to date is there."""
+    return Path(f"/proc/{told['process']}").exists()

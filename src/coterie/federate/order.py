@@ -1,0 +1,66 @@
+"""What the server's loop is to do, as a file: it outlives the process, so that a killed run goes on."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import asdict, dataclass, replace
+from pathlib import Path
+from typing import Any
+
+from coterie.errors import UsageError
+from coterie.results.record import write_atomically
+from coterie.settings import Settings, make_settings
+
+ABOUT_DATA = (
+    *("data", "partition", "clients", "validation", "label", "client", "group", "ignore", "missing", "task", "test"),
+    *("threads", "plan", "device"),
+)
+"""Settings of a simulation that mean nothing to a federation: there the sites have the data and the machines."""
+
+
+@dataclass(frozen=True)
+class Order:
+    """An experiment, where its results go, and which sites it is for.
+
+    ``minimum`` sites must be there before anything begins, which is waited for during ``patience`` seconds; an
+    exchange waits ``timeout`` seconds for answers.
+    """
+
+    settings: dict[str, Any]
+    out: str
+    board: str
+    sites: tuple[str, ...]
+    minimum: int
+    timeout: float
+    patience: float = 600.0
+    resume: bool = False
+
+    @property
+    def run(self) -> str:
+        """What sites are told this run is called."""
+        return Path(self.out).name
+
+    def experiment(self) -> Settings:
+        """The settings, with the federation in the place of a simulation's data."""
+        told = {name: value for name, value in self.settings.items() if name not in ABOUT_DATA}
+        settings = make_settings(told, "the order")
+        return replace(
+            settings,
+            data="federation",
+            partition="natural",
+            clients=len(self.sites),
+            clusters=settings.clusters or 4,
+        )
+
+    def save(self, path: Path) -> None:
+        """Write it, all or nothing."""
+        write_atomically(path, (json.dumps(asdict(self), indent=2) + "\n").encode())
+
+    @classmethod
+    def load(cls, path: Path) -> Order:
+        """Read what ``save`` wrote."""
+        try:
+            table = json.loads(path.read_text())
+            return cls(**{**table, "sites": tuple(table["sites"])})
+        except (OSError, ValueError, TypeError, KeyError) as error:
+            raise UsageError(f"{path} is no order ({error}); give one with coterie federate run") from None

@@ -1,0 +1,91 @@
+"""Programs that run beside ours: started with a log, watched, and ended with everything that they started."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import signal
+import socket
+import subprocess
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+
+from coterie.errors import FederationError
+
+GRACE = 10.0
+"""Seconds that a program has to end before it is killed."""
+
+
+@dataclass(frozen=True)
+class Program:
+    """A running program, the head of its own group of processes."""
+
+    name: str
+    process: subprocess.Popen[bytes]
+    log: Path
+
+    def check(self) -> None:
+        """An error with the end of its log, if it has ended."""
+        if self.process.poll() is not None:
+            raise FederationError(f"{self.name} ended with code {self.process.returncode}: {last_line(self.log)}")
+
+
+@contextmanager
+def running(name: str, command: Sequence[str], env: Mapping[str, str], log: Path, folder: Path) -> Iterator[Program]:
+    """A program while the block runs, in a folder; whatever it started ends with it."""
+    log.parent.mkdir(parents=True, exist_ok=True)
+    with log.open("ab") as file:
+        process = subprocess.Popen(
+            list(command),
+            env=dict(env),
+            cwd=folder,
+            stdin=subprocess.DEVNULL,
+            stdout=file,
+            stderr=file,
+            start_new_session=True,
+        )
+    try:
+        yield Program(name, process, log)
+    finally:
+        end(process)
+
+
+def end(process: subprocess.Popen[bytes], grace: float = GRACE) -> None:
+    """Ask the whole group to end, then kill what is left of it."""
+    with contextlib.suppress(ProcessLookupError):
+        os.killpg(process.pid, signal.SIGTERM)
+        with contextlib.suppress(subprocess.TimeoutExpired):
+            process.wait(grace)
+        os.killpg(process.pid, signal.SIGKILL)
+    process.wait()
+
+
+def wait_until(ready: Callable[[], bool], programs: Sequence[Program], what: str, seconds: float = 60.0) -> None:
+    """Until something is so; a program that ends meanwhile, or too long a wait, is an error."""
+    until = time.monotonic() + seconds
+    while not ready():
+        for program in programs:
+            program.check()
+        if time.monotonic() > until:
+            logs = ", ".join(str(program.log) for program in programs)
+            raise FederationError(f"{what} after {seconds:g} s; look at {logs}")
+        time.sleep(0.1)
+
+
+def answers(port: int, host: str = "127.0.0.1") -> bool:
+    """Whether something listens on a port."""
+    with contextlib.suppress(OSError), socket.create_connection((host, port), timeout=1):
+        return True
+    return False
+
+
+def last_line(log: Path) -> str:
+    """The last thing that a program said."""
+    try:
+        lines = [line.strip() for line in log.read_text(errors="replace").splitlines() if line.strip()]
+    except OSError:
+        return f"{log} cannot be read"
+    return f"{lines[-1][-300:]} (more in {log})" if lines else f"{log} is empty"

@@ -1,0 +1,166 @@
+"""The server's programs: Flower's SuperLink on loopback, its door for the sites, and the runs that it is given."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+from collections.abc import Iterator, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass, replace
+from functools import cached_property
+from pathlib import Path
+from typing import Any
+
+from coterie.errors import FederationError, UsageError
+from coterie.federate.board import is_alive, is_over, read_board
+from coterie.federate.config import ServerConfig, load_server
+from coterie.federate.order import Order
+from coterie.federate.processes import Program, answers, running, wait_until
+from coterie.federate.proxy import nginx_command
+from coterie.results.record import write_atomically
+from coterie.runtimes import flower
+
+PATIENCE = 120.0
+"""Seconds that one of Flower's commands may take."""
+
+
+@dataclass(frozen=True)
+class Place:
+    """Where a server's folder keeps what Flower and our runs leave behind."""
+
+    config: ServerConfig
+
+    @property
+    def folder(self) -> Path:
+        """The server's folder."""
+        return self.config.folder
+
+    @property
+    def home(self) -> Path:
+        """Flower's own state: who is registered, which runs there were."""
+        return self.folder / "flower"
+
+    @property
+    def order(self) -> Path:
+        """The order that is being carried out, or was last."""
+        return self.folder / "order.json"
+
+    @property
+    def board(self) -> Path:
+        """What goes on."""
+        return self.folder / "status.json"
+
+    @property
+    def number(self) -> Path:
+        """What Flower calls the run."""
+        return self.home / "run.json"
+
+    @cached_property
+    def environment(self) -> dict[str, str]:
+        """The environment of Flower's programs."""
+        return flower.environment(self.home)
+
+    def ask(self, command: Sequence[str]) -> dict[str, Any]:
+        """The JSON that one of Flower's commands prints; a failure is an error in its words."""
+        done = subprocess.run(
+            command, env=self.environment, capture_output=True, text=True, timeout=PATIENCE, check=False
+        )
+        start = done.stdout.find("{")
+        try:
+            told: dict[str, Any] = json.loads(done.stdout[start:]) if start >= 0 else {}
+        except ValueError:
+            told = {}
+        if done.returncode or not told.get("success", False):
+            words = told.get("error-message") or (done.stderr or done.stdout).strip()[-300:]
+            raise FederationError(f"{' '.join(command[1:3])} failed: {words}; is the server of {self.folder} running?")
+        return told
+
+
+@contextmanager
+def serving(folder: Path, proxy: bool = True) -> Iterator[list[Program]]:
+    """The server while the block runs: sites registered, the door open, and an unfinished run taken up again."""
+    config = load_server(folder)
+    place = Place(config)
+    for port in (config.inner, config.port)[: 1 + proxy]:
+        if answers(port):
+            raise UsageError(f"port {port} is taken; stop what listens there, or change it in federation.toml")
+    door = nginx_command(config.folder) if proxy else None
+    place.home.mkdir(mode=0o700, exist_ok=True)
+    (place.home / "config.toml").write_text(flower.connection(config.inner, config.folder / "ca.crt"))
+    logs = config.folder / "logs"
+    with ExitStack() as stack:
+
+        def start(name: str, command: Sequence[str], port: int) -> Program:
+            program = stack.enter_context(
+                running(name, command, place.environment, logs / f"{name}.log", config.folder)
+            )
+            wait_until(lambda: answers(port), [program], f"{name} does not answer on port {port}")
+            return program
+
+        files = [config.folder / name for name in ("ca.crt", "server.crt", "server.key")]
+        programs = [start("superlink", flower.superlink(config.inner, *files, place.home / "state.db"), config.inner)]
+        register(place)
+        programs += [start("nginx", door, config.port)] if door else []
+        take_up(place)
+        yield programs
+
+
+def register(place: Place) -> None:
+    """Let Flower know exactly the sites of the configuration, by the keys in the folder."""
+    path = place.home / "nodes.json"
+    known: dict[str, dict[str, str]] = json.loads(path.read_text()) if path.exists() else {}
+    wanted = {name: place.config.key_of(name).read_text().strip() for name in place.config.sites}
+    gone = [name for name, node in known.items() if wanted.get(name) != node["key"]]
+    new = [name for name in wanted if name not in known or name in gone]
+
+    def admit(name: str) -> dict[str, str]:
+        told = place.ask(flower.register(place.config.key_of(name), name))
+        return {"node": str(told["node-id"]), "key": wanted[name]}
+
+    with ThreadPoolExecutor(4) as pool:
+        list(pool.map(lambda name: place.ask(flower.unregister(known[name]["node"])), gone))
+        admitted = dict(zip(new, pool.map(admit, new), strict=True))
+    kept = {name: node for name, node in known.items() if name not in gone}
+    write_atomically(path, json.dumps({**kept, **admitted}, indent=2).encode())
+
+
+def submit(place: Place, order: Order) -> None:
+    """Give Flower an order to carry out; it is kept until it is done."""
+    app = place.folder / "app"
+    app.mkdir(exist_ok=True)
+    for name, text in flower.bundle().items():
+        (app / name).write_text(text)
+    place.board.unlink(missing_ok=True)
+    order.save(place.order)
+    told = place.ask(flower.start_run(app, place.order))
+    write_atomically(place.number, json.dumps({"run": str(told["run-id"])}).encode())
+
+
+def take_up(place: Place) -> None:
+    """Go on with a run that the server was carrying out when it ended."""
+    told = read_board(place.board)
+    if place.order.exists() and not (told is not None and is_over(told)):
+        submit(place, replace(Order.load(place.order), resume=True))
+
+
+def going_on(place: Place) -> Mapping[str, Any] | None:
+    """What the board says of a run that goes on now; None if none does."""
+    told = read_board(place.board)
+    return told if told is not None and not is_over(told) and is_alive(told) else None
+
+
+def stop(place: Place) -> None:
+    """Stop the run that goes on; its last checkpoint stays."""
+    if going_on(place) is None:
+        raise UsageError("no run goes on; coterie federate status shows what there was")
+    place.ask(flower.stop_run(json.loads(place.number.read_text())["run"]))
+    place.order.unlink(missing_ok=True)
+
+
+def online(place: Place) -> dict[str, str]:
+    """Whether each site is there: online, offline, or registered and never seen."""
+    path = place.home / "nodes.json"
+    names = {node["node"]: name for name, node in json.loads(path.read_text()).items()} if path.exists() else {}
+    told = place.ask(flower.nodes())["nodes"]
+    return {names[node["node-id"]]: node["status"] for node in told if node["node-id"] in names}

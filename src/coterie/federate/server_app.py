@@ -1,0 +1,24 @@
+"""What Flower starts on the server for a run."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from flwr.app import Context
+from flwr.serverapp import Grid, ServerApp
+
+from coterie.federate.board import Board
+from coterie.federate.order import Order
+from coterie.federate.training import carry_out
+from coterie.runtimes.flower import ORDER
+from coterie.runtimes.flower_server import GridExchange
+
+app = ServerApp()
+
+
+@app.main()
+def main(grid: Grid, context: Context) -> None:
+    """Carry out the order that the run's configuration names."""
+    order = Order.load(Path(str(context.run_config[ORDER])))
+    board = Board(Path(order.board), order.run, order.out, order.sites)
+    carry_out(order, GridExchange(grid, order.sites, order.timeout, board.sites), board)

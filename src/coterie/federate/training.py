@@ -1,0 +1,127 @@
+"""The server's side of a run: wait for sites, learn what they hold, train by the one loop, record as a simulation."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Mapping
+from dataclasses import replace
+from pathlib import Path
+from typing import Any, Protocol
+
+import numpy as np
+
+from coterie.errors import FederationError
+from coterie.experiment import Finished, Session
+from coterie.federate.board import RUNNING, Board
+from coterie.federate.order import Order
+from coterie.models.model import Model
+from coterie.models.zoo import build_model
+from coterie.results.known import Known
+from coterie.runtimes import codec
+from coterie.runtimes.remote import Heard, Remote, open_reply
+
+
+class Sites(Protocol):
+    """A way to reach named sites: who is there, and an exchange of packed bytes with some of them."""
+
+    def connected(self) -> Mapping[str, int]:
+        """The sites that are there now."""
+
+    def __call__(self, requests: Mapping[int, bytes]) -> Heard:
+        """Carry requests, by position, and the replies back."""
+
+
+def carry_out(order: Order, sites: Sites, board: Board) -> Finished:
+    """All of an order; the board says how it goes."""
+    with board.watching():
+        settings = order.experiment()
+        algorithm = settings.build_algorithm()
+        wait_for(order, sites, board)
+        known = agree(order, greet(order, sites))
+        model = build_model(settings.model, known.shape, known.classes)
+        full = replace(settings, model=model.text, lr=settings.lr or model.default_lr)
+
+        def reach(network: Model) -> Remote:
+            return Remote(order.sites, network, sites, order.run)
+
+        def progress(record: dict[str, Any]) -> None:
+            board.say(state=RUNNING, record=record)
+
+        board.say(state=RUNNING, rounds=settings.rounds)
+        session = Session(algorithm, known, model, full, reach)
+        return session.train(Path(order.out), order.resume, progress)
+
+
+def wait_for(order: Order, sites: Sites, board: Board, pause: float = 0.5) -> None:
+    """Until as many sites are there as must be; after the order's patience it is an error."""
+    until = time.monotonic() + order.patience
+    while True:
+        there = sites.connected()
+        absent = [name for name in order.sites if name not in there]
+        if len(order.sites) - len(absent) >= order.minimum:
+            return
+        board.sites({name: "not connected" if name in absent else "connected" for name in order.sites})
+        if time.monotonic() > until:
+            raise FederationError(
+                f"{len(there)} of {len(order.sites)} sites are there after {order.patience:g} s, {order.minimum} are "
+                f"needed; not there: {', '.join(absent[:5])}; start them, or lower the minimum"
+            )
+        time.sleep(pause)
+
+
+def greet(order: Order, sites: Sites) -> dict[str, dict[str, Any]]:
+    """What each site that answers tells of itself; one that goes by another name than its key's is an error."""
+    hello = codec.encode({}, kind="hello", run=order.run)
+    heard = sites(dict.fromkeys(range(len(order.sites)), hello))
+    told: dict[str, dict[str, Any]] = {}
+    problems = {order.sites[client]: why for client, why in heard.missing.items()}
+    for client, content in heard.answers.items():
+        name = order.sites[client]
+        try:
+            about = open_reply(content)[1]["site"]
+            if about["name"] != name:
+                raise FederationError(f"calls itself {about['name']!r}; correct its site.toml")
+            told[name] = about
+        except (FederationError, KeyError, TypeError) as error:
+            problems[name] = str(error)
+    if len(told) < order.minimum:
+        raise FederationError(
+            f"{len(told)} of {len(order.sites)} sites are ready, {order.minimum} are needed; "
+            + "; ".join(f"{name}: {why}" for name, why in list(problems.items())[:3])
+        )
+    return told
+
+
+ALIKE = ("shape", "unit", "class_names", "version")
+"""What all sites must agree in."""
+
+
+def agree(order: Order, told: Mapping[str, Mapping[str, Any]]) -> Known:
+    """What the sites' data are like, if they are alike; sites that are not heard of yet have sizes 0."""
+    first, *others = told
+    for name in others:
+        for what in ALIKE:
+            if told[name][what] != told[first][what]:
+                raise FederationError(
+                    f"{name} has {what} {told[name][what]} where {first} has {told[first][what]}; "
+                    "all sites need the same"
+                )
+    classes = [about["classes"] for about in told.values()]
+    if None in classes and any(number is not None for number in classes):
+        raise FederationError("some sites have classes and others a real target; all need the same")
+
+    def sizes(what: str) -> Any:
+        return np.array([told[name][what] if name in told else 0 for name in order.sites], dtype=np.int64)
+
+    about = told[first]
+    return Known(
+        data="federation",
+        partition="natural",
+        names=order.sites,
+        shape=tuple(about["shape"]),
+        classes=None if None in classes else max(classes),
+        train=sizes("train"),
+        test=sizes("test"),
+        validated=all(each["validation"] for each in told.values()),
+        unit=float(about["unit"]),
+    )

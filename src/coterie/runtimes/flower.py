@@ -1,0 +1,150 @@
+"""Flower's names and flags, in one place: what is started, with which options, and what a message is called.
+
+Written for Flower 1.41. Nothing here imports it.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+from collections.abc import Mapping
+from pathlib import Path
+
+from coterie.errors import UsageError
+
+VERSION = "1.41"
+CONNECTION = "coterie"
+"""What Flower's own configuration calls our SuperLink."""
+
+RECORD, REQUEST, REPLY = "coterie", "request", "reply"
+"""The record of a message and the fields that hold the packed bytes there and back."""
+
+SOCKET = "agent-socket"
+"""The field of a node's configuration that names the socket of the site's agent."""
+
+ORDER = "order"
+"""The field of a run's configuration that names the file in which the server says what is to be done."""
+
+EXECUTOR_WAIT = 0.1
+"""Seconds between two looks of Flower's executor for work; its own default is 1."""
+
+
+def environment(home: Path) -> dict[str, str]:
+    """The environment of every Flower process: its state under ``home``, no calls to anyone else."""
+    ours = {
+        "FLWR_HOME": str(home.resolve()),
+        "FLWR_TELEMETRY_ENABLED": "0",
+        "FLWR_DISABLE_UPDATE_CHECK": "1",
+        "FLWR_DISABLE_RUNTIME_DEPENDENCY_INSTALLATION": "1",
+        "FLWR_SUPEREXEC_TASK_POLL_INTERVAL": str(EXECUTOR_WAIT),
+        "PATH": os.pathsep.join([str(Path(sys.executable).parent), os.environ.get("PATH", "")]),
+    }
+    return {**os.environ, **ours}
+
+
+def superlink(port: int, ca: Path, certificate: Path, key: Path, database: Path) -> list[str]:
+    """The server's process: on loopback only, with TLS and registered nodes only."""
+    return [
+        program("flower-superlink"),
+        *("--host", "127.0.0.1", "--port", str(port)),
+        *("--ssl-ca-certfile", str(ca), "--ssl-certfile", str(certificate), "--ssl-keyfile", str(key)),
+        *("--database", str(database)),
+        "--enable-supernode-auth",
+    ]
+
+
+def supernode(server: str, port: int, ca: Path, key: Path, socket: Path) -> list[str]:
+    """A site's process: reaches the server over TLS, proves its key, and hands messages to the agent's socket."""
+    return [
+        program("flower-supernode"),
+        *("--superlink", server, "--root-certificates", str(ca)),
+        *("--auth-supernode-private-key", str(key)),
+        *("--host", "127.0.0.1", "--port", str(port)),
+        *("--node-config", f'{SOCKET}="{socket}"'),
+    ]
+
+
+def register(public_key: Path, name: str) -> list[str]:
+    """Admit a site's key under its name."""
+    return [program("flwr"), "supernode", "register", str(public_key), CONNECTION, "--name", name, "--format", "json"]
+
+
+def unregister(node: str) -> list[str]:
+    """No longer admit a site."""
+    return [program("flwr"), "supernode", "unregister", node, CONNECTION, "--format", "json"]
+
+
+def nodes() -> list[str]:
+    """List the registered sites."""
+    return [program("flwr"), "supernode", "list", CONNECTION, "--format", "json", "--verbose"]
+
+
+def start_run(app: Path, order: Path) -> list[str]:
+    """Start the server's loop on what the order file says."""
+    told = f'{ORDER}="{order}"'
+    return [program("flwr"), "run", str(app), CONNECTION, "--run-config", told, "--format", "json"]
+
+
+def stop_run(number: str) -> list[str]:
+    """Stop a run."""
+    return [program("flwr"), "stop", number, CONNECTION, "--format", "json"]
+
+
+def runs() -> list[str]:
+    """List the runs."""
+    return [program("flwr"), "list", CONNECTION, "--format", "json"]
+
+
+def connection(port: int, ca: Path) -> str:
+    """Flower's own configuration file: where the SuperLink is."""
+    return (
+        f'[superlink]\ndefault = "{CONNECTION}"\n\n'
+        f'[superlink.{CONNECTION}]\naddress = "127.0.0.1:{port}"\nroot-certificates = "{ca.resolve()}"\n'
+    )
+
+
+def bundle() -> Mapping[str, str]:
+    """The app that Flower ships: the server's loop by name, and for the sites a relay of bytes, in full."""
+    relay = (Path(__file__).parent / "flower_client.py").read_text()
+    return {"pyproject.toml": PROJECT, "coterie_relay.py": relay, "coterie_server.py": SERVER}
+
+
+SERVER = """\
+from coterie.federate.server_app import app
+
+__all__ = ["app"]
+"""
+
+PROJECT = f"""\
+[build-system]
+requires = ["hatchling"]
+build-backend = "hatchling.build"
+
+[project]
+name = "coterie-federation"
+version = "1.0.0"
+description = "Carries coterie's messages"
+license = "Apache-2.0"
+dependencies = ["flwr>={VERSION},<1.42"]
+
+[tool.hatch.build.targets.wheel]
+packages = ["."]
+
+[tool.flwr.app]
+publisher = "coterie"
+
+[tool.flwr.app.components]
+serverapp = "coterie_server:app"
+clientapp = "coterie_relay:app"
+
+[tool.flwr.app.config]
+{ORDER} = ""
+"""
+
+
+def program(name: str) -> str:
+    """One of Flower's programs, beside this Python."""
+    found = Path(sys.executable).parent / name
+    if not found.exists():
+        raise UsageError(f"Flower's program {name} is not installed; pip install 'coterie[flower]'")
+    return str(found)

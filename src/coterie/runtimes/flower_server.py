@@ -1,0 +1,78 @@
+"""The server's end of Flower: packed requests to nodes over a Grid, and what they send back."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Mapping
+
+from flwr.app import ConfigRecord, Message, RecordDict
+from flwr.serverapp import Grid
+
+from coterie.runtimes.flower import RECORD, REPLY, REQUEST
+from coterie.runtimes.remote import Heard
+
+FIRST_WAIT, LONGEST_WAIT, GROWTH = 0.05, 1.0, 1.3
+"""Seconds between two looks for replies: short at first, then longer."""
+
+LOST = 5
+"""Flower's error code for a node that went away with a message."""
+
+Told = Callable[[Mapping[str, str]], None]
+"""Is told of every site that was asked: asked, answered, or why not."""
+
+
+class GridExchange:
+    """Carries an exchange over Flower; sites are known by the names under which their keys were registered."""
+
+    def __init__(self, grid: Grid, names: tuple[str, ...], timeout: float, told: Told = lambda news: None) -> None:
+        self.grid, self.names, self.timeout, self.told = grid, names, timeout, told
+
+    def connected(self) -> dict[str, int]:
+        """The node number of every site that is there now."""
+        return {node.name: node.node_id for node in self.grid.get_nodes() if node.name in self.names}
+
+    def __call__(self, requests: Mapping[int, bytes]) -> Heard:
+        """Ask those that are there, and wait until all have answered or the time is over."""
+        there = self.connected()
+        missing = {client: "not connected" for client in requests if self.names[client] not in there}
+        asked = [client for client in requests if client not in missing]
+        messages = [self._message(requests[client], there[self.names[client]]) for client in asked]
+        pushed = list(self.grid.push_messages(messages)) if messages else []
+        waiting = {number: client for number, client in zip(pushed, asked, strict=True) if number}
+        missing |= dict.fromkeys(set(asked) - set(waiting.values()), "could not be sent to; is the message too large?")
+        self._tell(dict.fromkeys(waiting.values(), "asked") | missing)
+        answers: dict[int, bytes] = {}
+        until, wait = time.monotonic() + self.timeout, FIRST_WAIT
+        while waiting and time.monotonic() < until:
+            time.sleep(wait)
+            wait = min(wait * GROWTH, LONGEST_WAIT)
+            for reply in self.grid.pull_messages(list(waiting)):
+                client = waiting.pop(reply.metadata.reply_to_message_id)
+                content = reading(reply)
+                if isinstance(content, bytes):
+                    answers[client] = content
+                else:
+                    missing[client] = content
+                self._tell({client: "answered" if client in answers else missing[client]})
+        missing |= dict.fromkeys(waiting.values(), f"no answer within {self.timeout:g} s")
+        self._tell(missing)
+        return Heard(answers, missing)
+
+    def _message(self, content: bytes, node: int) -> Message:
+        record = RecordDict({RECORD: ConfigRecord({REQUEST: content})})
+        return Message(record, dst_node_id=node, message_type="query", ttl=self.timeout)
+
+    def _tell(self, news: Mapping[int, str]) -> None:
+        self.told({self.names[client]: what for client, what in news.items()})
+
+
+def reading(reply: Message) -> bytes | str:
+    """The packed bytes of a reply, or why there are none."""
+    if reply.has_error():
+        lost = reply.error.code == LOST
+        return "went away while it was asked" if lost else f"failed: {reply.error.reason or reply.error.code}"
+    try:
+        content = reply.content[RECORD][REPLY]
+    except KeyError:
+        return "sent a message that is none of ours"
+    return content if isinstance(content, bytes) else "sent no bytes"
