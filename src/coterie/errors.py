@@ -9,7 +9,8 @@
     │   ├── PartitionError        a partition that these data cannot be cut into
     │   ├── ModelError            a model that cannot be built or does not fit the data
     │   └── RunFolderError        a run folder that exists, is damaged or belongs to another run
-    └── FederationError           too few clients answered
+    └── FederationError           too few clients answered, or a message that cannot be read
+        └── Refused               a site's policy does not allow what was asked
 
 A message names the value, the limit and the remedy, in one line.
 """
@@ -59,7 +60,11 @@ class RunFolderError(UsageError):
 
 
 class FederationError(CoterieError):
-    """Too few clients answered for a round to count."""
+    """Too few clients answered for a round to count, or a message cannot be read."""
+
+
+class Refused(FederationError):
+    """What a server asked is not allowed by the site's policy; the message names the value, the limit and the key."""
 
 
 def require(good: bool, name: str, value: object, limit: str) -> None:

@@ -19,7 +19,7 @@ from coterie.protocol.address import Key
 from coterie.protocol.replies import Cost, Replies
 from coterie.protocol.stack import Stack
 from coterie.protocol.task import Task
-from coterie.runtimes import codec
+from coterie.runtimes import answering, codec
 from coterie.runtimes.simulator import drop_broken
 
 
@@ -27,9 +27,8 @@ def answer(engine: Engine, request: bytes) -> bytes:
     """The client's side: unpack, do the task on the own data, pack exactly what the report names, or why it failed."""
     arrays, header = codec.decode(request)
     task, key = codec.from_json(header["task"]), Key(*header["key"])
-    stack = Stack(arrays["params"], arrays["buffers"])
-    reply = engine.run(task, stack, arrays["row"], np.array([0]), key)
-    return codec.encode(message.up(reply) if len(reply) else {}, missing=dict(reply.missing))
+    reply, problem = answering.answer(engine, task, arrays, key)
+    return codec.encode(reply, problem=problem)
 
 
 class Loopback:
@@ -48,11 +47,12 @@ class Loopback:
         missing: dict[str, str] = {}
         for client, label in zip(clients.tolist(), labels, strict=True):
             sent = message.down(task, stack, label)
-            packed = codec.encode(sent, task=codec.to_json(task), key=key)
+            packed = answering.pack_task("", task, key, self.model, sent)
             reply, header = codec.decode(answer(self.engines[client], packed))
             self.payload += Cost(sum(a.nbytes for a in sent.values()), sum(a.nbytes for a in reply.values()))
-            missing |= header["missing"]
-            if reply:
+            if header["problem"]:
+                missing[self.names[client]] = header["problem"]
+            else:
                 own = {} if task.receives_all else {"labels": np.array([label])}
                 answers[client] = {**reply, **own}
         replies = drop_broken(message.collect(self.model.layout, wanted, answers, missing), self.names)

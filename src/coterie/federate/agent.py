@@ -1,0 +1,193 @@
+"""The resident process of a site: a Unix socket on which packed messages are answered, one after the other.
+
+A message is 8 bytes of length, most significant first, and the bytes; one request and one reply a connection.
+"""
+
+from __future__ import annotations
+
+import os
+import signal
+import socket
+import stat
+import threading
+import time
+from collections.abc import Callable
+from contextlib import suppress
+from pathlib import Path
+
+from coterie.errors import FederationError, UsageError
+from coterie.federate.site import Site, said
+from coterie.runtimes import codec
+
+PATIENCE = 30.0
+"""Seconds that a caller has for each part of its message."""
+
+PART = 1 << 20
+CALLERS = 16
+"""Connections that are read at once; others wait."""
+
+_LENGTH = 8
+_TURN = 0.2
+
+
+def serve(
+    site: Site,
+    socket_path: str | Path,
+    stop: threading.Event,
+    patience: float = PATIENCE,
+    ready: Callable[[], None] = lambda: None,
+) -> None:
+    """Answer until ``stop`` is set; what is being computed then is finished and sent."""
+    path = Path(socket_path)
+    listener = _listen(path)
+    desk, callers = _Desk(site, stop, patience), threading.Semaphore(CALLERS)
+    threads: list[threading.Thread] = []
+    ready()
+    try:
+        while not stop.is_set():
+            threads = [thread for thread in threads if thread.is_alive()]
+            if not callers.acquire(timeout=_TURN):
+                continue
+            try:
+                connection, _ = listener.accept()
+            except TimeoutError:
+                callers.release()
+                continue
+            thread = threading.Thread(target=desk.receive, args=(connection, callers.release), daemon=True)
+            threads.append(thread)
+            thread.start()
+    finally:
+        with suppress(FileNotFoundError):
+            path.unlink()
+        listener.close()
+        desk.hang_up()
+        for thread in threads:
+            thread.join()
+
+
+def stop_on_signals(stop: threading.Event) -> None:
+    """Let SIGTERM and SIGINT set ``stop``; call it in the main thread."""
+    for number in (signal.SIGTERM, signal.SIGINT):
+        signal.signal(number, lambda *_: stop.set())
+
+
+class _Desk:
+    """Where messages are read at the same time and answered one by one."""
+
+    def __init__(self, site: Site, stop: threading.Event, patience: float) -> None:
+        self.site, self.stop, self.patience = site, stop, patience
+        self._turn = threading.Lock()
+        self._reading: set[socket.socket] = set()
+
+    def receive(self, connection: socket.socket, done: Callable[[], None]) -> None:
+        """One connection: read, wait for the turn, answer."""
+        try:
+            with connection:
+                self._reading.add(connection)
+                if self.stop.is_set():
+                    return
+                request = self._read(connection)
+                self._reading.discard(connection)
+                _send(connection, self._answer(request), self.patience)
+        except (OSError, FederationError):
+            return  # the caller has gone, or did not finish its message
+        finally:
+            self._reading.discard(connection)
+            done()
+
+    def hang_up(self) -> None:
+        """Drop those whose message is not complete."""
+        for connection in tuple(self._reading):
+            with suppress(OSError):
+                connection.shutdown(socket.SHUT_RDWR)
+
+    def _read(self, connection: socket.socket) -> bytes | FederationError:
+        """A message, or why it is not read."""
+        length = int.from_bytes(_receive(connection, _LENGTH, self.patience), "big")
+        try:
+            self.site.policy.check_size(length)
+        except FederationError as error:
+            return error
+        return _receive(connection, length, self.patience)
+
+    def _answer(self, request: bytes | FederationError) -> bytes:
+        if isinstance(request, FederationError):
+            return codec.encode({}, problem=said(request))
+        with self._turn:
+            if self.stop.is_set():
+                return codec.encode({}, problem="the site is stopping; ask again when it is back")
+            return self.site.answer(request)
+
+
+def _listen(path: Path) -> socket.socket:
+    """A listening socket at a path, in place of one that nobody listens at any more."""
+    if not path.parent.exists():
+        path.parent.mkdir(mode=0o750, parents=True)
+        path.parent.chmod(0o750)
+    if path.parent.stat().st_mode & stat.S_IWOTH:
+        raise UsageError(f"anybody may write to {path.parent}, so anybody could take the socket's place; chmod o-w it")
+    _check_free(path)
+    listener = socket.socket(socket.AF_UNIX)
+    before = os.umask(0o117)
+    try:
+        listener.bind(str(path))
+    except OSError as error:
+        listener.close()
+        raise UsageError(
+            f"cannot listen at {path}: {error.strerror or error}; give a shorter or another path"
+        ) from None
+    finally:
+        os.umask(before)
+    listener.listen()
+    listener.settimeout(_TURN)
+    return listener
+
+
+def _check_free(path: Path) -> None:
+    """Remove a socket that was left behind; refuse to replace a live one, or anything else."""
+    if not os.path.lexists(path):
+        return
+    if not stat.S_ISSOCK(path.lstat().st_mode):
+        raise UsageError(f"{path} is there and is no socket; give another path or remove it")
+    with socket.socket(socket.AF_UNIX) as probe:
+        try:
+            probe.connect(str(path))
+        except ConnectionRefusedError:
+            path.unlink()
+            return
+        except OSError as error:
+            raise UsageError(f"the socket {path} is there and cannot be tried ({error.strerror}); remove it") from None
+    raise UsageError(f"another agent answers at {path}; stop it, or give this one another socket")
+
+
+def call(socket_path: str | Path, request: bytes, timeout: float | None = None) -> bytes:
+    """Send one request to an agent and wait for its reply, ``timeout`` seconds at most."""
+    with socket.socket(socket.AF_UNIX) as connection:
+        try:
+            connection.connect(str(socket_path))
+            _send(connection, request, timeout)
+            length = int.from_bytes(_receive(connection, _LENGTH, timeout), "big")
+            return _receive(connection, length, timeout)
+        except OSError as error:
+            why = "no answer in time" if isinstance(error, TimeoutError) else error.strerror or "it hung up"
+            raise FederationError(f"the agent at {socket_path} does not answer ({why}); is it running?") from None
+
+
+def _send(connection: socket.socket, content: bytes, patience: float | None) -> None:
+    connection.settimeout(patience)
+    connection.sendall(len(content).to_bytes(_LENGTH, "big"))
+    connection.sendall(content)
+
+
+def _receive(connection: socket.socket, length: int, patience: float | None) -> bytes:
+    """So many bytes; each part must be there in time, so that one byte now and then keeps nobody waiting for long."""
+    held = bytearray()
+    while len(held) < length:
+        wanted, ends = min(len(held) + PART, length), None if patience is None else time.monotonic() + patience
+        while len(held) < wanted:
+            connection.settimeout(None if ends is None else max(ends - time.monotonic(), 1e-3))
+            some = connection.recv(wanted - len(held))
+            if not some:
+                raise FederationError(f"a message ended after {len(held)} of {length} bytes")
+            held += some
+    return bytes(held)

@@ -1,0 +1,175 @@
+"""A site: bytes come in, are checked against its policy, and what the task's report names goes out.
+
+Whatever a message holds, the answer is a message: a problem in words that say nothing of this machine or its data.
+"""
+
+from __future__ import annotations
+
+import re
+import time
+from datetime import UTC, datetime
+from importlib import metadata
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from coterie.data.federated import Federated
+from coterie.errors import CoterieError, FederationError, Refused
+from coterie.federate.audit import Audit, Line, task_summary
+from coterie.federate.networks import Networks
+from coterie.federate.policy import Policy
+from coterie.protocol.address import Key
+from coterie.protocol.message import Arrays
+from coterie.protocol.task import Task
+from coterie.runtimes import answering, codec
+
+TYPES = {"params": "F32", "buffers": "F32", "row": "I64"}
+"""The arrays of a task's message, and the types of their numbers."""
+
+LONGEST_PROBLEM = 500
+_PATH = re.compile(r"""(?<!\w)(?:[A-Za-z]:)?[\\/][^\s'",;:)]*""")
+
+
+class _Shapes(NamedTuple):
+    """What a message announces: how many models, of how many numbers, and how many of them serve the client."""
+
+    models: int
+    params: int
+    buffers: int
+    served: int
+
+
+class _Reply(NamedTuple):
+    """What goes back: arrays, and further words of the header."""
+
+    arrays: Arrays
+    words: dict[str, Any]
+
+
+class Site:
+    """One client of a federation, with its own data, policy and audit log. It answers one message at a time."""
+
+    def __init__(self, name: str, data: Federated, policy: Policy, audit: Audit, threads: int = 1) -> None:
+        if len(data) != 1:
+            raise FederationError(f"the data of site {name!r} are of {len(data)} clients; a site is one")
+        self.name, self.data, self.policy, self.audit = name, data, policy, audit
+        self.networks = Networks(data, policy, threads)
+
+    def answer(self, request: bytes) -> bytes:
+        """The reply to a message, which has been written to the audit log when this returns."""
+        begun, line = time.perf_counter(), self._line(request)
+        try:
+            arrays, words = self._answer(request, line)
+            problem = None
+            line["outcome"] = "answered"
+        except Exception as error:  # whatever went wrong, the server is told that something did, and no more
+            arrays, words, problem = {}, {}, said(error)
+            line |= {"outcome": "refused" if isinstance(error, Refused) else "failed", "reason": _reason(error)}
+        reply = codec.encode(arrays, problem=problem, **words)
+        line |= {"left": {name: list(array.shape) for name, array in arrays.items()}, "bytes_out": len(reply)}
+        line["seconds"] = round(time.perf_counter() - begun, 3)
+        try:
+            self.audit.write(line)
+        except FederationError:
+            return codec.encode({}, problem="the site cannot write its audit log, so nothing leaves it")
+        return reply
+
+    def hello(self) -> dict[str, Any]:
+        """Who this site is and what it holds, in numbers only."""
+        data = self.data
+        return {
+            "name": self.name,
+            "version": metadata.version("coterie"),
+            "shape": list(data.shape),
+            "classes": data.classes,
+            "class_names": list(data.class_names),
+            **self._sizes(),
+            "unit": float(data.unit),
+        }
+
+    def _line(self, request: bytes) -> Line:
+        now = datetime.now(UTC).isoformat(timespec="milliseconds")
+        empty = dict.fromkeys(("run", "kind", "round", "asked", "model", "models"))
+        return {"time": now, **empty, "bytes_in": len(request), "outcome": None, "reason": None}
+
+    def _sizes(self) -> dict[str, int]:
+        splits = {"train": self.data.train, "test": self.data.test, "validation": self.data.validation}
+        return {name: 0 if split is None else len(split.y) for name, split in splits.items()}
+
+    def _answer(self, request: bytes, line: Line) -> _Reply:
+        """Check a message from the outside inwards, write down what it asks, and do it."""
+        self.policy.check_size(len(request))
+        packed = codec.unwrap(request)
+        header = packed.header
+        kind, run = (codec.read_as(str, header.get(word), word) for word in ("kind", "run"))
+        line |= {"kind": kind, "run": run}
+        self.policy.check_run(run)
+        if kind == "hello":
+            return _Reply({}, {"site": self.hello()})
+        if kind != "task":
+            raise FederationError(f"the kind of the message is {kind!r}; this site knows hello and task")
+        task = codec.read_as(Task, header.get("task"), "task")
+        key = Key(*codec.read_as(tuple[int, int], header.get("key"), "key"))
+        named = header.get("model")
+        network = codec.read_as(
+            answering.Network, {**named, "kind": "Network"} if isinstance(named, dict) else named, "model"
+        )
+        shapes = _shapes(packed)
+        line |= {"round": key.round, "asked": task_summary(task), "model": network.text, "models": shapes.models}
+        self.policy.check_task(task, shapes.models, shapes.served, self._sizes())
+        engine = self.networks.engine(network, shapes.params, shapes.buffers)
+        arrays = packed.arrays()
+        _check_arrays(task, arrays)
+        reply, problem = answering.answer(engine, task, arrays, key)
+        if problem is not None:
+            raise RuntimeError(problem)
+        return _Reply(reply, {})
+
+
+def _shapes(packed: codec.Packed) -> _Shapes:
+    """What the arrays of a message will be like, before any of them is made."""
+    kinds = packed.kinds
+    types = {name: dtype for name, (dtype, _) in kinds.items()}
+    if types != TYPES:
+        names = ", ".join(f"{str(name)[:20]} {str(dtype)[:20]}" for name, dtype in list(types.items())[:5])
+        raise FederationError(
+            f"the arrays of the message are {names or 'none'}; a task has params and buffers in F32, row in I64"
+        )
+    params, buffers, row = (kinds[name][1] for name in TYPES)
+    if len(params) != 2 or len(buffers) != 2 or params[0] != buffers[0] or not params[0]:
+        raise FederationError(f"params are of shape {params} and buffers of {buffers}; both must be of as many rows")
+    if row[:1] != (1,) or len(row) > 2 or not 1 <= row[-1] <= params[0]:
+        raise FederationError(f"row is of shape {row}; it must name one of the {params[0]} models, or several")
+    return _Shapes(params[0], params[1], buffers[1], row[-1])
+
+
+def _check_arrays(task: Task, arrays: Arrays) -> None:
+    """Refuse rows that are not there, and models whose numbers are not finite."""
+    models = len(arrays["params"]) - task.references
+    if not 0 <= task.references < len(arrays["params"]):
+        raise FederationError(f"references is {task.references}; the message has {len(arrays['params'])} models")
+    rows = [*arrays["row"].ravel().tolist(), *(row for _, row in task.pinned)]
+    if not all(0 <= row < models for row in rows):
+        raise FederationError(f"a row is out of range; it must be 0 to {models - 1}")
+    if (arrays["row"].ndim == 2) != (task.report.mix is not None):
+        raise FederationError("row names several models only where their outputs are mixed")
+    for name in ("params", "buffers"):
+        if not np.isfinite(arrays[name]).all():
+            raise FederationError(f"{name} hold numbers that are not finite; lower the learning rate")
+
+
+def said(error: Exception) -> str:
+    """What a server is told of an error: nothing of this machine's files, nothing that other packages say.
+
+    >>> said(FederationError("cannot read /home/anna/x.npz; add it")), said(KeyError("secret"))
+    ('cannot read (a path); add it', "the site could not do this (KeyError); the site's audit log says why")
+    """
+    if isinstance(error, CoterieError):
+        return _PATH.sub("(a path)", " ".join(str(error).split()))[:LONGEST_PROBLEM]
+    return f"the site could not do this ({type(error).__name__}); the site's audit log says why"
+
+
+def _reason(error: Exception) -> str:
+    """What the site itself keeps of an error."""
+    words = str(error) if isinstance(error, CoterieError) else f"{type(error).__name__}: {error}"
+    return " ".join(words.split())[:LONGEST_PROBLEM]
