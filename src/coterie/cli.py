@@ -13,6 +13,7 @@ import typer
 
 from coterie import listing, tuning
 from coterie.cli_data import data_app
+from coterie.cli_federate import federate_app
 from coterie.experiment import run_settings
 from coterie.flags import AsJson, Out, Quiet, console, guarded, settings_from, with_settings
 from coterie.newcomers import load_trained, read_newcomer
@@ -27,6 +28,7 @@ from coterie.sweep import folder_for, grid, parse_seeds, run_all, slug
 
 app = typer.Typer(no_args_is_help=True, add_completion=False, pretty_exceptions_enable=False, help=__doc__)
 app.add_typer(data_app, name="data")
+app.add_typer(federate_app, name="federate")
 
 
 @app.command("list")

@@ -31,6 +31,11 @@ class Place:
 
     config: ServerConfig
 
+    @classmethod
+    def of(cls, folder: Path) -> Place:
+        """The place of a server's folder."""
+        return cls(load_server(folder))
+
     @property
     def folder(self) -> Path:
         """The server's folder."""
@@ -98,8 +103,8 @@ def serving(folder: Path, proxy: bool = True) -> Iterator[list[Program]]:
             wait_until(lambda: answers(port), [program], f"{name} does not answer on port {port}")
             return program
 
-        files = [config.folder / name for name in ("ca.crt", "server.crt", "server.key")]
-        programs = [start("superlink", flower.superlink(config.inner, *files, place.home / "state.db"), config.inner)]
+        command = flower.superlink(config.inner, config.folder, place.home / "state.db")
+        programs = [start("superlink", command, config.inner)]
         register(place)
         programs += [start("nginx", door, config.port)] if door else []
         take_up(place)

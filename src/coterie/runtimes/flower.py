@@ -42,12 +42,13 @@ def environment(home: Path) -> dict[str, str]:
     return {**os.environ, **ours}
 
 
-def superlink(port: int, ca: Path, certificate: Path, key: Path, database: Path) -> list[str]:
-    """The server's process: on loopback only, with TLS and registered nodes only."""
+def superlink(port: int, folder: Path, database: Path) -> list[str]:
+    """The server's process: on loopback only, with the certificates of a folder, for registered nodes only."""
+    ca, certificate, key = (str(folder / name) for name in ("ca.crt", "server.crt", "server.key"))
     return [
         program("flower-superlink"),
         *("--host", "127.0.0.1", "--port", str(port)),
-        *("--ssl-ca-certfile", str(ca), "--ssl-certfile", str(certificate), "--ssl-keyfile", str(key)),
+        *("--ssl-ca-certfile", ca, "--ssl-certfile", certificate, "--ssl-keyfile", key),
         *("--database", str(database)),
         "--enable-supernode-auth",
     ]

@@ -6,21 +6,18 @@ simulator's numbers are what a deployment would give, and that the cost derived 
 
 from __future__ import annotations
 
-from dataclasses import replace
-
-import numpy as np
+from collections.abc import Mapping
 
 from coterie.data.federated import Federated
 from coterie.engine.engine import Engine
 from coterie.models.layout import Array
 from coterie.models.model import Model
-from coterie.protocol import message
 from coterie.protocol.address import Key
 from coterie.protocol.replies import Cost, Replies
 from coterie.protocol.stack import Stack
 from coterie.protocol.task import Task
 from coterie.runtimes import answering, codec
-from coterie.runtimes.simulator import drop_broken
+from coterie.runtimes.remote import Heard, Remote
 
 
 def answer(engine: Engine, request: bytes) -> bytes:
@@ -32,28 +29,33 @@ def answer(engine: Engine, request: bytes) -> bytes:
 
 
 class Loopback:
-    """A federation of one engine per client behind a wall of bytes."""
+    """A federation of one engine per client behind a wall of bytes; ``payload`` adds up the arrays that went over."""
 
     def __init__(self, data: Federated, model: Model, plan: str = "workers") -> None:
-        self.names = data.names
-        self.model = model
         self.engines = [Engine(model, data.select([i]), threads=1, plan=plan) for i in range(len(data))]
+        self.remote = Remote(data.names, model, self._exchange)
         self.payload = Cost()
 
+    @property
+    def names(self) -> tuple[str, ...]:
+        """The clients' names."""
+        return self.remote.names
+
+    @property
+    def model(self) -> Model:
+        """The network that the clients train."""
+        return self.remote.model
+
     def ask(self, task: Task, stack: Stack, labels: Array, clients: Array, key: Key) -> Replies:
-        """One packed exchange with each client; ``payload`` adds up the array bytes that went over the wall."""
-        wanted = message.form(task, stack, self.model.layout, np.size(labels) // max(len(clients), 1))
-        answers: dict[int, message.Arrays] = {}
-        missing: dict[str, str] = {}
-        for client, label in zip(clients.tolist(), labels, strict=True):
-            sent = message.down(task, stack, label)
-            packed = answering.pack_task("", task, key, self.model, sent)
-            reply, header = codec.decode(answer(self.engines[client], packed))
-            self.payload += Cost(sum(a.nbytes for a in sent.values()), sum(a.nbytes for a in reply.values()))
-            if header["problem"]:
-                missing[self.names[client]] = header["problem"]
-            else:
-                own = {} if task.receives_all else {"labels": np.array([label])}
-                answers[client] = {**reply, **own}
-        replies = drop_broken(message.collect(self.model.layout, wanted, answers, missing), self.names)
-        return replace(replies, cost=message.cost(task, stack, replies, len(clients)))
+        """One packed exchange with each client."""
+        return self.remote.ask(task, stack, labels, clients, key)
+
+    def _exchange(self, requests: Mapping[int, bytes]) -> Heard:
+        answers = {client: answer(self.engines[client], request) for client, request in requests.items()}
+        self.payload += Cost(_content(requests), _content(answers))
+        return Heard(answers, {})
+
+
+def _content(messages: Mapping[int, bytes]) -> int:
+    """The bytes of all arrays in messages."""
+    return sum(array.nbytes for content in messages.values() for array in codec.decode(content)[0].values())

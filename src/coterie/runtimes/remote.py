@@ -20,6 +20,7 @@ from coterie.protocol.replies import Replies
 from coterie.protocol.stack import Stack
 from coterie.protocol.task import Task
 from coterie.runtimes import codec
+from coterie.runtimes.answering import pack_task
 from coterie.runtimes.simulator import drop_broken
 
 
@@ -43,7 +44,9 @@ class Remote:
     def ask(self, task: Task, stack: Stack, labels: Array, clients: Array, key: Key) -> Replies:
         """One packed exchange with each client; clients that work on the same rows get the same bytes."""
         rows = dict(zip(clients.tolist(), labels, strict=True))
-        packed = {row.tobytes(): self._pack(task, stack, row, key) for row in labels}
+        packed = {
+            row.tobytes(): pack_task(self.run, task, key, self.model, message.down(task, stack, row)) for row in labels
+        }
         heard = self.exchange({client: packed[row.tobytes()] for client, row in rows.items()})
         missing = {self.names[client]: why for client, why in heard.missing.items()}
         wanted = message.form(task, stack, self.model.layout, np.size(labels) // max(len(clients), 1))
@@ -55,17 +58,6 @@ class Remote:
                 missing[self.names[client]] = str(error)
         replies = drop_broken(message.collect(self.model.layout, wanted, answers, missing), self.names)
         return replace(replies, cost=message.cost(task, stack, replies, len(clients)))
-
-    def _pack(self, task: Task, stack: Stack, row: Array, key: Key) -> bytes:
-        arrays = message.down(task, stack, row)
-        return codec.encode(
-            arrays, kind="task", run=self.run, task=codec.to_json(task), key=key, model=describe(self.model)
-        )
-
-
-def describe(model: Model) -> dict[str, Any]:
-    """A model as plain values, from which a client that has the same code builds it again."""
-    return {"text": model.text, "half": model.half, "shape": list(model.shape), "classes": model.classes}
 
 
 def read_reply(content: bytes, wanted: message.Form, task: Task, row: Array, rows: int) -> message.Arrays:

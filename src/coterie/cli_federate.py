@@ -1,0 +1,237 @@
+"""The commands of ``coterie federate``: the same algorithm on a real federation."""
+
+from __future__ import annotations
+
+import json
+import tempfile
+import threading
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import replace
+from pathlib import Path
+from typing import Annotated, Any
+
+import numpy as np
+import typer
+
+from coterie.errors import RunFolderError, UsageError
+from coterie.experiment import run_settings
+from coterie.federate import client as site_programs
+from coterie.federate.agent import stop_on_signals
+from coterie.federate.audit import audit_table, read_audit
+from coterie.federate.board import read_board
+from coterie.federate.config import load_site
+from coterie.federate.deployment import add_site, renew, write_deployment
+from coterie.federate.following import follow, status_table
+from coterie.federate.order import ABOUT_DATA, Order
+from coterie.federate.server import Place, going_on, online, serving, stop, submit
+from coterie.federate.trial import has_nginx, trial
+from coterie.flags import AsJson, Out, Quiet, console, guarded, settings_from, with_settings
+from coterie.progress import errors, watch
+from coterie.results.compare import comparison
+from coterie.results.record import CONFIG, STATE, load_state
+from coterie.settings import Settings
+from coterie.sweep import folder_for
+
+federate_app = typer.Typer(no_args_is_help=True, help="The same algorithm on a real federation, over Flower.")
+
+Folder = Annotated[Path, typer.Option(help="the folder that coterie federate init made for this machine")]
+HERE = Path()
+
+
+@federate_app.command("init")
+@guarded
+def init(
+    folder: Annotated[Path, typer.Argument(help="a new folder")],
+    sites: Annotated[str, typer.Option(help="the sites' names, separated by commas")],
+    host: Annotated[str, typer.Option(help="the name or address by which sites reach the server")] = "localhost",
+    port: Annotated[int, typer.Option(help="the port of the server's door")] = 9443,
+    inner: Annotated[int, typer.Option(help="the port of Flower behind it, on loopback")] = 8000,
+) -> None:
+    """Write a ready deployment: a folder for the server and one for each site, with certificates, keys and units."""
+    config = write_deployment(folder, [name.strip() for name in sites.split(",")], host, port, inner)
+    console.print(
+        f"a federation of {len(config.sites)} sites is in {folder}; {folder / 'README.txt'} says what is next"
+    )
+
+
+@federate_app.command("add-site")
+@guarded
+def add(folder: Annotated[Path, typer.Argument(help="the folder of the deployment")], name: str) -> None:
+    """Add a site to a deployment: its folder and its key; restart the server to let it in."""
+    site = add_site(folder, name)
+    console.print(f"{site.folder} is for {name}; copy {folder / 'server'} to the server and start it again")
+
+
+@federate_app.command("renew")
+@guarded
+def renew_certificate(folder: Annotated[Path, typer.Argument(help="the folder of the deployment")]) -> None:
+    """Renew the server's certificate; sites need nothing new."""
+    renew(folder)
+    console.print(f"{folder / 'server' / 'server.crt'} is new; copy it and server.key to the server and restart it")
+
+
+@federate_app.command("server")
+@guarded
+def server(
+    folder: Folder = HERE,
+    proxy: Annotated[bool, typer.Option(help="open the door for sites with nginx")] = True,
+) -> None:
+    """Run the server until Ctrl-C; a run that was interrupted goes on."""
+    ended = threading.Event()
+    stop_on_signals(ended)
+    with serving(folder, proxy) as programs:
+        config = Place.of(folder).config
+        errors.print(f"serving {len(config.sites)} sites at {config.address if proxy else f'127.0.0.1:{config.inner}'}")
+        while not ended.wait(0.5):
+            for program in programs:
+                program.check()
+
+
+@federate_app.command("client")
+@guarded
+def client(
+    folder: Folder = HERE,
+    data: Annotated[
+        Path | None, typer.Option(help="this site's .npz, .csv or .parquet file, else as in site.toml")
+    ] = None,
+    threads: Annotated[int, typer.Option(help="worker threads")] = 1,
+    only_agent: Annotated[bool, typer.Option("--only-agent", help="only what holds the data")] = False,
+    only_node: Annotated[bool, typer.Option("--only-node", help="only Flower's node")] = False,
+) -> None:
+    """Take part as a site until Ctrl-C: read the data, and answer what the policy allows."""
+    config = load_site(folder)
+    if data is not None:
+        config = replace(config, data=str(data.resolve()))
+    if only_node:
+        site_programs.become_node(config)
+    run = site_programs.run_agent if only_agent else site_programs.run_both
+    run(config, threads, lambda site: errors.print(f"site {config.name} is ready: {len(site.data.train.y)} examples"))
+
+
+@federate_app.command("run")
+@guarded
+@with_settings(*ABOUT_DATA)
+def run(
+    target: Annotated[str, typer.Argument(metavar="ALGORITHM|FILE.toml", help="e.g. 'wecfl(shots=10)'")],
+    folder: Folder = HERE,
+    out: Out = None,
+    resume: Annotated[bool, typer.Option("--resume", help="go on with the run in --out")] = False,
+    detach: Annotated[bool, typer.Option("--detach", help="do not wait for its end")] = False,
+    quiet: Quiet = False,
+    as_json: AsJson = False,
+    **given: Any,
+) -> None:
+    """Run an experiment on the federation whose server runs in --folder; Ctrl-C only stops watching."""
+    settings = settings_from(target, given)
+    place = Place.of(folder)
+    summary = _carry_out(place, settings, out, resume, detach, quiet)
+    if summary is None:
+        console.print("it goes on by itself; coterie federate status shows how far it is")
+    elif as_json:
+        print(json.dumps(summary))
+    else:
+        console.print(comparison({settings.algorithm: [summary]}, console))
+        console.print(f"results are in {Order.load(place.order).out}")
+
+
+def _carry_out(
+    place: Place, settings: Settings, out: Path | None, resume: bool, detach: bool, quiet: bool
+) -> dict[str, Any] | None:
+    """The summary of a run on the federation; None where nobody waits for it."""
+    now = going_on(place)
+    if now is not None:
+        raise UsageError(f"run {now['run']} goes on; wait for it, or stop it with coterie federate stop")
+    folder = (out or folder_for(settings, place.folder / "runs")).resolve()
+    if (folder / CONFIG).exists() and not resume:
+        raise RunFolderError(f"{folder} already holds a run; continue it with --resume, or give another --out")
+    config, told = place.config, settings.table()
+    order = Order(
+        told, str(folder), str(place.board), config.sites, config.needed, config.timeout, config.timeout, resume
+    )
+    order.experiment().build_algorithm()
+    submit(place, order)
+    if detach:
+        return None
+    with watch(order.experiment(), quiet=quiet) as progress:
+        return follow(place, progress)
+
+
+@federate_app.command("status")
+@guarded
+def status(folder: Folder = HERE, as_json: AsJson = False) -> None:
+    """Who is connected, who answered, the round and the clusters."""
+    place = Place.of(folder)
+    told, there = read_board(place.board), online(place)
+    if as_json:
+        print(json.dumps({"run": told, "online": there}))
+        return
+    console.print(status_table(told, there))
+
+
+@federate_app.command("stop")
+@guarded
+def stop_run(folder: Folder = HERE) -> None:
+    """Stop the run that goes on; what was saved stays."""
+    stop(Place.of(folder))
+    console.print("stopped; coterie federate run --resume --out ... goes on from the last checkpoint")
+
+
+@federate_app.command("audit")
+@guarded
+def audit(folder: Folder = HERE, last: Annotated[int, typer.Option(help="so many lines")] = 20) -> None:
+    """What this site was asked, what left it, and how many bytes."""
+    lines = read_audit(load_site(folder).folder / site_programs.AUDIT)
+    console.print(audit_table(lines[-last:]))
+
+
+@federate_app.command("try")
+@guarded
+@with_settings(*(name for name in ABOUT_DATA if name not in ("data", "partition", "clients")))
+def try_out(
+    target: Annotated[str, typer.Argument(metavar="ALGORITHM|FILE.toml", help="e.g. wecfl")] = "wecfl",
+    folder: Annotated[Path | None, typer.Option(help="keep the deployment in this new folder")] = None,
+    check: Annotated[bool, typer.Option(help="run the simulator too, and compare")] = True,
+    quiet: Quiet = False,
+    **given: Any,
+) -> None:
+    """A whole federation on this machine: server, door and sites, a short run, and everything torn down again."""
+    small = {"clients": 5, "rounds": 5, "clusters": 2, "partition": "rotation(0,180)"}
+    settings = settings_from(target, given if target.endswith(".toml") else {**small, **given})
+    data = settings.build_data()
+    proxy = has_nginx()
+    began = time.perf_counter()
+    with _kept(folder) as place:
+        errors.print(f"starting a server{' behind nginx' if proxy else ''} and {len(data)} sites ...")
+        with trial(data, place, proxy) as found:
+            errors.print(f"all sites are there after {time.perf_counter() - began:.0f} s")
+            summary = _carry_out(found.place, settings, None, False, False, quiet)
+        assert summary is not None, "a run that was waited for has a summary"
+        console.print(comparison({settings.algorithm: [summary]}, console))
+        out = Path(Order.load(found.place.order).out)
+        lines = sum(len(read_audit(each)) for each in place.glob(f"sites/*/{site_programs.AUDIT}"))
+        console.print(f"{lines} requests are in the sites' audit logs; {time.perf_counter() - began:.0f} s in all")
+        if check:
+            console.print(_beside_simulator(settings, out), soft_wrap=True)
+
+
+@contextmanager
+def _kept(folder: Path | None) -> Iterator[Path]:
+    if folder is not None:
+        yield folder
+        return
+    with tempfile.TemporaryDirectory(prefix="coterie-") as temporary:
+        yield Path(temporary) / "try"
+
+
+def _beside_simulator(settings: Settings, out: Path) -> str:
+    """How far the federation's labels and models are from a simulation's."""
+    simulated = run_settings(replace(settings, plan="workers", threads=1)).state
+    federated = load_state(out / STATE)
+    same = simulated.labels.tolist() == federated.labels.tolist()
+    apart = max(
+        float(np.abs(ours - theirs).max(initial=0.0))
+        for ours, theirs in zip(simulated.stack, federated.stack, strict=True)
+    )
+    return f"beside the simulator: labels {'equal' if same else 'DIFFER'}, models {apart:.1g} apart at most"

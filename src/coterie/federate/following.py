@@ -1,0 +1,80 @@
+"""How a person follows a run of a federation: its rounds as they are recorded, and what each site is doing."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from rich.table import Table
+
+from coterie.errors import FederationError
+from coterie.experiment import Progress
+from coterie.federate.board import FAILED, is_alive, is_over, read_board
+from coterie.federate.server import Place
+from coterie.results.clients import load_clients
+from coterie.results.record import load_labels, load_rounds, load_summary
+
+PAUSE = 0.3
+SILENCE = 60.0
+"""Seconds after which a run that has not begun is given up."""
+
+
+def follow(place: Place, progress: Progress) -> dict[str, Any]:
+    """The summary of the run that was submitted, once it is over; ``progress`` is told of every round."""
+    seen, until = 0, time.monotonic() + SILENCE
+    while True:
+        told = read_board(place.board)
+        if told is not None:
+            records = load_rounds(Path(told["out"]))
+            for record in records[seen:]:
+                progress(record)
+            seen = max(seen, len(records))
+            if is_over(told):
+                return _end(told)
+        if (told is None and time.monotonic() > until) or (told is not None and not is_alive(told)):
+            raise FederationError(
+                f"the run's process is gone; look at {place.folder / 'logs' / 'superlink.log'}, and start the server "
+                "again: it goes on from the last checkpoint"
+            )
+        time.sleep(PAUSE)
+
+
+def _end(told: Mapping[str, Any]) -> dict[str, Any]:
+    if told["state"] == FAILED:
+        raise FederationError(told["error"])
+    summary = load_summary(Path(told["out"]))
+    assert summary is not None, "a run that is done has a summary"
+    return summary
+
+
+def status_table(told: Mapping[str, Any] | None, online: Mapping[str, str]) -> Table:
+    """Each site: whether it is there, what it did last, and its cluster."""
+    table = Table(title=None if told is None else _headline(told), title_justify="left")
+    for title in ("site", "connection", "last", "when", "cluster"):
+        table.add_column(title)
+    sites = {} if told is None else told["sites"]
+    clusters = {} if told is None else _clusters(told)
+    for name in sorted({*online, *sites}):
+        last = sites.get(name, {})
+        cells = (online.get(name, "unknown"), last.get("now", ""), last.get("when", ""), str(clusters.get(name, "")))
+        table.add_row(name, *cells)
+    return table
+
+
+def _headline(told: Mapping[str, Any]) -> str:
+    state = told["state"] if is_over(told) or is_alive(told) else "interrupted"
+    record = told.get("record")
+    at = f", round {record['round'] + 1} of {told['rounds']}" if record else ""
+    problem = f": {told['error']}" if "error" in told else ""
+    return f"run {told['run']} {state}{at}{problem}"
+
+
+def _clusters(told: Mapping[str, Any]) -> dict[str, int]:
+    """The cluster of each site after the last round that was saved."""
+    out = Path(told["out"])
+    if (out / "clients.csv").exists():
+        return load_clients(out)
+    labels = load_labels(out)
+    return dict(zip(told["sites"], labels[-1].tolist(), strict=True)) if len(labels) else {}

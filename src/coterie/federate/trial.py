@@ -1,0 +1,99 @@
+"""A whole federation on one machine, for a try: real programs, certificates and keys, and the data dealt to sites."""
+
+from __future__ import annotations
+
+import shutil
+import socket
+import sys
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+
+from coterie.data import Federated
+from coterie.federate.config import load_site
+from coterie.federate.deployment import write_deployment
+from coterie.federate.processes import Program, running, wait_until
+from coterie.federate.server import Place, online, serving
+from coterie.runtimes import flower
+
+DATA = "data.npz"
+
+
+@dataclass(frozen=True)
+class Trial:
+    """A federation that runs here: its server's place, and the programs of the server and of each site."""
+
+    place: Place
+    server: Sequence[Program]
+    sites: Mapping[str, Sequence[Program]]
+
+
+def free_ports(count: int) -> list[int]:
+    """Ports on which nothing listens now, all different."""
+    held = [socket.create_server(("127.0.0.1", 0)) for _ in range(count)]
+    ports = [each.getsockname()[1] for each in held]
+    for each in held:
+        each.close()
+    return ports
+
+
+def deal(data: Federated, folder: Path, proxy: bool) -> Path:
+    """A deployment for these clients, each site's examples in its own folder; the server's folder."""
+    port, inner, *nodes = free_ports(2 + len(data))
+    config = write_deployment(folder, data.names, "localhost", port, inner)
+    for place, name in enumerate(data.names):
+        site = folder / "sites" / name
+        x, y = data.train.of(place)
+        x_test, y_test = data.test.of(place)
+        np.savez(site / DATA, x=x, y=y, x_test=x_test, y_test=y_test)
+        told = (site / "site.toml").read_text()
+        where = f"localhost:{port if proxy else inner}"
+        (site / "site.toml").write_text(_set(told, data=DATA, server=where, port=nodes[place]))
+    return config.folder
+
+
+def _set(text: str, **values: str | int) -> str:
+    """A TOML text with other values of some of its keys."""
+    lines = [line for line in text.splitlines() if line.partition("=")[0].strip() not in values]
+    said = [f'{key} = "{value}"' if isinstance(value, str) else f"{key} = {value}" for key, value in values.items()]
+    return "\n".join([*said, *lines]) + "\n"
+
+
+@contextmanager
+def site_running(folder: Path) -> Iterator[list[Program]]:
+    """The two programs of a site while the block runs."""
+    config = load_site(folder)
+    python = [sys.executable, "-m", "coterie.cli", "federate", "client", "--folder", str(folder)]
+    environment = flower.environment(folder / "flower")
+    with ExitStack() as stack:
+        programs = [
+            stack.enter_context(
+                running(f"{config.name} {name}", [*python, flag], environment, folder / "logs" / f"{name}.log", folder)
+            )
+            for name, flag in (("agent", "--only-agent"), ("node", "--only-node"))
+        ]
+        yield programs
+
+
+@contextmanager
+def trial(data: Federated, folder: Path, proxy: bool = True) -> Iterator[Trial]:
+    """A federation of these clients while the block runs; it begins when all sites are there."""
+    server = deal(data, folder, proxy)
+    with ExitStack() as stack:
+        programs = stack.enter_context(serving(server, proxy))
+        folders = {name: folder / "sites" / name for name in data.names}
+        sites = {name: stack.enter_context(site_running(each)) for name, each in folders.items()}
+        place = Place.of(server)
+        every = [*programs, *(program for each in sites.values() for program in each)]
+        sockets = [load_site(each).socket_path for each in folders.values()]
+        wait_until(lambda: all(path.exists() for path in sockets), every, "the sites' agents are not ready", 180)
+        wait_until(lambda: set(online(place).values()) == {"online"}, every, "not all sites have come", 120)
+        yield Trial(place, programs, sites)
+
+
+def has_nginx() -> bool:
+    """Whether the proxy can be had."""
+    return shutil.which("nginx", path="/usr/sbin:/usr/local/sbin:/sbin:/usr/bin") is not None
