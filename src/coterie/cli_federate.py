@@ -32,7 +32,7 @@ from coterie.progress import errors, watch
 from coterie.results.compare import comparison
 from coterie.results.record import CONFIG, STATE, load_state
 from coterie.settings import Settings
-from coterie.sweep import folder_for
+from coterie.sweep import slug
 
 federate_app = typer.Typer(no_args_is_help=True, help="The same algorithm on a real federation, over Flower.")
 
@@ -143,7 +143,7 @@ def _carry_out(
     now = going_on(place)
     if now is not None:
         raise UsageError(f"run {now['run']} goes on; wait for it, or stop it with coterie federate stop")
-    folder = (out or folder_for(settings, place.folder / "runs")).resolve()
+    folder = (out or place.folder / "runs" / f"{slug(settings.algorithm)}-seed-{settings.seed}").resolve()
     if (folder / CONFIG).exists() and not resume:
         raise RunFolderError(f"{folder} already holds a run; continue it with --resume, or give another --out")
     config, told = place.config, settings.table()

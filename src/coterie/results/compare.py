@@ -146,7 +146,7 @@ def _caption(everything: list[Summary], first: str, regression: bool) -> str:
     if len({s["algorithm"] for s in everything}) > 1:
         what = "rmse" if regression else "accuracy"
         lines.append(f"Gains in {what} over {first} are paired by seed; p: two-sided paired t-test.")
-    if not regression:
+    if all("majority" in s for s in everything):
         majority = np.mean([s["majority"] for s in everything]) * 100
         lines.append(f"Always guessing each client's majority class gives {majority:.1f} %.")
     return "\n".join(lines)
