@@ -2,7 +2,7 @@
 
 from coterie.data.dataset import Dataset
 from coterie.data.federated import Federated, Split
-from coterie.data.own.load import SUFFIXES, check_own, load_folder, load_own, load_pooled
+from coterie.data.own.load import SUFFIXES, check_own, load_client, load_folder, load_own, load_pooled
 from coterie.data.own.schema import Schema
 from coterie.data.partitioning.catalogue import add_ons, parse_partition, partitions
 from coterie.data.published.catalogue import fetch, load, naturally_federated, sources
@@ -17,6 +17,7 @@ __all__ = [
     "check_own",
     "fetch",
     "load",
+    "load_client",
     "load_folder",
     "load_own",
     "load_pooled",

@@ -16,7 +16,7 @@ from contextlib import suppress
 from pathlib import Path
 
 from coterie.errors import FederationError, UsageError
-from coterie.federate.site import Site, said
+from coterie.federate.site import Site
 from coterie.runtimes import codec
 
 PATIENCE = 30.0
@@ -86,9 +86,13 @@ class _Desk:
                 self._reading.add(connection)
                 if self.stop.is_set():
                     return
-                request = self._read(connection)
-                self._reading.discard(connection)
-                _send(connection, self._answer(request), self.patience)
+                length = int.from_bytes(_receive(connection, _LENGTH, self.patience), "big")
+                reply = self.site.refuse(length)
+                if reply is None:
+                    request = _receive(connection, length, self.patience)
+                    self._reading.discard(connection)
+                    reply = self._answer(request)
+                _send(connection, reply, self.patience)
         except (OSError, FederationError):
             return  # the caller has gone, or did not finish its message
         finally:
@@ -101,18 +105,7 @@ class _Desk:
             with suppress(OSError):
                 connection.shutdown(socket.SHUT_RDWR)
 
-    def _read(self, connection: socket.socket) -> bytes | FederationError:
-        """A message, or why it is not read."""
-        length = int.from_bytes(_receive(connection, _LENGTH, self.patience), "big")
-        try:
-            self.site.policy.check_size(length)
-        except FederationError as error:
-            return error
-        return _receive(connection, length, self.patience)
-
-    def _answer(self, request: bytes | FederationError) -> bytes:
-        if isinstance(request, FederationError):
-            return codec.encode({}, problem=said(request))
+    def _answer(self, request: bytes) -> bytes:
         with self._turn:
             if self.stop.is_set():
                 return codec.encode({}, problem="the site is stopping; ask again when it is back")

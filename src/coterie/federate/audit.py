@@ -13,6 +13,7 @@ from typing import Any
 
 from rich import box
 from rich.table import Table
+from rich.text import Text
 
 from coterie.errors import FederationError
 from coterie.protocol.task import Fit, Report, Task
@@ -120,7 +121,7 @@ def audit_table(lines: Iterable[Line]) -> Table:
     return table
 
 
-def _cell(value: Any) -> str:
+def _cell(value: Any) -> Text:
     if isinstance(value, dict):
-        return ", ".join(f"{name} {'x'.join(map(str, shape))}" for name, shape in value.items())
-    return "" if value is None else str(value).replace("[", "\\[")
+        return Text(", ".join(f"{name} {'x'.join(map(str, shape))}" for name, shape in value.items()))
+    return Text("" if value is None else str(value))

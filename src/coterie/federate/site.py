@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import re
 import time
+from collections.abc import Callable
 from datetime import UTC, datetime
 from importlib import metadata
 from typing import Any, NamedTuple
@@ -57,10 +58,19 @@ class Site:
 
     def answer(self, request: bytes) -> bytes:
         """The reply to a message, which has been written to the audit log when this returns."""
-        begun, line = time.perf_counter(), self._line(request)
+        return self._logged(len(request), lambda line: self._answer(request, line))
+
+    def refuse(self, size: int) -> bytes | None:
+        """The reply to a message that has too many bytes to be read; None if it has not."""
+        return self._logged(size, lambda _: _Reply({}, {})) if size > self.policy.largest_bytes else None
+
+    def _logged(self, size: int, work: Callable[[Line], _Reply]) -> bytes:
+        """What the work gives, or the problem that it meets, packed and written down."""
+        begun, line = time.perf_counter(), _new_line(size)
+        problem = None
         try:
-            arrays, words = self._answer(request, line)
-            problem = None
+            self.policy.check_size(size)
+            arrays, words = work(line)
             line["outcome"] = "answered"
         except Exception as error:  # whatever went wrong, the server is told that something did, and no more
             arrays, words, problem = {}, {}, said(error)
@@ -87,18 +97,12 @@ class Site:
             "unit": float(data.unit),
         }
 
-    def _line(self, request: bytes) -> Line:
-        now = datetime.now(UTC).isoformat(timespec="milliseconds")
-        empty = dict.fromkeys(("run", "kind", "round", "asked", "model", "models"))
-        return {"time": now, **empty, "bytes_in": len(request), "outcome": None, "reason": None}
-
     def _sizes(self) -> dict[str, int]:
         splits = {"train": self.data.train, "test": self.data.test, "validation": self.data.validation}
         return {name: 0 if split is None else len(split.y) for name, split in splits.items()}
 
     def _answer(self, request: bytes, line: Line) -> _Reply:
         """Check a message from the outside inwards, write down what it asks, and do it."""
-        self.policy.check_size(len(request))
         packed = codec.unwrap(request)
         header = packed.header
         kind, run = (codec.read_as(str, header.get(word), word) for word in ("kind", "run"))
@@ -124,6 +128,13 @@ class Site:
         if problem is not None:
             raise RuntimeError(problem)
         return _Reply(reply, {})
+
+
+def _new_line(size: int) -> Line:
+    """A line of the log on which nothing is known yet but the size of the message."""
+    now = datetime.now(UTC).isoformat(timespec="milliseconds")
+    empty = dict.fromkeys(("run", "kind", "round", "asked", "model", "models"))
+    return {"time": now, **empty, "bytes_in": size, "outcome": None, "reason": None}
 
 
 def _shapes(packed: codec.Packed) -> _Shapes:

@@ -42,6 +42,7 @@ class Client:
     are read again when they are put in place, so that no two files are in memory at once.
     """
 
+    name: str
     path: Path
     shape: tuple[int, ...]
     y_train: Array
@@ -58,15 +59,18 @@ class Client:
         return x[self.keep], x[self.aside]
 
 
-def read_clients(files: Sequence[Path], reading: Reading, problems: Problems) -> list[Client]:
-    """The clients of the files that can be used and are alike; the others are problems."""
+def read_clients(files: Sequence[Path], reading: Reading, problems: Problems, name: str | None = None) -> list[Client]:
+    """The clients of the files that can be used and are alike; the others are problems.
+
+    A client is called as its file, or ``name`` where there is one file.
+    """
     for name, value in (("client", reading.client), ("group", reading.group), ("ignore", reading.ignore)):
         if value:
             raise DataError(f"{name}={value} names a column, and .npz files have none; leave it out, or save tables")
     clients: list[Client] = []
     for file in files:
         try:
-            client = _look(file, reading)
+            client = _look(file, name or file.stem, reading)
             _check_alike(client, [*clients, client][0])
             clients.append(client)
         except BadFile as error:
@@ -97,7 +101,7 @@ def _arrays(path: Path) -> dict[str, Array]:
     return load_npz(path, _NAMES, "save it again with numpy.savez(file, x=..., y=...)")
 
 
-def _look(path: Path, reading: Reading) -> Client:
+def _look(path: Path, name: str, reading: Reading) -> Client:
     arrays = _arrays(path)
     x, y = _pair(path, arrays)
     _check_task(path, y, reading.task)
@@ -106,11 +110,11 @@ def _look(path: Path, reading: Reading) -> Client:
         if x_test.shape[1:] != x.shape[1:]:
             what = f"has test examples of shape {x_test.shape[1:]} and others of {x.shape[1:]}"
             raise BadFile(path, None, what, "all need the same features")
-        return Client(path, x.shape[1:], y, y_test)
+        return Client(name, path, x.shape[1:], y, y_test)
     if len(y) < 2:
         raise BadFile(path, None, "has a single example, none to test on", "add examples, or arrays x_test and y_test")
-    keep, aside = set_aside(y, reading.test, generator(reading.seed, "test", path.stem))
-    return Client(path, x.shape[1:], y[keep], y[aside], keep, aside)
+    keep, aside = set_aside(y, reading.test, generator(reading.seed, "test", name))
+    return Client(name, path, x.shape[1:], y[keep], y[aside], keep, aside)
 
 
 def _check_task(path: Path, y: Array, task: str | None) -> None:
@@ -171,13 +175,16 @@ def _check_alike(client: Client, first: Client) -> None:
             raise BadFile(client.path, None, what, "save all as whole numbers (classes), or all as floats")
 
 
-def class_counts(clients: Sequence[Client], where: str, problems: Problems) -> Counts:
-    """How many examples each class has, from class 0 to the largest; none where the labels are targets."""
+def class_counts(clients: Sequence[Client], where: str, problems: Problems, least: int = 2) -> Counts:
+    """How many examples each class has, from class 0 to the largest; none where the labels are targets.
+
+    Fewer than the ``least`` classes are a problem: one client of many may have seen one class only.
+    """
     if clients[0].y_train.dtype.kind == "f":
         return ()
     labels = np.concatenate([y for client in clients for y in (client.y_train, client.y_test)])
     seen, counts = np.unique(labels, return_counts=True)
-    if len(seen) < 2:
+    if len(seen) < least:
         what = f"has the one class {seen[0]}"
         problems.add(Problem(where, None, what, "at least 2 are needed to tell apart"))
     if seen[-1] >= GAPS * len(seen):

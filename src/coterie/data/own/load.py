@@ -26,7 +26,7 @@ from coterie.data.own.tables import Study, encode, study
 from coterie.data.validation import with_validation
 from coterie.errors import DataError
 
-__all__ = ["SUFFIXES", "check_own", "load_folder", "load_own", "load_pooled"]
+__all__ = ["SUFFIXES", "check_own", "load_client", "load_folder", "load_own", "load_pooled"]
 
 
 def load_own(
@@ -60,6 +60,24 @@ def load_own(
 def load_folder(path: str | Path, seed: int = 1, test: float = 0.2, validation: float = 0.0) -> Federated:
     """The federation of a folder's files, with the usual options; see ``load_own``."""
     return load_own(path, seed=seed, test=test, validation=validation)
+
+
+def load_client(path: str | Path, name: str, *, schema: Schema | None = None, **options: Any) -> Federated:
+    """One client's own file; the options are those of ``load_own`` for a folder.
+
+    What is set aside is drawn by its ``name``, so it is what a folder gives in which the file has that name. Tables
+    need the ``schema`` that all clients share: one made of this file alone would give other inputs elsewhere.
+    """
+    reading, problems, file = _reading(options), Problems(), Path(path)
+    if reading.client is not None:
+        raise DataError(f"client={reading.client} names a column of clients, and this file is all of one; leave it out")
+    check_file(file)
+    if _are_arrays([file]):
+        return _load_arrays(file, [file], reading, problems, name)
+    if schema is None:
+        what = f"{path} is a table, and there is no schema that all clients share"
+        raise DataError(f"{what}; take the schema.json that a simulated run on such tables writes")
+    return _load_tables(file, [Member(open_table(file), name)], reading, schema, problems)
 
 
 def load_pooled(
@@ -122,7 +140,13 @@ def _load(path: Path, reading: Reading, schema: Schema | None) -> Federated:
     files = _files(path, reading, problems)
     if _are_arrays(files):
         return _load_arrays(path, files, reading, problems)
-    found = study(_members(files, reading, problems), reading, str(path), schema, problems)
+    return _load_tables(path, _members(files, reading, problems), reading, schema, problems)
+
+
+def _load_tables(
+    path: Path, members: list[Member], reading: Reading, schema: Schema | None, problems: Problems
+) -> Federated:
+    found = study(members, reading, str(path), schema, problems)
     if found is None:
         problems.refuse(path)
         raise DataError(f"{path} holds nothing that can be used; add files")
@@ -173,15 +197,17 @@ def _are_arrays(files: list[Path]) -> bool:
     return bool(files) and files[0].suffix.lower() == ".npz"
 
 
-def _load_arrays(path: Path, files: list[Path], reading: Reading, problems: Problems) -> Federated:
-    clients = read_clients(files, reading, problems)
-    counts = class_counts(clients, str(path), problems) if clients else ()
+def _load_arrays(
+    path: Path, files: list[Path], reading: Reading, problems: Problems, name: str | None = None
+) -> Federated:
+    clients = read_clients(files, reading, problems, name)
+    counts = class_counts(clients, str(path), problems, least=1 if name else 2) if clients else ()
     problems.refuse(path)
     train, test = put_in_place(clients)
     federated = Federated(
         data=path.resolve().name,
         partition="natural",
-        names=tuple(client.path.stem for client in clients),
+        names=tuple(client.name for client in clients),
         train=train,
         test=test,
         classes=len(counts) or None,
