@@ -45,7 +45,7 @@ def test_a_line_that_was_torn_spoils_no_other(tmp_path):
 
 
 def test_a_log_that_cannot_be_written_is_an_error(tmp_path):
-    with pytest.raises(FederationError, match="audit log cannot be written .Is a directory"):
+    with pytest.raises(FederationError, match=r"audit log cannot be written .Is a directory"):
         Audit(tmp_path).write({})
     with pytest.raises(FederationError, match="No such file"):
         Audit(tmp_path / "gone" / "audit.jsonl").write({})

@@ -63,7 +63,7 @@ def test_a_bad_policy_is_refused_with_the_remedy(written, text, said):
 
 
 def test_a_policy_that_is_not_there_names_the_command_that_writes_one(tmp_path):
-    with pytest.raises(UsageError, match="No such file.*federate init"):
+    with pytest.raises(UsageError, match=r"No such file.*federate init"):
         load_policy(tmp_path / "none.toml")
 
 
@@ -81,14 +81,14 @@ def test_a_report_that_is_not_listed_is_refused_and_the_others_are_not(report, k
 
 def test_only_listed_parts_of_a_model_leave():
     check(Policy(parts=("head",)), Task(fit=(Fit(),), report=Report("head")))
-    with pytest.raises(Refused, match="part 'all'; this site allows head .parts"):
+    with pytest.raises(Refused, match=r"part 'all'; this site allows head .parts"):
         check(Policy(parts=("head",)), Task(fit=(Fit(),)))
 
 
 def test_steps_are_those_of_all_passes_on_all_models_at_this_site_s_size():
     task = Task(fit=(Fit(epochs=3, batch=30, part="head"), Fit(steps=8, part="body")))
     check(Policy(most_steps=20), task)  # 3 x ceil(100 / 30) + 8
-    with pytest.raises(Refused, match="takes 20 minibatch steps; this site allows 19 .most_steps"):
+    with pytest.raises(Refused, match=r"takes 20 minibatch steps; this site allows 19 .most_steps"):
         check(Policy(most_steps=19), task)
     with pytest.raises(Refused, match="takes 40 minibatch"):
         check(Policy(most_steps=39), task, served=2)
@@ -131,9 +131,9 @@ def test_half_of_the_examples_is_counted_as_half():
 
 
 def test_too_many_models_bytes_and_other_runs_are_refused():
-    with pytest.raises(Refused, match="holds 6 models; this site allows 5 .most_models"):
+    with pytest.raises(Refused, match=r"holds 6 models; this site allows 5 .most_models"):
         check(Policy(most_models=5), Task(), models=6)
-    with pytest.raises(Refused, match="has 1000001 bytes; this site allows 1000000 .largest_mb"):
+    with pytest.raises(Refused, match=r"has 1000001 bytes; this site allows 1000000 .largest_mb"):
         Policy(largest_mb=1).check_size(1_000_001)
     Policy(largest_mb=1).check_size(1_000_000)
     Policy(runs=("heart-*",)).check_run("heart-2")
@@ -149,14 +149,14 @@ def test_a_model_of_the_zoo_is_allowed_with_any_arguments(text):
 def test_a_model_with_arguments_allows_only_these():
     Policy(models=("mlp(64)",)).check_model("mlp( 64 )")
     for text in ("mlp", "mlp(65)", "cnn"):
-        with pytest.raises(Refused, match="this site allows mlp.64. .models"):
+        with pytest.raises(Refused, match=r"this site allows mlp.64. .models"):
             Policy(models=("mlp(64)",)).check_model(text)
 
 
 @pytest.mark.parametrize("text", ["os:system", "os:system(1)", "antigravity:geohash", "coterie.models.zoo:mlp"])
 def test_code_of_a_package_is_refused_and_never_imported(text):
     """Without this a server could name any function of any module, and the site would call it."""
-    with pytest.raises(Refused, match="models in its policy.toml"):
+    with pytest.raises(Refused, match=r"models in its policy.toml"):
         Policy().check_model(text)
     assert "antigravity" not in sys.modules
 

@@ -59,10 +59,12 @@ class Client:
         return x[self.keep], x[self.aside]
 
 
-def read_clients(files: Sequence[Path], reading: Reading, problems: Problems, name: str | None = None) -> list[Client]:
+def read_clients(
+    files: Sequence[Path], reading: Reading, problems: Problems, called: str | None = None
+) -> list[Client]:
     """The clients of the files that can be used and are alike; the others are problems.
 
-    A client is called as its file, or ``name`` where there is one file.
+    A client is called as its file, or as ``called`` says where there is one file.
     """
     for name, value in (("client", reading.client), ("group", reading.group), ("ignore", reading.ignore)):
         if value:
@@ -70,7 +72,7 @@ def read_clients(files: Sequence[Path], reading: Reading, problems: Problems, na
     clients: list[Client] = []
     for file in files:
         try:
-            client = _look(file, name or file.stem, reading)
+            client = _look(file, called or file.stem, reading)
             _check_alike(client, [*clients, client][0])
             clients.append(client)
         except BadFile as error:
