@@ -1,0 +1,200 @@
+"""Who is who in a federation: an authority, the server's certificate, and a key for every site.
+
+Sites trust the authority alone, so no public one is needed. ``cryptography`` comes with the extra ``flower`` and is
+imported where it is used, so that everything else works without it.
+"""
+
+from __future__ import annotations
+
+import ipaddress
+import os
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from coterie.errors import UsageError, require
+
+if TYPE_CHECKING:
+    from cryptography import x509
+    from cryptography.hazmat.primitives.asymmetric.ec import EllipticCurvePrivateKey, EllipticCurvePublicKey
+
+AUTHORITY_DAYS = 3650
+SERVER_DAYS = 825
+LOCAL = ("localhost", "127.0.0.1")
+"""The names by which the proxy, on the same machine, reaches what stands behind it."""
+
+
+@dataclass(frozen=True)
+class Pair:
+    """A private key and what the world may see of it: a certificate or a public key, as the bytes of their files."""
+
+    private: bytes
+    public: bytes
+
+
+@contextmanager
+def with_flower() -> Iterator[None]:
+    """Imports in here need the extra; without it the error says how to get it."""
+    try:
+        yield
+    except ImportError as error:
+        raise UsageError(f"{error.name} is not installed; a federation needs pip install 'coterie[flower]'") from None
+
+
+def make_authority(days: int = AUTHORITY_DAYS) -> Pair:
+    """A new authority, which signs server certificates and no other authorities."""
+    with with_flower():
+        from cryptography import x509
+    key = _new_key()
+    name = _name("coterie authority")
+    start, end = _period(days)
+    builder = (
+        _builder(key.public_key(), name, name, start, end)
+        .add_extension(x509.BasicConstraints(ca=True, path_length=0), critical=True)
+        .add_extension(_usage(signs_certificates=True), critical=True)
+    )
+    return _signed(builder, key, key)
+
+
+def make_server(authority: Pair, host: str, days: int = SERVER_DAYS) -> Pair:
+    """A new key and certificate of the server, for its public name and for the machine itself.
+
+    It never outlives its authority. Renewal is a call with the same authority: sites need nothing new.
+    """
+    with with_flower():
+        from cryptography import x509
+        from cryptography.x509.oid import ExtendedKeyUsageOID
+    signer, root = _opened(authority)
+    start, end = _period(days)
+    if root.not_valid_after_utc <= datetime.now(UTC):
+        raise UsageError(f"the authority expired on {root.not_valid_after_utc:%Y-%m-%d}; make a new federation")
+    key = _new_key()
+    names = [_general_name(name) for name in dict.fromkeys((host, *LOCAL))]
+    builder = (
+        _builder(key.public_key(), _name("coterie server"), root.subject, start, min(end, root.not_valid_after_utc))
+        .add_extension(x509.BasicConstraints(ca=False, path_length=None), critical=True)
+        .add_extension(_usage(signs_certificates=False), critical=True)
+        .add_extension(x509.ExtendedKeyUsage([ExtendedKeyUsageOID.SERVER_AUTH]), critical=False)
+        .add_extension(x509.SubjectAlternativeName(names), critical=False)
+        .add_extension(x509.AuthorityKeyIdentifier.from_issuer_public_key(signer.public_key()), critical=False)
+    )
+    return _signed(builder, key, signer)
+
+
+def make_node_key(name: str) -> Pair:
+    """A site's key in the formats that Flower reads: OpenSSH, on the curve P-384."""
+    with with_flower():
+        from cryptography.hazmat.primitives import serialization as form
+    key = _new_key()
+    private = key.private_bytes(form.Encoding.PEM, form.PrivateFormat.OpenSSH, form.NoEncryption())
+    public = key.public_key().public_bytes(form.Encoding.OpenSSH, form.PublicFormat.OpenSSH)
+    return Pair(private, public + f" {name}\n".encode())
+
+
+def check_certificate(certificate: bytes, host: str) -> None:
+    """Refuse a server's certificate that has expired or is for another host."""
+    with with_flower():
+        from cryptography import x509
+    found = x509.load_pem_x509_certificate(certificate)
+    names = found.extensions.get_extension_for_class(x509.SubjectAlternativeName).value
+    if _general_name(host) not in names:
+        known = ", ".join(str(name.value) for name in names)
+        raise UsageError(f"the certificate is for {known}, but host is {host}; renew it")
+    if found.not_valid_after_utc <= datetime.now(UTC):
+        raise UsageError(f"the certificate expired on {found.not_valid_after_utc:%Y-%m-%d}; renew it")
+
+
+def write_private(path: Path, content: bytes) -> None:
+    """Write a file that only its owner can read, at no moment anyone else; an older one is replaced as a whole."""
+    fresh = path.with_name(f".{path.name}.new")
+    fresh.unlink(missing_ok=True)
+    with open(os.open(fresh, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "wb") as file:
+        file.write(content)
+    fresh.replace(path)
+
+
+def _new_key() -> EllipticCurvePrivateKey:
+    with with_flower():
+        from cryptography.hazmat.primitives.asymmetric import ec
+    return ec.generate_private_key(ec.SECP384R1())
+
+
+def _opened(authority: Pair) -> tuple[EllipticCurvePrivateKey, x509.Certificate]:
+    """The authority's key and certificate, if they belong together."""
+    with with_flower():
+        from cryptography import x509
+        from cryptography.hazmat.primitives.asymmetric.ec import EllipticCurvePrivateKey
+        from cryptography.hazmat.primitives.serialization import load_pem_private_key
+    key = load_pem_private_key(authority.private, None)
+    root = x509.load_pem_x509_certificate(authority.public)
+    if not isinstance(key, EllipticCurvePrivateKey) or key.public_key() != root.public_key():
+        raise UsageError("ca.key is not the key of ca.crt; sites would refuse what it signs: use the key made with it")
+    return key, root
+
+
+def _period(days: int) -> tuple[datetime, datetime]:
+    """From a day ago, since clocks differ, for so many days from now."""
+    require(1 <= days <= AUTHORITY_DAYS, "days", days, f"1 to {AUTHORITY_DAYS}")
+    now = datetime.now(UTC).replace(microsecond=0)
+    return now - timedelta(days=1), now + timedelta(days=days)
+
+
+def _name(text: str) -> x509.Name:
+    from cryptography import x509
+    from cryptography.x509.oid import NameOID
+
+    return x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, text)])
+
+
+def _general_name(host: str) -> x509.GeneralName:
+    from cryptography import x509
+
+    try:
+        return x509.IPAddress(ipaddress.ip_address(host))
+    except ValueError:
+        return x509.DNSName(host)
+
+
+def _builder(
+    public: EllipticCurvePublicKey, subject: x509.Name, issuer: x509.Name, start: datetime, end: datetime
+) -> x509.CertificateBuilder:
+    from cryptography import x509
+
+    return (
+        x509.CertificateBuilder()
+        .subject_name(subject)
+        .issuer_name(issuer)
+        .public_key(public)
+        .serial_number(x509.random_serial_number())
+        .not_valid_before(start)
+        .not_valid_after(end)
+        .add_extension(x509.SubjectKeyIdentifier.from_public_key(public), critical=False)
+    )
+
+
+def _usage(signs_certificates: bool) -> x509.KeyUsage:
+    from cryptography import x509
+
+    return x509.KeyUsage(
+        digital_signature=not signs_certificates,
+        content_commitment=False,
+        key_encipherment=False,
+        data_encipherment=False,
+        key_agreement=False,
+        key_cert_sign=signs_certificates,
+        crl_sign=signs_certificates,
+        encipher_only=False,
+        decipher_only=False,
+    )
+
+
+def _signed(builder: x509.CertificateBuilder, key: EllipticCurvePrivateKey, signer: EllipticCurvePrivateKey) -> Pair:
+    from cryptography.hazmat.primitives import hashes
+    from cryptography.hazmat.primitives import serialization as form
+
+    certificate = builder.sign(signer, hashes.SHA384()).public_bytes(form.Encoding.PEM)
+    private = key.private_bytes(form.Encoding.PEM, form.PrivateFormat.PKCS8, form.NoEncryption())
+    return Pair(private, certificate)

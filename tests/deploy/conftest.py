@@ -1,0 +1,53 @@
+"""A deployment to look at, one to change, and what the tests need from the system."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import subprocess
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from coterie.federate.deployment import write_deployment
+
+PLACES = os.pathsep.join((os.environ.get("PATH", ""), "/usr/sbin", "/usr/local/sbin"))
+
+
+@pytest.fixture(scope="session")
+def nginx() -> str:
+    """The path of nginx, installed if it is missing and we may."""
+    if shutil.which("nginx", path=PLACES) is None and os.geteuid() == 0 and shutil.which("apt-get"):
+        quiet = {**os.environ, "DEBIAN_FRONTEND": "noninteractive"}
+        command = "apt-get update -qq && apt-get install -y -qq --no-install-recommends nginx-light"
+        subprocess.run(["sh", "-c", command], env=quiet, check=False, capture_output=True)
+    found = shutil.which("nginx", path=PLACES)
+    if found is None:
+        pytest.skip("nginx is missing and cannot be installed; apt-get install nginx-light")
+    return found
+
+
+@pytest.fixture(scope="session")
+def made(tmp_path_factory) -> Path:
+    """A deployment that nobody changes."""
+    folder = tmp_path_factory.mktemp("d") / "f"
+    write_deployment(folder, ("aarau", "bern", "St.Gallen_2"), "fed.example.org")
+    return folder
+
+
+@pytest.fixture
+def own(made, tmp_path) -> Path:
+    """A copy to be changed."""
+    return Path(shutil.copytree(made, tmp_path / "f"))
+
+
+@pytest.fixture(scope="session")
+def change() -> Callable[..., None]:
+    """Set keys of a TOML file to texts."""
+
+    def set_keys(path: Path, **values: str) -> None:
+        lines = [line for line in path.read_text().splitlines() if line.partition(" =")[0] not in values]
+        path.write_text("\n".join([*lines, *(f"{key} = {text}" for key, text in values.items())]))
+
+    return set_keys
