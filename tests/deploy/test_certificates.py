@@ -112,7 +112,7 @@ def test_renewal_changes_the_servers_files_and_sites_trust_it_without_anything_n
 
 def test_renewal_is_for_the_host_that_the_file_says_now(own, change):
     change(own / "server" / "federation.toml", host='"new.example.org"')
-    with pytest.raises(UsageError, match=r"server.crt: .* is for fed.example.org.*host is new.example.org; renew"):
+    with pytest.raises(UsageError, match=r"for fed.example.org.*host is new.example.org; run coterie federate renew"):
         load_server(own / "server")
     renew(own)
     assert load_server(own / "server").host == "new.example.org"
@@ -141,7 +141,7 @@ def test_what_has_expired_is_refused(monkeypatch):
     ahead = 29
     check_certificate(pair.public, "localhost")
     ahead = 31
-    with pytest.raises(UsageError, match=r"the certificate expired on .*; renew it"):
+    with pytest.raises(UsageError, match=r"the certificate expired on .*; run coterie federate renew"):
         check_certificate(pair.public, "localhost")
     ahead = 41
     with pytest.raises(UsageError, match=r"the authority expired on .*; make a new federation"):

@@ -123,7 +123,7 @@ def test_at_a_site_who_has_the_network_has_not_the_data(made):
     assert agent["ExecStart"].endswith("start.sh --only-agent")
     assert node["ExecStart"].endswith("start.sh --only-node")
     assert agent["PrivateNetwork"] == "yes"
-    assert "ReadWritePaths" not in node
+    assert node["ReadWritePaths"] == f"{agent['ReadWritePaths']}/flower"
     for unit in (agent, node, options(made / "server" / "coterie-server.service")):
         assert unit["NoNewPrivileges"] == unit["PrivateTmp"] == "yes"
         assert unit["ProtectSystem"] == "strict"

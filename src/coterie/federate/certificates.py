@@ -102,9 +102,9 @@ def check_certificate(certificate: bytes, host: str) -> None:
     names = found.extensions.get_extension_for_class(x509.SubjectAlternativeName).value
     if _general_name(host) not in names:
         known = ", ".join(str(name.value) for name in names)
-        raise UsageError(f"the certificate is for {known}, but host is {host}; renew it")
+        raise UsageError(f"the certificate is for {known}, but host is {host}; run coterie federate renew")
     if found.not_valid_after_utc <= datetime.now(UTC):
-        raise UsageError(f"the certificate expired on {found.not_valid_after_utc:%Y-%m-%d}; renew it")
+        raise UsageError(f"the certificate expired on {found.not_valid_after_utc:%Y-%m-%d}; run coterie federate renew")
 
 
 def write_private(path: Path, content: bytes) -> None:

@@ -101,12 +101,7 @@ def server_unit(config: ServerConfig) -> str:
 
 def agent_unit() -> str:
     """The agent, which has the data and no network at all: it speaks through its socket alone."""
-    rest = f"""\
-ProtectHome=read-only
-ReadWritePaths={HOME}/site
-PrivateNetwork=yes
-RestrictAddressFamilies=AF_UNIX
-"""
+    rest = f"ProtectHome=read-only\nReadWritePaths={HOME}/site\nPrivateNetwork=yes\nRestrictAddressFamilies=AF_UNIX\n"
     return _unit(
         "coterie: agent of a site", "site", "coterie-agent", "coterie", rest, " --only-agent", "", no_devices="no"
     )
@@ -114,12 +109,7 @@ RestrictAddressFamilies=AF_UNIX
 
 def node_unit() -> str:
     """Flower's SuperNode, which has the network and reaches the data through the agent's socket alone."""
-    rest = """\
-ProtectHome=yes
-StateDirectory=coterie-node
-StateDirectoryMode=0700
-Environment=HOME=/var/lib/coterie-node FLWR_HOME=/var/lib/coterie-node
-"""
+    rest = f"ProtectHome=yes\nReadWritePaths={HOME}/site/flower\nEnvironment=HOME={HOME}/site/flower\n"
     return _unit(
         "coterie: node of a site", "site", "coterie-node", "coterie", rest, " --only-node", " coterie-site.service"
     )
@@ -154,7 +144,7 @@ def readme_text(config: ServerConfig) -> str:
 
         Copy
           server/        to the server's machine, and nowhere else.
-          sites/NAME/    to the machine of site NAME, by a way that keeps it secret, then delete it here.
+          sites/NAME/    to the machine of site NAME, by a way that keeps it secret; then delete its node.key here.
           ca/            to a place without a network. It signs server certificates, nothing else needs it.
 
         Secret
@@ -172,19 +162,23 @@ def readme_text(config: ServerConfig) -> str:
         Under systemd, with the program in /opt/coterie
           server, in {HOME}/server:
             useradd --system coterie-server
-            chown -R coterie-server: {HOME}/server
+            chown -R coterie-server: {HOME}/server && chmod 700 {HOME}/server
             cp {HOME}/server/*.service /etc/systemd/system/ && systemctl enable --now coterie-server
           site, in {HOME}/site:
             groupadd --system coterie
             useradd --system --gid coterie coterie-agent
             useradd --system --gid coterie coterie-node
             chown -R coterie-agent:coterie {HOME}/site && chmod 750 {HOME}/site
+            install -d -m 700 -o coterie-node -g coterie {HOME}/site/flower
             chown coterie-node {HOME}/site/node.key
             cp {HOME}/site/*.service /etc/systemd/system/ && systemctl enable --now coterie-site coterie-node
           The data must be readable by coterie-agent and not by coterie-node or the group coterie: the node runs what
           the server sends it, and the agent's policy is what stands between that and the data.
 
-        Later
-          coterie federate add NAME       one more site; copy server/federation.toml and server/keys/NAME.pub anew
-          coterie federate renew          a new server certificate, with ca/ in place; copy server/server.crt and .key
+        Then, on the server, as the user that runs it
+          coterie federate run wecfl --folder {HOME}/server
+
+        Later, here
+          coterie federate add-site FOLDER NAME    one more; copy server/federation.toml and server/keys/NAME.pub anew
+          coterie federate renew FOLDER            with ca/ in place; copy server/server.crt and server/server.key anew
         """)
