@@ -15,7 +15,6 @@ from typing import Annotated, Any
 import numpy as np
 import typer
 
-from coterie.errors import RunFolderError, UsageError
 from coterie.experiment import run_settings
 from coterie.federate import client as site_programs
 from coterie.federate.agent import stop_on_signals
@@ -25,14 +24,13 @@ from coterie.federate.config import load_site
 from coterie.federate.deployment import add_site, renew, write_deployment
 from coterie.federate.following import follow, status_table
 from coterie.federate.order import ABOUT_DATA, Order
-from coterie.federate.server import Place, going_on, online, serving, stop, submit
+from coterie.federate.server import Place, make_order, online, serving, stop, submit
 from coterie.federate.trial import has_nginx, trial
 from coterie.flags import AsJson, Out, Quiet, console, guarded, settings_from, with_settings
 from coterie.progress import errors, watch
 from coterie.results.compare import comparison
-from coterie.results.record import CONFIG, STATE, load_state
+from coterie.results.record import STATE, load_state
 from coterie.settings import Settings
-from coterie.sweep import slug
 
 federate_app = typer.Typer(no_args_is_help=True, help="The same algorithm on a real federation, over Flower.")
 
@@ -126,34 +124,21 @@ def run(
     """Run an experiment on the federation whose server runs in --folder; Ctrl-C only stops watching."""
     settings = settings_from(target, given)
     place = Place.of(folder)
-    summary = _carry_out(place, settings, out, resume, detach, quiet)
-    if summary is None:
-        console.print("it goes on by itself; coterie federate status shows how far it is")
-    elif as_json:
-        print(json.dumps(summary))
-    else:
-        console.print(comparison({settings.algorithm: [summary]}, console))
-        console.print(f"results are in {Order.load(place.order).out}")
-
-
-def _carry_out(
-    place: Place, settings: Settings, out: Path | None, resume: bool, detach: bool, quiet: bool
-) -> dict[str, Any] | None:
-    """The summary of a run on the federation; None where nobody waits for it."""
-    now = going_on(place)
-    if now is not None:
-        raise UsageError(f"run {now['run']} goes on; wait for it, or stop it with coterie federate stop")
-    folder = (out or place.folder / "runs" / f"{slug(settings.algorithm)}-seed-{settings.seed}").resolve()
-    if (folder / CONFIG).exists() and not resume:
-        raise RunFolderError(f"{folder} already holds a run; continue it with --resume, or give another --out")
-    config, told = place.config, settings.table()
-    order = Order(
-        told, str(folder), str(place.board), config.sites, config.needed, config.timeout, config.timeout, resume
-    )
-    order.experiment().build_algorithm()
+    order = make_order(place, settings, out, resume)
     submit(place, order)
     if detach:
-        return None
+        console.print("it goes on by itself; coterie federate status shows how far it is")
+        return
+    summary = _watched(place, order, quiet)
+    if as_json:
+        print(json.dumps(summary))
+        return
+    console.print(comparison({settings.algorithm: [summary]}, console))
+    console.print(f"results are in {order.out}")
+
+
+def _watched(place: Place, order: Order, quiet: bool) -> dict[str, Any]:
+    """The summary of a run that was submitted, watched to its end."""
     with watch(order.experiment(), quiet=quiet) as progress:
         return follow(place, progress)
 
@@ -206,14 +191,14 @@ def try_out(
         errors.print(f"starting a server{' behind nginx' if proxy else ''} and {len(data)} sites ...")
         with trial(data, place, proxy) as found:
             errors.print(f"all sites are there after {time.perf_counter() - began:.0f} s")
-            summary = _carry_out(found.place, settings, None, False, False, quiet)
-        assert summary is not None, "a run that was waited for has a summary"
+            order = make_order(found.place, settings)
+            submit(found.place, order)
+            summary = _watched(found.place, order, quiet)
         console.print(comparison({settings.algorithm: [summary]}, console))
-        out = Path(Order.load(found.place.order).out)
         lines = sum(len(read_audit(each)) for each in place.glob(f"sites/*/{site_programs.AUDIT}"))
         console.print(f"{lines} requests are in the sites' audit logs; {time.perf_counter() - began:.0f} s in all")
         if check:
-            console.print(_beside_simulator(settings, out), soft_wrap=True)
+            console.print(_beside_simulator(settings, Path(order.out)), soft_wrap=True)
 
 
 @contextmanager

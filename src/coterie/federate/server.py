@@ -12,14 +12,16 @@ from functools import cached_property
 from pathlib import Path
 from typing import Any
 
-from coterie.errors import FederationError, UsageError
+from coterie.errors import FederationError, RunFolderError, UsageError
 from coterie.federate.board import is_alive, is_over, read_board
 from coterie.federate.config import ServerConfig, load_server
 from coterie.federate.order import Order
 from coterie.federate.processes import Program, answers, running, wait_until
 from coterie.federate.proxy import nginx_command
-from coterie.results.record import write_atomically
+from coterie.results.record import CONFIG, write_atomically
 from coterie.runtimes import flower
+from coterie.settings import Settings
+from coterie.sweep import slug
 
 PATIENCE = 120.0
 """Seconds that one of Flower's commands may take."""
@@ -128,6 +130,29 @@ def register(place: Place) -> None:
         admitted = dict(zip(new, pool.map(admit, new), strict=True))
     kept = {name: node for name, node in known.items() if name not in gone}
     write_atomically(path, json.dumps({**kept, **admitted}, indent=2).encode())
+
+
+def make_order(place: Place, settings: Settings, out: Path | None = None, resume: bool = False) -> Order:
+    """What a server is to do for these settings; what cannot be done is refused now and not by the server later."""
+    now = going_on(place)
+    if now is not None:
+        raise UsageError(f"run {now['run']} goes on; wait for it, or stop it with coterie federate stop")
+    folder = (out or place.folder / "runs" / f"{slug(settings.algorithm)}-seed-{settings.seed}").resolve()
+    if (folder / CONFIG).exists() and not resume:
+        raise RunFolderError(f"{folder} already holds a run; continue it with --resume, or give another --out")
+    config = place.config
+    order = Order(
+        settings.table(),
+        str(folder),
+        str(place.board),
+        config.sites,
+        config.needed,
+        config.timeout,
+        config.timeout,
+        resume,
+    )
+    order.experiment().build_algorithm()
+    return order
 
 
 def submit(place: Place, order: Order) -> None:

@@ -5,21 +5,25 @@ from __future__ import annotations
 import shutil
 import socket
 import sys
+import tomllib
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
+import tomli_w
 
 from coterie.data import Federated
-from coterie.federate.config import load_site
+from coterie.federate.config import FEDERATION, SITE, load_site
 from coterie.federate.deployment import write_deployment
 from coterie.federate.processes import Program, running, wait_until
 from coterie.federate.server import Place, online, serving
 from coterie.runtimes import flower
 
 DATA = "data.npz"
+PARTS = ("agent", "node")
+"""A site's programs."""
 
 
 @dataclass(frozen=True)
@@ -28,7 +32,7 @@ class Trial:
 
     place: Place
     server: Sequence[Program]
-    sites: Mapping[str, Sequence[Program]]
+    sites: Mapping[str, Mapping[str, Program]]
 
 
 def free_ports(count: int) -> list[int]:
@@ -49,45 +53,44 @@ def deal(data: Federated, folder: Path, proxy: bool) -> Path:
         x, y = data.train.of(place)
         x_test, y_test = data.test.of(place)
         np.savez(site / DATA, x=x, y=y, x_test=x_test, y_test=y_test)
-        told = (site / "site.toml").read_text()
-        where = f"localhost:{port if proxy else inner}"
-        (site / "site.toml").write_text(_set(told, data=DATA, server=where, port=nodes[place]))
+        change(site / SITE, data=DATA, server=f"localhost:{port if proxy else inner}", port=nodes[place])
     return config.folder
 
 
-def _set(text: str, **values: str | int) -> str:
-    """A TOML text with other values of some of its keys."""
-    lines = [line for line in text.splitlines() if line.partition("=")[0].strip() not in values]
-    said = [f'{key} = "{value}"' if isinstance(value, str) else f"{key} = {value}" for key, value in values.items()]
-    return "\n".join([*said, *lines]) + "\n"
+def change(path: Path, **values: str | int) -> None:
+    """Set keys of a TOML file."""
+    table = tomllib.loads(path.read_text()) | values
+    path.write_text(tomli_w.dumps(table))
 
 
 @contextmanager
-def site_running(folder: Path) -> Iterator[list[Program]]:
-    """The two programs of a site while the block runs."""
-    config = load_site(folder)
-    python = [sys.executable, "-m", "coterie.cli", "federate", "client", "--folder", str(folder)]
+def part_running(folder: Path, part: str) -> Iterator[Program]:
+    """One of a site's two programs, ``agent`` or ``node``, while the block runs."""
+    command = [sys.executable, "-m", "coterie.cli", "federate", "client", "--folder", str(folder), f"--only-{part}"]
     environment = flower.environment(folder / "flower")
-    with ExitStack() as stack:
-        programs = [
-            stack.enter_context(
-                running(f"{config.name} {name}", [*python, flag], environment, folder / "logs" / f"{name}.log", folder)
-            )
-            for name, flag in (("agent", "--only-agent"), ("node", "--only-node"))
-        ]
-        yield programs
+    with running(f"{folder.name} {part}", command, environment, folder / "logs" / f"{part}.log", folder) as program:
+        yield program
 
 
 @contextmanager
-def trial(data: Federated, folder: Path, proxy: bool = True) -> Iterator[Trial]:
-    """A federation of these clients while the block runs; it begins when all sites are there."""
+def trial(
+    data: Federated, folder: Path, proxy: bool = True, configure: Mapping[str, str | int] | None = None
+) -> Iterator[Trial]:
+    """A federation of these clients while the block runs; it begins when all sites are there.
+
+    ``configure`` changes keys of the server's configuration.
+    """
     server = deal(data, folder, proxy)
+    change(server / FEDERATION, **(configure or {}))
     with ExitStack() as stack:
         programs = stack.enter_context(serving(server, proxy))
         folders = {name: folder / "sites" / name for name in data.names}
-        sites = {name: stack.enter_context(site_running(each)) for name, each in folders.items()}
+        sites = {
+            name: {part: stack.enter_context(part_running(each, part)) for part in PARTS}
+            for name, each in folders.items()
+        }
         place = Place.of(server)
-        every = [*programs, *(program for each in sites.values() for program in each)]
+        every = [*programs, *(program for each in sites.values() for program in each.values())]
         sockets = [load_site(each).socket_path for each in folders.values()]
         wait_until(lambda: all(path.exists() for path in sockets), every, "the sites' agents are not ready", 180)
         wait_until(lambda: set(online(place).values()) == {"online"}, every, "not all sites have come", 120)
