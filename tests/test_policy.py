@@ -94,6 +94,13 @@ def test_steps_are_those_of_all_passes_on_all_models_at_this_site_s_size():
         check(Policy(most_steps=39), task, served=2)
 
 
+def test_a_minibatch_is_no_larger_than_allowed():
+    """A thousand steps over everything that a site holds would be few steps and much work."""
+    check(Policy(largest_batch=100), Task(fit=(Fit(batch=10**9),)))
+    with pytest.raises(Refused, match=r"a minibatch has 100 examples; this site allows 99 .largest_batch"):
+        check(Policy(largest_batch=99), Task(fit=(Fit(batch=10**9),)))
+
+
 def test_the_default_number_of_steps_counts():
     with pytest.raises(Refused, match="takes 10 minibatch"):
         check(Policy(most_steps=9), Task(fit=(Fit(),)))

@@ -206,8 +206,8 @@ def test_a_server_cannot_name_code_that_the_site_then_runs(site, data, text, tmp
     ("change", "said"),
     [
         ({"text": "mlp(1000000000)"}, "argument above"),
-        ({"text": "mlp(8000,8000,8000)"}, "128564004 parameters"),
-        ({"text": "tabular(depth=-1)"}, "."),
+        ({"text": "mlp(8000,8000,8000)"}, "128568004 parameters"),
+        ({"text": "tabular(depth=-1)"}, "260 parameters"),
         ({"text": "mlp(4)" + " " * 300}, "letters"),
         ({"text": "mlp("}, "never closed"),
         ({"text": "nothing"}, "models in its policy"),
@@ -226,7 +226,7 @@ def test_a_server_cannot_name_code_that_the_site_then_runs(site, data, text, tmp
 )
 def test_a_model_that_does_not_fit_is_a_problem_and_takes_no_memory(site, data, change, said):
     named = {"text": "mlp(4)", "half": "", "shape": list(data.shape), "classes": data.classes, **change}
-    assert said in problem(site, request(data, model=named)).replace("\n", " ")
+    assert said in problem(site, request(data, model=named))
 
 
 @pytest.mark.parametrize(

@@ -1,7 +1,4 @@
-"""The resident process of a site: a Unix socket on which packed messages are answered, one after the other.
-
-A message is 8 bytes of length, most significant first, and the bytes; one request and one reply a connection.
-"""
+"""The resident process of a site: a Unix socket on which packed messages are answered, one after the other."""
 
 from __future__ import annotations
 
@@ -10,23 +7,23 @@ import signal
 import socket
 import stat
 import threading
-import time
 from collections.abc import Callable
 from contextlib import suppress
 from pathlib import Path
 
-from coterie.errors import FederationError, UsageError
+from coterie.errors import UsageError
 from coterie.federate.site import Site
+from coterie.federate.wire import call, receive, receive_length, send
 from coterie.runtimes import codec
+
+__all__ = ["call", "serve", "stop_on_signals"]
 
 PATIENCE = 30.0
 """Seconds that a caller has for each part of its message."""
 
-PART = 1 << 20
-CALLERS = 16
+CALLERS = 4
 """Connections that are read at once; others wait."""
 
-_LENGTH = 8
 _TURN = 0.2
 
 
@@ -86,14 +83,14 @@ class _Desk:
                 self._reading.add(connection)
                 if self.stop.is_set():
                     return
-                length = int.from_bytes(_receive(connection, _LENGTH, self.patience), "big")
+                length = receive_length(connection, self.patience)
                 reply = self.site.refuse(length)
                 if reply is None:
-                    request = _receive(connection, length, self.patience)
+                    request = receive(connection, length, self.patience)
                     self._reading.discard(connection)
                     reply = self._answer(request)
-                _send(connection, reply, self.patience)
-        except (OSError, FederationError):
+                send(connection, reply, self.patience)
+        except OSError:
             return  # the caller has gone, or did not finish its message
         finally:
             self._reading.discard(connection)
@@ -151,36 +148,3 @@ def _check_free(path: Path) -> None:
         except OSError as error:
             raise UsageError(f"the socket {path} is there and cannot be tried ({error.strerror}); remove it") from None
     raise UsageError(f"another agent answers at {path}; stop it, or give this one another socket")
-
-
-def call(socket_path: str | Path, request: bytes, timeout: float | None = None) -> bytes:
-    """Send one request to an agent and wait for its reply, ``timeout`` seconds at most."""
-    with socket.socket(socket.AF_UNIX) as connection:
-        try:
-            connection.connect(str(socket_path))
-            _send(connection, request, timeout)
-            length = int.from_bytes(_receive(connection, _LENGTH, timeout), "big")
-            return _receive(connection, length, timeout)
-        except OSError as error:
-            why = "no answer in time" if isinstance(error, TimeoutError) else error.strerror or "it hung up"
-            raise FederationError(f"the agent at {socket_path} does not answer ({why}); is it running?") from None
-
-
-def _send(connection: socket.socket, content: bytes, patience: float | None) -> None:
-    connection.settimeout(patience)
-    connection.sendall(len(content).to_bytes(_LENGTH, "big"))
-    connection.sendall(content)
-
-
-def _receive(connection: socket.socket, length: int, patience: float | None) -> bytes:
-    """So many bytes; each part must be there in time, so that one byte now and then keeps nobody waiting for long."""
-    held = bytearray()
-    while len(held) < length:
-        wanted, ends = min(len(held) + PART, length), None if patience is None else time.monotonic() + patience
-        while len(held) < wanted:
-            connection.settimeout(None if ends is None else max(ends - time.monotonic(), 1e-3))
-            some = connection.recv(wanted - len(held))
-            if not some:
-                raise FederationError(f"a message ended after {len(held)} of {length} bytes")
-            held += some
-    return bytes(held)

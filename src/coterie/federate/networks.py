@@ -30,8 +30,8 @@ class Networks:
 
     def engine(self, network: Network, params: int, buffers: int) -> Engine:
         """The engine of a network whose rows have so many parameters and buffers, as the message says."""
-        self._check(network, params, buffers)
         if network not in self._engines:
+            self._check(network, params, buffers)
             while len(self._engines) >= KEPT:
                 self._engines.popitem(last=False)
             self._engines[network] = Engine(network.build(), self.data, threads=self.threads, plan="workers")

@@ -30,8 +30,9 @@ reports = [{", ".join(f'"{name}"' for name in REPORTS)}]
 # The parts of a model that "params" may be of; "all" is the whole model.
 parts = [{", ".join(f'"{name}"' for name in PARTS)}]
 
-# The most minibatch steps that one task may take, all its passes together.
+# The most minibatch steps that one task may take, all its passes together, and the most examples of a minibatch.
 most_steps = 1000
+largest_batch = 4096
 
 # Nothing is reported that rests on fewer examples than this. It does not hide what two reports on nearly the same
 # examples tell when they are compared.
@@ -65,6 +66,7 @@ class Policy:
     reports: tuple[str, ...] = REPORTS
     parts: tuple[str, ...] = PARTS
     most_steps: int = 1000
+    largest_batch: int = 4096
     least_examples: int = 10
     models: tuple[str, ...] = tuple(zoo)
     largest_mb: int = 1024
@@ -80,7 +82,7 @@ class Policy:
             call = parse_one(text)
             if ":" not in call.name:
                 zoo.find(call.name)
-        for key in ("most_steps", "least_examples", "largest_mb", "most_models"):
+        for key in ("most_steps", "largest_batch", "least_examples", "largest_mb", "most_models"):
             if getattr(self, key) < 1:
                 raise UsageError(f"{key} is {getattr(self, key)}; it must be at least 1")
 
@@ -112,6 +114,8 @@ class Policy:
         examples = sizes["train"]
         steps = served * sum(fit.count(examples) for fit in task.fit)
         _allow(steps <= self.most_steps, f"the task takes {steps} minibatch steps", self.most_steps, "most_steps")
+        batch = max((min(fit.batch, fit.sees(examples)) for fit in task.fit), default=0)
+        _allow(batch <= self.largest_batch, f"a minibatch has {batch} examples", self.largest_batch, "largest_batch")
         for what, number in _rests_on(task, sizes):
             found = f"{what} would rest on {number} examples"
             _allow(number >= self.least_examples, found, f"{self.least_examples} or more", "least_examples")
