@@ -103,7 +103,8 @@ def client(
     if data is not None:
         config = replace(config, data=str(data.resolve()))
     if only_node:
-        site_programs.become_node(config)
+        site_programs.run_node(config)
+        return
     run = site_programs.run_agent if only_agent else site_programs.run_both
     run(config, threads, lambda site: errors.print(f"site {config.name} is ready: {len(site.data.train.y)} examples"))
 

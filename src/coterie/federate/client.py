@@ -2,19 +2,22 @@
 
 from __future__ import annotations
 
-import os
+import secrets
 import threading
-from collections.abc import Callable
-from pathlib import Path
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from functools import partial
 
 from coterie.federate.agent import serve, stop_on_signals
 from coterie.federate.audit import Audit
+from coterie.federate.certificates import write_private
 from coterie.federate.config import SiteConfig
 from coterie.federate.policy import load_policy
-from coterie.federate.processes import running
+from coterie.federate.processes import Program, answers, end, running, wait_until
 from coterie.federate.site import Site
 from coterie.federate.site_data import load_data
-from coterie.runtimes import flower
+from coterie.federate.wire import call
+from coterie.runtimes import flower, flower_client
 
 AUDIT = "audit.jsonl"
 Ready = Callable[[Site], None]
@@ -36,23 +39,39 @@ def run_agent(config: SiteConfig, threads: int, ready: Ready) -> None:
     serve(site, config.socket_path, stop, ready=lambda: ready(site))
 
 
-def node_command(config: SiteConfig) -> list[str]:
-    """Flower's node of a site."""
-    folder = config.folder
-    return flower.supernode(config.server, config.port, folder / "ca.crt", folder / "node.key", config.socket_path)
-
-
-def node_home(config: SiteConfig) -> Path:
-    """Where Flower's node keeps its state."""
+@contextmanager
+def node(config: SiteConfig) -> Iterator[Program]:
+    """Flower's node of a site while the block runs, and beside it what carries its messages to the agent and back."""
     home = config.folder / "flower"
     home.mkdir(mode=0o700, exist_ok=True)
-    return home
+    secret = home / "executor.secret"
+    secret.unlink(missing_ok=True)
+    write_private(secret, secrets.token_bytes(32))
+    folder, stop = config.folder, threading.Event()
+    command = flower.supernode(config.server, config.port, folder / "ca.crt", folder / "node.key", secret)
+    with running("supernode", command, flower.environment(home), folder / "logs" / "supernode.log", folder) as program:
+        wait_until(lambda: answers(config.port), [program], f"the SuperNode does not answer on port {config.port}")
+
+        def carry() -> None:
+            """Without this the node would take messages that nobody answers, so it does not outlive it."""
+            try:
+                address, agent = f"127.0.0.1:{config.port}", partial(call, str(config.socket_path))
+                flower_client.relay(address, secret.read_bytes(), agent, stop)
+            finally:
+                end(program.process)
+
+        threading.Thread(target=carry, daemon=True).start()
+        yield program
+        stop.set()
 
 
-def become_node(config: SiteConfig) -> None:
-    """Turn this process into Flower's node."""
-    command = node_command(config)
-    os.execve(command[0], command, flower.environment(node_home(config)))
+def run_node(config: SiteConfig) -> None:
+    """Carry messages until a signal comes or Flower's node ends."""
+    stop = threading.Event()
+    stop_on_signals(stop)
+    with node(config) as program:
+        while not stop.wait(0.5):
+            program.check()
 
 
 def run_both(config: SiteConfig, threads: int, ready: Ready) -> None:
@@ -60,14 +79,13 @@ def run_both(config: SiteConfig, threads: int, ready: Ready) -> None:
     stop = threading.Event()
     stop_on_signals(stop)
     site = build_site(config, threads)
-    environment, log = flower.environment(node_home(config)), config.folder / "logs" / "node.log"
-    with running("supernode", node_command(config), environment, log, config.folder) as node:
+    with node(config) as program:
 
         def watch() -> None:
-            node.process.wait()
+            program.process.wait()
             stop.set()
 
         threading.Thread(target=watch, daemon=True).start()
         serve(site, config.socket_path, stop, ready=lambda: ready(site))
-        if node.process.poll() is not None:
-            node.check()
+        if program.process.poll() is not None:
+            program.check()

@@ -19,14 +19,11 @@ CONNECTION = "coterie"
 RECORD, REQUEST, REPLY = "coterie", "request", "reply"
 """The record of a message and the fields that hold the packed bytes there and back."""
 
-SOCKET = "agent-socket"
-"""The field of a node's configuration that names the socket of the site's agent."""
-
 ORDER = "order"
 """The field of a run's configuration that names the file in which the server says what is to be done."""
 
 EXECUTOR_WAIT = 0.1
-"""Seconds between two looks of Flower's executor for work; its own default is 1."""
+"""Seconds between two looks for work; Flower's own default is 1."""
 
 
 def environment(home: Path) -> dict[str, str]:
@@ -54,14 +51,14 @@ def superlink(port: int, folder: Path, database: Path) -> list[str]:
     ]
 
 
-def supernode(server: str, port: int, ca: Path, key: Path, socket: Path) -> list[str]:
-    """A site's process: reaches the server over TLS, proves its key, and hands messages to the agent's socket."""
+def supernode(server: str, port: int, ca: Path, key: Path, secret: Path) -> list[str]:
+    """A site's process: reaches the server over TLS, proves its key, and leaves the work to whoever has the secret."""
     return [
         program("flower-supernode"),
         *("--superlink", server, "--root-certificates", str(ca)),
         *("--auth-supernode-private-key", str(key)),
         *("--host", "127.0.0.1", "--port", str(port)),
-        *("--node-config", f'{SOCKET}="{socket}"'),
+        *("--isolation", "process", "--superexec-auth-secret-file", str(secret)),
     ]
 
 
@@ -105,10 +102,15 @@ def connection(port: int, ca: Path) -> str:
 
 
 def bundle() -> Mapping[str, str]:
-    """The app that Flower ships: the server's loop by name, and for the sites a relay of bytes, in full."""
-    relay = (Path(__file__).parent / "flower_client.py").read_text()
-    return {"pyproject.toml": PROJECT, "coterie_relay.py": relay, "coterie_server.py": SERVER}
+    """The app that Flower ships: the server's loop by name, and nothing for the sites, which run their own code."""
+    return {"pyproject.toml": PROJECT, "coterie_server.py": SERVER, "coterie_site.py": SITE}
 
+
+SITE = """\
+from flwr.clientapp import ClientApp
+
+app = ClientApp()
+"""
 
 SERVER = """\
 from coterie.federate.server_app import app
@@ -136,7 +138,7 @@ publisher = "coterie"
 
 [tool.flwr.app.components]
 serverapp = "coterie_server:app"
-clientapp = "coterie_relay:app"
+clientapp = "coterie_site:app"
 
 [tool.flwr.app.config]
 {ORDER} = ""

@@ -1,41 +1,99 @@
-"""A site's end of Flower: hands the bytes of a message to the site's agent and the agent's bytes back.
+"""A site's end of Flower: takes messages from the SuperNode, has them answered, and gives the answers back.
 
-The server ships this file to the sites, and a fresh process runs it for every message. So it imports nothing of
-coterie and nothing heavy: torch and the data are in the agent, which stays, and which alone can say no.
+Flower would start a process for every message and run in it code that the server ships. Here one process stays and
+takes the SuperNode's work itself, as its executor (``--isolation process``): nothing is started for a message, and
+no code from elsewhere ever runs at a site. What the SuperNode is asked for is in Flower 1.41's Runtime API.
 """
 
-import socket
-import struct
+from __future__ import annotations
 
-from flwr.app import ConfigRecord, Context, Message, RecordDict
-from flwr.clientapp import ClientApp
+import logging
+import threading
+from collections.abc import Callable
 
-app = ClientApp()
-LENGTH = struct.Struct(">Q")
+import httpx
+from flwr.app import ConfigRecord, Error, Message, RecordDict
+from flwr.common.constant import ErrorCode, SubStatus
+from flwr.proto.runtime_pb2 import AcquireTaskRequest
+from flwr.supercore.constant import TaskType
+from flwr.supercore.heartbeat import HeartbeatSender, make_task_heartbeat_fn_http
+from flwr.supercore.interceptors import (
+    RuntimeTokenHttpInterceptor,
+    RuntimeVersionHttpInterceptor,
+    SuperExecAuthHttpInterceptor,
+)
+from flwr.supercore.retry import make_simple_http_retry_invoker
+from flwr.supercore.runtime import RuntimeHttpClient
+from flwr.supernode.runtime.run_clientapp import pull_task_input, push_message, push_task_output
+
+from coterie.runtimes.flower import EXECUTOR_WAIT, RECORD, REPLY, REQUEST
+
+Answer = Callable[[bytes], bytes]
+_log = logging.getLogger(__name__)
 
 
-@app.query()
-def relay(message: Message, context: Context) -> Message:
-    """One request to the agent, one reply from it."""
-    request = message.content["coterie"]["request"]
-    reply = call(str(context.node_config["agent-socket"]), request)  # type: ignore[arg-type]
-    return Message(RecordDict({"coterie": ConfigRecord({"reply": reply})}), reply_to=message)
+def relay(address: str, secret: bytes, answer: Answer, stop: threading.Event) -> None:
+    """Answer the messages that the SuperNode at ``address`` receives, one after the other, until ``stop`` is set.
+
+    ``secret`` is the one that the SuperNode was started with, so that no other user of the machine takes its work.
+    """
+    acquire = "/flwr.proto.Runtime/AcquireTask"
+    executor = _client(
+        address, "SuperExec", SuperExecAuthHttpInterceptor(master_secret=secret, protected_methods=[acquire])
+    )
+    wanted = AcquireTaskRequest(supported_task_types=[TaskType.CLIENT_APP])
+    while not stop.is_set():
+        try:
+            found = executor.AcquireTask(wanted)
+            if found.HasField("task") and found.token:
+                _handle(_client(address, "flwr-clientapp", RuntimeTokenHttpInterceptor(found.token)), answer)
+                continue
+        except httpx.HTTPError as error:
+            _log.warning("the SuperNode at %s cannot be asked (%s); trying again", address, error)
+        stop.wait(EXECUTOR_WAIT)
 
 
-def call(path: str, request: bytes) -> bytes:
-    """Send bytes to a socket and read the answer: its length in 8 bytes, then the bytes."""
-    with socket.socket(socket.AF_UNIX) as agent:
-        agent.connect(path)
-        agent.sendall(LENGTH.pack(len(request)) + request)
-        return read(agent, LENGTH.unpack(read(agent, LENGTH.size))[0])
+def _handle(node: RuntimeHttpClient, answer: Answer) -> None:
+    """One message: from the SuperNode, to who answers it, and back."""
+    beat = HeartbeatSender(make_task_heartbeat_fn_http(node))
+    beat.start()
+    context = None
+    try:
+        message, context, _, _ = pull_task_input(node)
+        push_message(node, _replied(message, answer), context)
+    finally:
+        ended = SubStatus.COMPLETED if context is not None else SubStatus.FAILED
+        push_task_output(node, context, ended, "")
+        beat.stop()
+        node.close()
 
 
-def read(agent: socket.socket, count: int) -> bytes:
-    """Exactly so many bytes."""
-    parts = bytearray()
-    while len(parts) < count:
-        part = agent.recv(min(1 << 20, count - len(parts)))
-        if not part:
-            raise ConnectionError("the site's agent ended in the middle of a reply; look at its log")
-        parts += part
-    return bytes(parts)
+def _replied(message: Message, answer: Answer) -> Message:
+    """The reply to a message: packed bytes, or an error that says why there are none."""
+    try:
+        request = message.content[RECORD][REQUEST]
+        if not isinstance(request, bytes):
+            raise TypeError("the request is no bytes")
+        record = RecordDict({RECORD: ConfigRecord({REPLY: answer(request)})})
+    except (KeyError, TypeError):
+        return _failed(message, "this site answers coterie's messages only")
+    except OSError as error:
+        _log.warning("%s", error)
+        return _failed(message, "the site's agent does not answer; its log says why")
+    return Message(record, reply_to=message)
+
+
+def _failed(message: Message, reason: str) -> Message:
+    return Message(Error(code=ErrorCode.CLIENT_APP_RAISED_EXCEPTION, reason=reason), reply_to=message)
+
+
+def _client(
+    address: str, component: str, interceptor: RuntimeTokenHttpInterceptor | SuperExecAuthHttpInterceptor
+) -> RuntimeHttpClient:
+    return RuntimeHttpClient.from_server_address(
+        server_address=address,
+        insecure=True,
+        root_certificates=None,
+        interceptors=[RuntimeVersionHttpInterceptor(component_name=component), interceptor],
+        retry_invoker=make_simple_http_retry_invoker(),
+    )
