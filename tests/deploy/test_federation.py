@@ -69,3 +69,98 @@ def test_a_federation_gives_what_the_simulator_gives(federation, data, tmp_path,
     state, records = train(federation, settings, tmp_path / "run")
     assert [record.get("missing") for record in records] == [None] * 5
     assert_same(settings, data, state)
+
+
+def kill(program):
+    """At once, with everything it started, as a power cut would."""
+    os.killpg(program.process.pid, signal.SIGKILL)
+    program.process.wait()
+
+
+def wait_for(true, seconds=60.0):
+    until = time.monotonic() + seconds
+    while not true():
+        assert time.monotonic() < until, "it did not come to pass"
+        time.sleep(0.2)
+
+
+@pytest.fixture(scope="module")
+def revived():
+    """What tests start again lives as long as the federation."""
+    with ExitStack() as stack:
+        yield stack
+
+
+@pytest.fixture
+def rogue(federation, revived):
+    """Put another in the place of a site's agent: what it would say goes through ``twist`` first."""
+    name = SITES[3]
+    folder = federation.place.folder.parent / "sites" / name
+    kill(federation.sites[name]["agent"])
+    site, ended = build_site(load_site(folder)), threading.Event()
+    honest = site.answer
+
+    def start(twist):
+        site.answer = lambda request: twist(request, honest(request))
+        served = threading.Thread(target=agent.serve, args=(site, load_site(folder).socket_path, ended))
+        served.start()
+        ends.append(served)
+
+    ends: list[threading.Thread] = []
+    yield start
+    ended.set()
+    for each in ends:
+        each.join()
+    revived.enter_context(part_running(folder, "agent"))
+    wait_for(lambda: load_site(folder).socket_path.exists())
+
+
+def twisted(arrays, number):
+    """A reply's arrays, wrong in another way in each round."""
+    params = arrays["params"]
+    wrong = [np.full_like(params, np.nan), params[:, :-7], np.tile(params, (1, 10)), params.astype(np.float64)]
+    return {**arrays, "params": wrong[number]}
+
+
+REASONS = ["not finite", "shape (1, 1203)", "shape (1, 12100)", "float64"]
+
+
+def test_nan_wrong_shapes_and_large_arrays_become_missing_rows(federation, rogue, tmp_path):
+    """One site sends NaN, a short row, one ten times as long and one of another type; the others go on."""
+
+    def twist(request, reply):
+        header = codec.decode(request)[1]
+        arrays, told = codec.decode(reply)
+        trained = header["kind"] == "task" and header["task"]["fit"]
+        return codec.encode(twisted(arrays, header["key"][1]), **told) if trained else reply
+
+    rogue(twist)
+    settings = replace(SHORT, algorithm="fedavg", rounds=len(REASONS), eval_every=99)
+    state, records = train(federation, settings, tmp_path / "run")
+    assert [list(record["missing"]) for record in records] == [[SITES[3]]] * len(REASONS)
+    for record, reason in zip(records, REASONS, strict=True):
+        assert reason in record["missing"][SITES[3]]
+    assert np.isfinite(state.stack.params).all()
+
+
+def test_a_node_killed_in_the_middle_of_a_round_is_missed_and_comes_back(federation, revived, tmp_path):
+    """Its agent is held so that the round is open when its node dies; a new node of the same key rejoins."""
+    name = SITES[1]
+    folder = federation.place.folder.parent / "sites" / name
+    settings = replace(SHORT, rounds=4, eval_every=99)
+    order = make_order(federation.place, settings, tmp_path / "run")
+    stopped = federation.sites[name]["agent"].process.pid
+    submit(federation.place, order)
+    wait_for(lambda: len(load_rounds(tmp_path / "run")) >= 1)
+    os.killpg(stopped, signal.SIGSTOP)
+    wait_for(lambda: read_board(federation.place.board)["sites"][name]["now"] == "asked")
+    kill(federation.sites[name]["node"])
+    os.killpg(stopped, signal.SIGCONT)
+    wait_for(lambda: len(load_rounds(tmp_path / "run")) >= 2, 120)
+    revived.enter_context(part_running(folder, "node"))
+    follow(federation.place, lambda record: None)
+    missed = [name in record.get("missing", {}) for record in load_rounds(tmp_path / "run")]
+    assert any(missed) and not missed[0]
+    wait_for(lambda: online(federation.place)[name] == "online")
+    _, records = train(federation, replace(settings, rounds=1), tmp_path / "after")
+    assert "missing" not in records[0]
