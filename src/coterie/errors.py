@@ -41,6 +41,11 @@ class UnknownName(UsageError):
         near = difflib.get_close_matches(name, names, n=1, cutoff=0.5)
         hint = f" did you mean {near[0]!r}?" if near else ""
         super().__init__(f"unknown {kind} {name!r};{hint} known: {', '.join(names) or 'none'}")
+        self.asked = (kind, name, names)
+
+    def __reduce__(self) -> tuple[type[UnknownName], tuple[str, str, list[str]]]:
+        """How it is sent from one process to another."""
+        return type(self), self.asked
 
 
 class DataError(UsageError):

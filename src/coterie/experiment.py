@@ -6,6 +6,7 @@ import platform
 import subprocess
 import time
 from collections.abc import Callable, Iterator
+from contextlib import ExitStack, closing
 from dataclasses import dataclass, fields, replace
 from functools import partial
 from importlib import metadata
@@ -30,7 +31,6 @@ from coterie.results.clients import client_rows, save_clients
 from coterie.results.known import Known, known_of
 from coterie.results.record import CONFIG, SCHEMA, RunFolder
 from coterie.runtimes.attendance import Attended
-from coterie.runtimes.simulator import Simulator
 from coterie.server.loop import Algorithm, Round, evaluate, rounds, served
 from coterie.server.state import State
 from coterie.settings import Settings, load_settings
@@ -77,6 +77,7 @@ OPTIONS = (
     "min_clients",
     "eval_every",
     "checkpoint_every",
+    "runtime",
     "threads",
     "plan",
     "device",
@@ -96,7 +97,8 @@ def run(
 ) -> Run:
     """Train an algorithm on a federation's data.
 
-    ``options``: advise, participation, join, leave, min_clients, eval_every, checkpoint_every, threads, plan, device.
+    ``options``: advise, participation, join, leave, min_clients, eval_every, checkpoint_every, runtime,
+    threads, plan, device.
     How clients train is the algorithm's own: ``ct.wecfl(clusters=4, fit=ct.Fit(steps=20, lr=0.05))``.
     """
     for name in options:
@@ -147,11 +149,13 @@ def _simulate(
     resume: bool,
     progress: Progress | None,
 ) -> Run:
-    def reach(network: Model) -> Simulator:
-        return Simulator(data, network, settings.threads, settings.plan, settings.device)
+    with ExitStack() as stack:
 
-    session = Session(algorithm, known_of(data), model, settings, reach)
-    done = session.train(out, resume, progress)
+        def reach(network: Model) -> Federation:
+            return stack.enter_context(closing(settings.build_federation(data, network)))
+
+        session = Session(algorithm, known_of(data), model, settings, reach)
+        done = session.train(out, resume, progress)
     return Run(done.summary, done.history, done.state, session.model, data, done.trained, session.mix)
 
 
@@ -266,7 +270,7 @@ class Session:
 
 def check_same(old: Settings, new: Settings, out: Path) -> None:
     """A run is resumed with the settings it was begun with; only its length and how it is watched may change."""
-    free = {"rounds", "threads", "plan", "device", "eval_every", "checkpoint_every"}
+    free = {"rounds", "runtime", "threads", "plan", "device", "eval_every", "checkpoint_every"}
     before, now = old.table(), new.table()
     for name in sorted(before.keys() | now.keys()):
         if name not in free and before.get(name) != now.get(name):

@@ -17,11 +17,15 @@ from coterie.models.zoo import build_model
 from coterie.protocol.address import Key
 from coterie.protocol.task import Fit
 from coterie.runtimes.attendance import Attendance, attendance
+from coterie.runtimes.ray import RayFederation
+from coterie.runtimes.simulator import Simulator
 from coterie.server.loop import Algorithm, participants
 
 OWN = ("label", "client", "group", "ignore", "missing", "task", "test")
 """The settings that say how a user's own files are read."""
 
+
+RUNTIMES: dict[str, type[Simulator | RayFederation]] = {"simulator": Simulator, "ray": RayFederation}
 
 NOT_SET = ("made_by", "examples")
 """What a run's config.toml holds beside its settings."""
@@ -69,7 +73,8 @@ class Settings:
     seed: int = _option(1, "the seed of everything: draw, starts, minibatches")
     eval_every: int = _option(1, "evaluate every so many rounds (the last three always)")
     checkpoint_every: int = _option(1, "save the state every so many rounds")
-    threads: int | None = _option(None, "worker threads (all cores)")
+    runtime: str = _option("simulator", "where clients run: simulator, in this process, or ray, in worker processes")
+    threads: int | None = _option(None, "worker threads, or Ray workers (all cores)")
     plan: str = _option("auto", "how the engine lays work on cores: auto, single, workers, lockstep")
     device: str = _option("cpu", "torch device of the clients' work")
 
@@ -84,6 +89,8 @@ class Settings:
             raise UsageError(f"participation is {self.participation}; it must be in (0, 1]")
         if not 0 <= self.validation < 1:
             raise UsageError(f"validation is {self.validation}; it must be in [0, 1)")
+        if self.runtime not in RUNTIMES:
+            raise UnknownName("runtime", self.runtime, RUNTIMES)
         self.fit()
 
     def completed(self) -> Settings:
@@ -155,6 +162,10 @@ class Settings:
     def build_model(self, data: Federated) -> Model:
         """The network for these data."""
         return build_model(self.model, data.shape, data.classes)
+
+    def build_federation(self, data: Federated, model: Model) -> Simulator | RayFederation:
+        """All clients, where they are to run."""
+        return RUNTIMES[self.runtime](data, model, self.threads, self.plan, self.device)
 
     def build_attendance(self, names: tuple[str, ...]) -> Attendance:
         """Who is there in which round."""

@@ -44,6 +44,7 @@ FIXED = (
     "leave",
     "seed",
     "validation",
+    "runtime",
     "threads",
     "plan",
     "device",

@@ -20,7 +20,7 @@ from coterie.engine.evaluator import Evaluator, Verdicts, verdicts
 from coterie.engine.plan import make_plan
 from coterie.engine.pool import Pool
 from coterie.engine.shelf import Shelf
-from coterie.engine.workers import Workers, available_cores
+from coterie.engine.workers import Workers, count_threads
 from coterie.errors import DataError, UsageError
 from coterie.models.layout import Array
 from coterie.models.mixture import mix_outputs
@@ -72,12 +72,9 @@ class Engine:
         device: str = "cpu",
         spill: int = SPILL,
     ) -> None:
-        cores = available_cores()
-        if threads is not None and not 1 <= threads <= 4 * cores:
-            raise UsageError(f"threads is {threads}; it must be between 1 and {4 * cores} on this machine")
         self.model, self.data, self.plan, self.spill = model, data, plan, spill
         self.device = find_device(device)
-        self.workers = Workers(threads or cores)
+        self.workers = Workers(count_threads(threads))
         self._shelf = Shelf()
         self._pools: dict[tuple[str, torch.dtype], Pool] = {}
 

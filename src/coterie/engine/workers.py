@@ -16,6 +16,8 @@ from typing import Any, TypeVar
 
 import torch
 
+from coterie.errors import UsageError
+
 Job = TypeVar("Job")
 Result = TypeVar("Result")
 
@@ -23,6 +25,14 @@ Result = TypeVar("Result")
 def available_cores() -> int:
     """The cores this process may use."""
     return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+
+
+def count_threads(wanted: int | None) -> int:
+    """The threads asked for, where this machine can bear them; all cores unless said."""
+    cores = available_cores()
+    if wanted is not None and not 1 <= wanted <= 4 * cores:
+        raise UsageError(f"threads is {wanted}; it must be between 1 and {4 * cores} on this machine")
+    return wanted or cores
 
 
 @contextmanager

@@ -49,6 +49,9 @@ class Simulator:
         """The metrics of models on examples that belong to no client; see ``Engine.judge``."""
         return self.engine.judge(stack, split, rows, mix)
 
+    def close(self) -> None:
+        """Nothing was started that must be ended."""
+
 
 def drop_broken(replies: Replies, names: tuple[str, ...]) -> Replies:
     """Turn models with NaN, infinite or absurdly large numbers into missing rows with a reason.

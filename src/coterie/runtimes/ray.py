@@ -1,0 +1,224 @@
+"""The clients dealt to Ray workers, each a process with the same engine: big simulations in one trust domain.
+
+The simulator's numbers come out: every draw has an address, and which plan is used is decided here for everybody.
+Messages are pickled, so the workers must be trusted like this process itself.
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+import warnings
+from collections.abc import Mapping
+from dataclasses import replace
+from importlib import import_module
+from typing import Any, NamedTuple
+
+import numpy as np
+import torch
+
+from coterie.data.federated import Federated
+from coterie.data.store import room
+from coterie.engine.engine import SPILL, Engine
+from coterie.engine.plan import make_plan
+from coterie.engine.shelf import Shelf
+from coterie.engine.workers import count_threads
+from coterie.errors import FederationError, UsageError
+from coterie.models.layout import Array
+from coterie.models.model import Model
+from coterie.protocol import message
+from coterie.protocol.address import Key
+from coterie.protocol.replies import Replies
+from coterie.protocol.stack import Stack
+from coterie.protocol.task import Task
+from coterie.runtimes.simulator import drop_broken
+
+PATIENCE = 300
+"""Seconds that workers may take to start; on a cluster that is busy they would wait for ever."""
+
+QUIET: dict[str, Any] = {"log_to_driver": False, "logging_level": logging.ERROR}
+
+
+class Worker:
+    """What runs in a Ray worker: the engine on the data of its clients, with one thread."""
+
+    def __init__(self, model: Model, data: Federated, spill: int) -> None:
+        torch.set_num_threads(1)
+        # A stack lies in memory that all workers share, and the engine only reads it.
+        warnings.filterwarnings("ignore", "The given NumPy array is not writable")
+        everybody = data.select(range(len(data)))
+        self.engine = Engine(model, everybody, threads=1, spill=spill)
+
+    def run(
+        self, plan: str, task: Task, stack: Stack, labels: Array, clients: Array, key: Key
+    ) -> tuple[message.Arrays, dict[str, str]]:
+        """The rows of those of these clients that answered, and why the others did not."""
+        self.engine.plan = plan
+        reply = self.engine.run(task, stack, labels, clients, key)
+        return {"clients": reply.clients, **message.up(reply)}, dict(reply.missing)
+
+
+class Asked(NamedTuple):
+    """An exchange with one worker: its clients' places among all asked, their numbers there, the reply to come."""
+
+    places: Array
+    numbers: Array
+    reply: Any
+
+
+class RayFederation:
+    """A federation whose clients live in ``threads`` Ray workers with one thread each (all cores unless said).
+
+    Ray is started here with the first exchange, unless ``RAY_ADDRESS`` names a cluster or the process has joined one,
+    and ``close`` ends what was started. The data are in memory twice, here and with the workers. A worker that dies
+    takes its clients out of one exchange; the next one starts another in its place.
+    """
+
+    def __init__(
+        self,
+        data: Federated,
+        model: Model,
+        threads: int | None = None,
+        plan: str = "auto",
+        device: str = "cpu",
+        spill: int = SPILL,
+    ) -> None:
+        self.ray = find_ray()
+        if device != "cpu":
+            raise UsageError(f"device is {device!r}; Ray workers compute on the cpu: use --runtime simulator")
+        self.data, self.model, self.threads, self.plan, self.spill = data, model, threads, plan, spill
+        if not self._is_joined():
+            count_threads(threads)
+        self.engine = Engine(model, data, plan=plan)
+        self.homes: Array | None = None
+        self._workers: dict[int, Any] = {}
+        self._shelf = Shelf()
+        self._started = False
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        """The clients' names."""
+        return self.data.names
+
+    def ask(self, task: Task, stack: Stack, labels: Array, clients: Array, key: Key) -> Replies:
+        """Let every worker run its clients; the models are sent once, to the memory that workers share."""
+        homes = self._open()
+        self._start(np.unique(homes[clients]))
+        plan = make_plan(self.plan, self.model, len(clients), int(homes.max()) + 1).kind
+        sent = self.ray.put(Stack(*map(np.ascontiguousarray, stack)))
+        asked = {}
+        for home in np.unique(homes[clients]).tolist():
+            places = np.flatnonzero(homes[clients] == home)
+            numbers = np.searchsorted(np.flatnonzero(homes == home), clients[places])
+            reply = self._workers[home].run.remote(plan, task, sent, labels[places], numbers, key)
+            asked[home] = Asked(places, numbers, reply)
+        replies = drop_broken(self._collect(clients, asked), self.names)
+        return replace(replies, cost=message.cost(task, stack, replies, len(clients)))
+
+    def close(self) -> None:
+        """End the workers, and Ray if it was started here; another exchange would start them again."""
+        for worker in self._workers.values() if self.ray.is_initialized() else ():
+            self.ray.kill(worker)
+        self._workers.clear()
+        if self._started:
+            self.ray.shutdown()
+        self._started, self.homes = False, None
+
+    def _is_joined(self) -> bool:
+        """Whether there is a cluster to use rather than to start one."""
+        return bool(self.ray.is_initialized() or os.environ.get("RAY_ADDRESS"))
+
+    def _open(self) -> Array:
+        """The worker of every client; joins or starts Ray at first."""
+        if self.homes is None:
+            self.homes = deal(self.data.train.sizes, self._cluster())
+        return self.homes
+
+    def _cluster(self) -> int:
+        """Join a cluster, or start one; how many workers it is to have."""
+        if not self._is_joined():
+            os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")
+            count = count_threads(self.threads)
+            self.ray.init(address="local", num_cpus=count, include_dashboard=False, **QUIET)
+            self._started = True
+            return count
+        if not self.ray.is_initialized():
+            self.ray.init(**QUIET)
+            self._started = True
+        most = int(self.ray.cluster_resources().get("CPU", 0))
+        if not 1 <= (self.threads or most) <= most:
+            raise UsageError(f"threads is {self.threads or most}; it must be between 1 and {most} on this Ray cluster")
+        return self.threads or most
+
+    def _start(self, homes: Array) -> None:
+        """Start those of these workers that are not there: at first all, later those that died."""
+        assert self.homes is not None, "Ray is there before its workers"
+        kind = self.ray.remote(num_cpus=1)(Worker)
+        spill = self.spill // (int(self.homes.max()) + 1)
+        ready = {}
+        for home in set(homes.tolist()) - set(self._workers):
+            shard = self.data.select(np.flatnonzero(self.homes == home).tolist())
+            self._workers[home] = kind.remote(self.model, shard, spill)
+            ready[home] = self._workers[home].__ray_ready__.remote()
+        _, late = self.ray.wait(list(ready.values()), num_returns=len(ready), timeout=PATIENCE) if ready else ([], [])
+        if late:
+            raise FederationError(
+                f"{len(late)} of {len(ready)} Ray workers did not start in {PATIENCE} s; is the cluster busy? "
+                "lower --threads"
+            )
+
+    def _collect(self, clients: Array, asked: Mapping[int, Asked]) -> Replies:
+        """Everybody's rows in the order asked; models beyond the limit go to a temporary file."""
+        rows: dict[str, Any] = {}
+        missing: dict[str, str] = {}
+        answered = np.zeros(len(clients), dtype=bool)
+        for home, (places, numbers, reply) in asked.items():
+            found, lost = self._fetch(home, places, reply, clients)
+            missing |= lost
+            there = places[np.isin(numbers, found.pop("clients", ()))]
+            answered[there] = True
+            for name, part in found.items():
+                if name not in rows:
+                    make = self._shelf.take if name == "params" else room
+                    rows[name] = make((len(clients), *part.shape[1:]), part.dtype, self.spill)
+                rows[name][there] = part
+        if not answered.any():
+            return message.collect(self.model.layout, {}, missing)
+        return Replies(self.model.layout, clients, **rows).without(~answered, missing)
+
+    def _fetch(self, home: int, places: Array, reply: Any, clients: Array) -> tuple[message.Arrays, dict[str, str]]:
+        """What a worker replied; if it died nobody did, and it is forgotten."""
+        failures = self.ray.exceptions
+        try:
+            found, missing = self.ray.get(reply)
+        except failures.RayTaskError as error:
+            raise error.cause from error
+        except (failures.RayActorError, failures.ObjectLostError, failures.OutOfMemoryError) as error:
+            self.ray.kill(self._workers.pop(home))
+            return {}, dict.fromkeys((self.names[c] for c in clients[places]), f"its Ray worker died: {_why(error)}")
+        return dict(found), missing
+
+
+def find_ray() -> Any:
+    """The package, which is optional."""
+    try:
+        return import_module("ray")
+    except ModuleNotFoundError:
+        raise UsageError("--runtime ray needs the ray package; pip install 'coterie[ray]'") from None
+
+
+def deal(sizes: Array, workers: int) -> Array:
+    """The worker of every client: dealt in turn from the largest to the smallest, so that all have much the same.
+
+    >>> deal(np.array([10, 40, 20, 30]), 2).tolist()
+    [1, 0, 0, 1]
+    """
+    homes = np.empty(len(sizes), dtype=np.int64)
+    homes[np.argsort(-sizes, kind="stable")] = np.arange(len(sizes)) % workers
+    return homes
+
+
+def _why(error: Exception) -> str:
+    """The line of Ray's long message that says it: the last where a worker could not even begin, else the first."""
+    lines = str(error).strip().splitlines()
+    return lines[-1 if getattr(error, "actor_init_failed", False) else 0]
