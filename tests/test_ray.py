@@ -13,14 +13,17 @@ from types import ModuleType
 
 import numpy as np
 import pytest
+import torch
 from torch import nn
 from typer.testing import CliRunner
 
 import coterie as ct
 from coterie.algorithms import build_algorithm
 from coterie.cli import app
+from coterie.engine.plan import make_plan
 from coterie.errors import DataError, FederationError, UnknownName, UsageError
 from coterie.experiment import run_settings
+from coterie.models.additive import additive
 from coterie.models.model import Model
 from coterie.models.zoo import build_model
 from coterie.protocol.address import Key
@@ -34,6 +37,8 @@ from coterie.settings import Settings
 
 ray = pytest.importorskip("ray")
 
+SIZES = (24, 30, 18, 36, 24, 27, 32, 17, 20, 31, 26, 22)
+EVERYBODY = np.arange(len(SIZES))
 SHORT = Fit(steps=2, batch=8, lr=0.05)
 SAME = [
     "fedavg",
@@ -67,11 +72,10 @@ def cluster():
 @pytest.fixture(scope="module")
 def pair(cluster, images):
     """A simulator and Ray workers for a network: the same ones for all tests that use it."""
-    data = images(sizes=(24, 30, 18, 36, 24, 27, 32, 17))
+    data = images(sizes=SIZES)
     kinds = {
         "images": lambda: Model("mine", lambda: network(), data.shape, 4),
-        "halves": lambda: build_algorithm("ifca+cam").network(build_model("cnn", data.shape, 4)),
-        "dense": lambda: build_model("mlp(16)", data.shape, 4),
+        "halves": lambda: additive(build_model("mlp(16)", data.shape, 4)),
     }
     made = {}
 
@@ -145,19 +149,19 @@ class TestSameNumbers:
     def test_a_part_of_a_model_is_all_that_comes_back(self, pair):
         near, far = pair("images")
         task = Task(fit=(SHORT,), report=Report(params="head"))
-        assert_same(*(each.ask(task, start(near), np.arange(8) % 3, np.arange(8), Key(3, 5)) for each in (near, far)))
+        assert_same(*(each.ask(task, start(near), EVERYBODY % 3, EVERYBODY, Key(3, 5)) for each in (near, far)))
 
     def test_a_client_that_fails_is_missing_for_the_same_reason(self, pair):
         near, far = pair("images")
         task = Task(fit=(replace(SHORT, steps=None, epochs=1),))
-        both = [each.ask(task, start(near), np.zeros(8, int), np.arange(8), Key(1, 0)) for each in (near, far)]
+        both = [each.ask(task, start(near), 0 * EVERYBODY, EVERYBODY, Key(1, 0)) for each in (near, far)]
         assert list(both[1].missing) == ["client-7"]
         assert_same(*both)
 
     def test_models_that_blew_up_are_missing_too(self, pair):
-        near, far = pair("dense")
+        near, far = pair("halves")
         task = Task(fit=(replace(SHORT, lr=1e30),))
-        both = [each.ask(task, start(near), np.zeros(8, int), np.arange(8), Key(1, 0)) for each in (near, far)]
+        both = [each.ask(task, start(near), 0 * EVERYBODY, EVERYBODY, Key(1, 0)) for each in (near, far)]
         assert "client-0" in both[1].missing
         assert_same(*both)
 
@@ -175,38 +179,62 @@ class Overheard:
 
 
 class TestPlans:
-    def test_the_plan_is_chosen_for_all_clients_not_for_a_worker_s_few(self, pair, monkeypatch):
-        """Seven of one worker and one of the other train in lockstep, as they do in the simulator."""
-        near, far = pair("dense")
-        few = np.flatnonzero(deal(far.data.train.sizes, 2))
-        clients = np.concatenate([np.flatnonzero(deal(far.data.train.sizes, 2) == 0), few[:1]])
-        task, stack, labels = Task(fit=(SHORT,)), start(near), np.zeros(len(clients), int)
+    @pytest.mark.parametrize(("of_first", "of_second", "plan"), [(6, 1, "lockstep"), (5, 0, "workers")])
+    def test_the_plan_is_chosen_for_all_clients_not_for_a_worker_s_own(
+        self, pair, monkeypatch, of_first, of_second, plan
+    ):
+        """One client alone would not train in lockstep, and five would; seven on two threads do, five do not."""
+        near, far = pair("halves")
         monkeypatch.setattr(near.engine, "plan", "auto")
         monkeypatch.setattr(far, "plan", "auto")
-        far.ask(task, stack, labels, clients, Key(1, 0))
+        far.ask(Task(), start(near), 0 * EVERYBODY, EVERYBODY, Key(1, 0))
         plans = []
         monkeypatch.setattr(far, "_workers", {i: Overheard(w, plans) for i, w in far._workers.items()})
-        both = [each.ask(task, stack, labels, clients, Key(1, 0)) for each in (near, far)]
+        first, second = (np.flatnonzero(far.homes == home) for home in (0, 1))
+        clients = np.sort(np.concatenate([first[:of_first], second[:of_second]]))
+        both = [each.ask(Task(fit=(SHORT,)), start(near), clients % 3, clients, Key(1, 0)) for each in (near, far)]
         assert_same(*both, exact=False)
-        assert len(plans) == 2
-        assert len(set(plans)) == 1
+        assert set(plans) == {plan}
+        assert plan == make_plan("auto", near.model, len(clients), 2).kind
+
+    def test_a_worker_has_one_thread_and_its_own_clients_in_memory_of_its_own(self, pair):
+        """Rows that are read-only would lie in the shared memory, and be copied once more to be read."""
+        _, far = pair("images")
+        far.ask(Task(), start(far), 0 * EVERYBODY, EVERYBODY, Key(1, 0))
+        names = []
+        for home, worker in sorted(far._workers.items()):
+            threads, torchs, own, examples, writeable = ray.get(
+                worker.__ray_call__.remote(
+                    lambda self: (
+                        self.engine.workers.count,
+                        torch.get_num_threads(),
+                        self.engine.data.names,
+                        len(self.engine.data.train.x),
+                        self.engine.data.train.x.flags.writeable,
+                    )
+                )
+            )
+            assert (threads, torchs, writeable) == (1, 1, True)
+            assert examples == sum(np.array(SIZES)[far.homes == home])
+            names += own
+        assert sorted(names) == sorted(far.names)
 
     def test_replies_beyond_the_limit_are_a_mapped_file(self, pair, monkeypatch):
         near, far = pair("images")
         monkeypatch.setattr(far, "spill", 100)
         task = Task(fit=(SHORT,))
-        both = [each.ask(task, start(near), np.zeros(8, int), np.arange(8), Key(1, 0)) for each in (near, far)]
+        both = [each.ask(task, start(near), 0 * EVERYBODY, EVERYBODY, Key(1, 0)) for each in (near, far)]
         assert isinstance(both[1].params.base, np.memmap)
         assert_same(*both)
 
 
 class TestDeadWorkers:
     def test_its_clients_are_missing_once_and_another_takes_its_place(self, pair):
-        near, far = pair("dense")
-        task, stack, labels, everybody = Task(fit=(SHORT,)), start(near), np.arange(8) % 3, np.arange(8)
-        first = far.ask(task, stack, labels, everybody, Key(1, 0))
+        near, far = pair("halves")
+        task, stack, labels = Task(fit=(SHORT,)), start(near), EVERYBODY % 3
+        first = far.ask(task, stack, labels, EVERYBODY, Key(1, 0))
         ray.kill(far._workers[1])
-        second = far.ask(task, stack, labels, everybody, Key(1, 0))
+        second = far.ask(task, stack, labels, EVERYBODY, Key(1, 0))
         lost = np.flatnonzero(far.homes == 1)
         assert list(second.missing) == [far.names[i] for i in lost]
         assert all(why.startswith("its Ray worker died: ") for why in second.missing.values())
@@ -214,16 +242,16 @@ class TestDeadWorkers:
         np.testing.assert_array_equal(second.params, first.params[far.homes == 0])
         assert second.cost.bytes_down == first.cost.bytes_down
         assert second.cost.bytes_up == first.cost.bytes_up // 2
-        assert_same(*(each.ask(task, stack, labels, everybody, Key(1, 0)) for each in (near, far)))
+        assert_same(*(each.ask(task, stack, labels, EVERYBODY, Key(1, 0)) for each in (near, far)))
 
     def test_if_all_die_the_round_fails_with_the_reason(self, pair):
-        _, far = pair("dense")
+        _, far = pair("halves")
         algorithm = build_algorithm("fedavg", fit=SHORT)
         steps = rounds(algorithm, far, 1)
         next(steps)
         for worker in far._workers.values():
             ray.kill(worker)
-        with pytest.raises(FederationError, match=r"only 0 of 8 clients answered.*its Ray worker died"):
+        with pytest.raises(FederationError, match=r"only 0 of 12 clients answered.*its Ray worker died"):
             next(steps)
 
     def test_a_worker_that_cannot_begin_says_why(self, cluster, images, monkeypatch):
@@ -246,13 +274,13 @@ class TestErrors:
         task = Task(report=Report(params=None, metrics="validation"))
         for each in pair("images"):
             with pytest.raises(DataError, match=r"^there is no validation split"):
-                each.ask(task, start(each), np.zeros(8, int), np.arange(8), Key(1, 0))
+                each.ask(task, start(each), 0 * EVERYBODY, EVERYBODY, Key(1, 0))
 
     def test_an_unknown_name_travels_between_processes(self, pair):
         task = Task(report=Report(params="tail"))
         for each in pair("images"):
             with pytest.raises(UnknownName, match=r"^unknown part of a model 'tail'"):
-                each.ask(task, start(each), np.zeros(8, int), np.arange(8), Key(1, 0))
+                each.ask(task, start(each), 0 * EVERYBODY, EVERYBODY, Key(1, 0))
         told = UnknownName("plan", "autp", ["auto", "single"])
         assert str(pickle.loads(pickle.dumps(told))) == str(told)
 
@@ -260,7 +288,7 @@ class TestErrors:
         data = images()
         far = RayFederation(data, build_model("mlp(4)", data.shape, 4), threads=9)
         with pytest.raises(UsageError, match="threads is 9; it must be between 1 and 8 on this Ray cluster"):
-            far.ask(Task(), start(far), np.zeros(8, int), np.arange(8), Key(1, 0))
+            far.ask(Task(), start(far), 0 * EVERYBODY, EVERYBODY, Key(1, 0))
 
     def test_a_missing_package_is_a_usage_error(self, monkeypatch):
         monkeypatch.setitem(sys.modules, "ray", None)
