@@ -284,10 +284,11 @@ class TestErrors:
         told = UnknownName("plan", "autp", ["auto", "single"])
         assert str(pickle.loads(pickle.dumps(told))) == str(told)
 
-    def test_more_workers_than_the_cluster_has_are_refused(self, cluster, images):
+    @pytest.mark.parametrize("threads", [0, 9])
+    def test_more_workers_than_the_cluster_has_are_refused(self, cluster, images, threads):
         data = images()
-        far = RayFederation(data, build_model("mlp(4)", data.shape, 4), threads=9)
-        with pytest.raises(UsageError, match="threads is 9; it must be between 1 and 8 on this Ray cluster"):
+        far = RayFederation(data, build_model("mlp(4)", data.shape, 4), threads)
+        with pytest.raises(UsageError, match=f"threads is {threads}; it must be between 1 and 8 on this Ray cluster"):
             far.ask(Task(), start(far), 0 * EVERYBODY, EVERYBODY, Key(1, 0))
 
     def test_a_missing_package_is_a_usage_error(self, monkeypatch):

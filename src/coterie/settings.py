@@ -24,8 +24,8 @@ from coterie.server.loop import Algorithm, participants
 OWN = ("label", "client", "group", "ignore", "missing", "task", "test")
 """The settings that say how a user's own files are read."""
 
-
 RUNTIMES: dict[str, type[Simulator | RayFederation]] = {"simulator": Simulator, "ray": RayFederation}
+"""Where clients can run."""
 
 NOT_SET = ("made_by", "examples")
 """What a run's config.toml holds beside its settings."""

@@ -9,7 +9,7 @@ from __future__ import annotations
 import logging
 import os
 import warnings
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from importlib import import_module
 from typing import Any, NamedTuple
@@ -103,11 +103,12 @@ class RayFederation:
     def ask(self, task: Task, stack: Stack, labels: Array, clients: Array, key: Key) -> Replies:
         """Let every worker run its clients; the models are sent once, to the memory that workers share."""
         homes = self._open()
-        self._start(np.unique(homes[clients]))
+        wanted = np.unique(homes[clients]).tolist()
+        self._start(wanted)
         plan = make_plan(self.plan, self.model, len(clients), int(homes.max()) + 1).kind
         sent = self.ray.put(Stack(*map(np.ascontiguousarray, stack)))
         asked = {}
-        for home in np.unique(homes[clients]).tolist():
+        for home in wanted:
             places = np.flatnonzero(homes[clients] == home)
             numbers = np.searchsorted(np.flatnonzero(homes == home), clients[places])
             reply = self._workers[home].run.remote(plan, task, sent, labels[places], numbers, key)
@@ -146,17 +147,18 @@ class RayFederation:
             self.ray.init(**QUIET)
             self._started = True
         most = int(self.ray.cluster_resources().get("CPU", 0))
-        if not 1 <= (self.threads or most) <= most:
-            raise UsageError(f"threads is {self.threads or most}; it must be between 1 and {most} on this Ray cluster")
-        return self.threads or most
+        count = most if self.threads is None else self.threads
+        if not 1 <= count <= most:
+            raise UsageError(f"threads is {count}; it must be between 1 and {most} on this Ray cluster")
+        return count
 
-    def _start(self, homes: Array) -> None:
-        """Start those of these workers that are not there: at first all, later those that died."""
+    def _start(self, wanted: Sequence[int]) -> None:
+        """Start those of the wanted workers that are not there: at first all, later those that died."""
         assert self.homes is not None, "Ray is there before its workers"
         kind = self.ray.remote(num_cpus=1)(Worker)
         spill = self.spill // (int(self.homes.max()) + 1)
         ready = {}
-        for home in set(homes.tolist()) - set(self._workers):
+        for home in set(wanted) - set(self._workers):
             shard = self.data.select(np.flatnonzero(self.homes == home).tolist())
             self._workers[home] = kind.remote(self.model, shard, spill)
             ready[home] = self._workers[home].__ray_ready__.remote()
