@@ -56,6 +56,17 @@ def test_a_full_disk_is_an_error():
         Audit("/dev/full").write({"round": 1})
 
 
+def test_a_line_that_is_not_on_disk_is_an_error(tmp_path, monkeypatch):
+    """A line that only the cache holds is lost when the power fails, and the reply would have left."""
+
+    def fail(_: int) -> None:
+        raise OSError(5, "Input/output error")
+
+    monkeypatch.setattr(os, "fsync", fail)
+    with pytest.raises(FederationError, match="Input/output error"):
+        Audit(tmp_path / "audit.jsonl").write({"round": 1})
+
+
 def test_a_task_is_told_in_a_few_words():
     fit = Fit(epochs=2, batch=8, part="head", terms=(Contrast(1, 0.5),), half=1)
     task = Task((Loss(),), (fit,), Report(None, losses=True, metrics="test", sample=Sample(0, 16)))

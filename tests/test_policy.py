@@ -174,3 +174,5 @@ def test_code_of_a_package_is_allowed_to_the_letter():
     for text in ("own.nets:small", "own.nets:small(4)", "own.nets:other(3)", "own.nets"):
         with pytest.raises(Refused):
             policy.check_model(text)
+    with pytest.raises(Refused):
+        Policy(models=("own.nets:small",)).check_model("own.nets:small(4)")
