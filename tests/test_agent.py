@@ -217,7 +217,7 @@ class Slow:
     policy = Policy()
 
     def __init__(self) -> None:
-        self.begun = threading.Event()
+        self.begun, self.done = threading.Event(), threading.Event()
 
     def refuse(self, _: int) -> None:
         return None
@@ -225,6 +225,7 @@ class Slow:
     def answer(self, _: bytes) -> bytes:
         self.begun.set()
         time.sleep(0.5)
+        self.done.set()
         return codec.encode({}, problem=None)
 
 
@@ -248,6 +249,7 @@ def test_a_signal_ends_the_agent_after_the_task_that_is_running(folder, number):
         with ThreadPoolExecutor(1) as other:
             replies = other.submit(ask_and_kill)
             serve(site, path, stop, ready=ready.set)
+            assert site.done.is_set()
             first, second = replies.result()
     finally:
         for each, handler in before.items():

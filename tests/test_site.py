@@ -227,6 +227,7 @@ def test_a_server_cannot_name_code_that_the_site_then_runs(site, data, text, tmp
 def test_a_model_that_does_not_fit_is_a_problem_and_takes_no_memory(site, data, change, said):
     named = {"text": "mlp(4)", "half": "", "shape": list(data.shape), "classes": data.classes, **change}
     assert said in problem(site, request(data, model=named))
+    assert not site.networks._engines
 
 
 @pytest.mark.parametrize(
@@ -335,6 +336,8 @@ class Trap:
 def test_bytes_that_are_no_message_are_a_problem(site, content, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     problem(site, content)
+    with pytest.raises(FederationError, match="cannot be read"):
+        codec.decode(content)
     assert not Path("sprung").exists()
 
 
