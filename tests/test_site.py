@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import pickle
 import sys
-from dataclasses import replace
 from itertools import islice
 from pathlib import Path
 
@@ -28,7 +27,8 @@ from coterie.protocol.address import Key
 from coterie.protocol.stack import Stack
 from coterie.protocol.task import Fit, Loss, Report, Task
 from coterie.runtimes import answering, codec
-from coterie.runtimes.simulator import Simulator, drop_broken
+from coterie.runtimes.remote import Heard, Remote
+from coterie.runtimes.simulator import Simulator
 from coterie.server.loop import evaluate, rounds
 
 TASK = Task(choose=(Loss(),), fit=(Fit(steps=2, batch=8),))
@@ -73,32 +73,17 @@ def problem(site: Site, content: bytes) -> str:
     return header["problem"]
 
 
-class Sites:
+def remote(make, data, model) -> Remote:
     """A federation of sites behind a wall of bytes."""
-
-    def __init__(self, make, data, model) -> None:
-        self.names, self.model = data.names, model
-        self.sites = [make(client=i) for i in range(len(data))]
-
-    def ask(self, task, stack, labels, clients, key):
-        answers, missing = {}, {}
-        for client, label in zip(clients.tolist(), labels, strict=True):
-            sent = answering.pack_task("run", task, key, self.model, message.down(task, stack, label))
-            reply, header = codec.decode(self.sites[client].answer(sent))
-            if header["problem"]:
-                missing[self.names[client]] = header["problem"]
-            else:
-                own = {} if task.receives_all else {"labels": np.array([label])}
-                answers[client] = {**reply, **own}
-        replies = drop_broken(message.collect(self.model.layout, answers, missing), self.names)
-        return replace(replies, cost=message.cost(task, stack, replies, len(clients)))
+    sites = [make(client=i) for i in range(len(data))]
+    return Remote(data.names, model, lambda asked: Heard({i: sites[i].answer(each) for i, each in asked.items()}, {}))
 
 
 @pytest.mark.parametrize("name", [*algorithms, "wecfl+cks", "ifca+cam(warmup=1)", "joint(pinned=true)+cks"])
 def test_sites_give_the_simulator_s_models_with_every_algorithm(make, data, name):
     algorithm = build_algorithm(name, clusters=2, fit=Fit(steps=2, batch=8))
     net = algorithm.network(build_model("mlp(4)", data.shape, data.classes))
-    near, far = Simulator(data, net, plan="workers"), Sites(make, data, net)
+    near, far = Simulator(data, net, plan="workers"), remote(make, data, net)
     ours, theirs = (list(islice(rounds(algorithm, federation, 1), 2)) for federation in (near, far))
     for a, b in zip(ours, theirs, strict=True):
         assert not b.replies.missing

@@ -4,12 +4,10 @@ from __future__ import annotations
 
 import os
 import signal
-import socket
 import threading
 import time
 from contextlib import ExitStack
 from dataclasses import replace
-from pathlib import Path
 
 import numpy as np
 import pytest
@@ -19,15 +17,15 @@ pytest.importorskip("flwr")
 from coterie.data import load
 from coterie.experiment import run_settings
 from coterie.federate import agent
-from coterie.federate.audit import read_audit
-from coterie.federate.board import read_board
+from coterie.federate.board import is_alive, read_board
+from coterie.federate.certificates import make_authority, make_node_key, write_private
 from coterie.federate.client import build_site
 from coterie.federate.config import load_site
 from coterie.federate.following import follow
-from coterie.federate.server import make_order, online, serving, submit
-from coterie.federate.trial import part_running, trial
+from coterie.federate.server import make_order, online, submit
+from coterie.federate.trial import free_ports, part_running, trial
 from coterie.results.record import STATE, load_rounds, load_state
-from coterie.runtimes import codec
+from coterie.runtimes import codec, flower
 from coterie.settings import Settings
 
 SITES = ("client-000", "client-001", "client-002", "client-003")
@@ -77,6 +75,16 @@ def kill(program):
     program.process.wait()
 
 
+def answering_at(path):
+    """Whether an agent listens; a killed one leaves its socket behind."""
+    try:
+        with socket.socket(socket.AF_UNIX) as probe:
+            probe.connect(str(path))
+    except OSError:
+        return False
+    return True
+
+
 def wait_for(true, seconds=60.0):
     until = time.monotonic() + seconds
     while not true():
@@ -112,7 +120,7 @@ def rogue(federation, revived):
     for each in ends:
         each.join()
     revived.enter_context(part_running(folder, "agent"))
-    wait_for(lambda: load_site(folder).socket_path.exists())
+    wait_for(lambda: answering_at(load_site(folder).socket_path))
 
 
 def twisted(arrays, number):
@@ -160,7 +168,124 @@ def test_a_node_killed_in_the_middle_of_a_round_is_missed_and_comes_back(federat
     revived.enter_context(part_running(folder, "node"))
     follow(federation.place, lambda record: None)
     missed = [name in record.get("missing", {}) for record in load_rounds(tmp_path / "run")]
-    assert any(missed) and not missed[0]
+    assert any(missed)
+    assert not missed[0]
     wait_for(lambda: online(federation.place)[name] == "online")
     _, records = train(federation, replace(settings, rounds=1), tmp_path / "after")
     assert "missing" not in records[0]
+
+
+def test_a_killed_server_goes_on_from_its_last_checkpoint_with_the_same_sites(federation, data, revived, tmp_path):
+    """SuperLink, door and loop are killed after the second round; the server started again ends as if nothing was."""
+    submit(federation.place, make_order(federation.place, SHORT, tmp_path / "run"))
+    wait_for(lambda: len(load_rounds(tmp_path / "run")) >= 2)
+    for program in federation.server:
+        kill(program)
+    wait_for(lambda: not is_alive(read_board(federation.place.board)))
+    before = len(load_rounds(tmp_path / "run"))
+    assert before < SHORT.rounds
+    revived.enter_context(serving(federation.place.folder))
+    follow(federation.place, lambda record: None)
+    records = load_rounds(tmp_path / "run")
+    assert [record["round"] for record in records] == list(range(SHORT.rounds))
+    assert not any("missing" in record for record in records)
+    assert_same(SHORT, data, load_state(tmp_path / "run" / STATE))
+
+
+@pytest.fixture
+def stranger(federation, tmp_path):
+    """Flower's node as somebody else would start it; what it says until it ends or ten seconds are over."""
+    folder = tmp_path / "stranger"
+    folder.mkdir()
+    address = f"localhost:{federation.place.config.port}"
+
+    def start(*flags):
+        port, *_ = free_ports(1)
+        command = [
+            flower.program("flower-supernode"),
+            "--superlink",
+            address,
+            "--port",
+            str(port),
+            "--host",
+            "127.0.0.1",
+        ]
+        limits = ("--max-retries", "1", "--max-wait-time", "5")
+        done = subprocess.run(
+            ["timeout", "25", *command, *limits, *flags],
+            env=flower.environment(folder),
+            capture_output=True,
+            text=True,
+            check=False,
+        )
+        return done.returncode, done.stdout + done.stderr
+
+    return start
+
+
+def test_a_key_that_is_not_registered_is_not_let_in(federation, stranger, tmp_path):
+    key = tmp_path / "key"
+    write_private(key, make_node_key("mallory").private)
+    ca = federation.place.folder / "ca.crt"
+    code, said = stranger("--root-certificates", str(ca), "--auth-supernode-private-key", str(key))
+    assert code != 0
+    assert "SuperNode ID" not in said
+    assert sorted(online(federation.place)) == list(SITES)
+
+
+def test_without_tls_nobody_is_let_in(federation, stranger):
+    code, said = stranger("--insecure")
+    assert code != 0
+    assert "SuperNode ID" not in said
+
+
+def test_a_server_that_the_authority_has_not_signed_is_not_believed(federation, stranger, tmp_path):
+    """A site that is led to another server notices: its own certificate authority did not sign that one."""
+    other = tmp_path / "ca.crt"
+    other.write_bytes(make_authority().public)
+    key = federation.place.folder.parent / "sites" / SITES[0] / "node.key"
+    code, said = stranger("--root-certificates", str(other), "--auth-supernode-private-key", str(key))
+    assert code != 0
+    assert "SuperNode ID" not in said
+
+
+def test_the_control_api_cannot_be_reached_through_the_door(federation, tmp_path):
+    """With nothing but the authority's certificate, Flower's own commands work on loopback and fail at the door."""
+    place, home = federation.place, tmp_path / "home"
+    home.mkdir()
+
+    def list_nodes(port):
+        (home / "config.toml").write_text(flower.connection(port, place.folder / "ca.crt"))
+        return subprocess.run(flower.nodes(), env=flower.environment(home), capture_output=True, text=True, check=False)
+
+    assert '"success": true' in list_nodes(place.config.inner).stdout
+    refused = list_nodes(place.config.port)
+    assert '"success": true' not in refused.stdout
+    assert "403" in refused.stdout + refused.stderr
+    assert "POST /v1/control/list-nodes" in (place.folder / "nginx" / "refused.log").read_text()
+
+
+def test_every_request_is_in_the_sites_audit_log(federation):
+    """After all that: one line for each, and what left a site is what was asked for."""
+    lines = read_audit(federation.place.folder.parent / "sites" / SITES[0] / "audit.jsonl")
+    assert {line["outcome"] for line in lines} == {"answered"}
+    for line in lines:
+        params = "params" in line["left"]
+        assert params == (line["kind"] == "task" and "report params" in line["asked"])
+
+
+def test_a_site_can_refuse_and_the_server_is_told_why(federation, revived, tmp_path):
+    """A stricter policy at one site: it is missing with the reason, and others train on."""
+    name = SITES[2]
+    folder = federation.place.folder.parent / "sites" / name
+    policy = folder / "policy.toml"
+    policy.write_text(policy.read_text().replace("most_steps = 1000", "most_steps = 3"))
+    kill(federation.sites[name]["agent"])
+    revived.enter_context(part_running(folder, "agent"))
+    wait_for(lambda: answering_at(load_site(folder).socket_path))
+    _, records = train(federation, replace(SHORT, algorithm="fedavg", rounds=1), tmp_path / "run")
+    assert records[0]["missing"] == {
+        name: "the task takes 10 minibatch steps; this site allows 3 (most_steps in its policy.toml)"
+    }
+    refused = read_audit(folder / "audit.jsonl")[-2]
+    assert (refused["outcome"], refused["left"]) == ("refused", {})

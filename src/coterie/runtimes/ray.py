@@ -17,7 +17,7 @@ from typing import Any, NamedTuple
 import numpy as np
 import torch
 
-from coterie.data.federated import Federated
+from coterie.data.federated import Federated, Split
 from coterie.data.store import room
 from coterie.engine.engine import SPILL, Engine
 from coterie.engine.plan import make_plan
@@ -113,8 +113,13 @@ class RayFederation:
             numbers = np.searchsorted(np.flatnonzero(homes == home), clients[places])
             reply = self._workers[home].run.remote(plan, task, sent, labels[places], numbers, key)
             asked[home] = Asked(places, numbers, reply)
-        replies = drop_broken(self._collect(clients, asked), self.names)
+        form = message.form(task, stack, self.model.layout, np.size(labels) // max(len(clients), 1))
+        replies = drop_broken(self._collect(form, clients, asked), self.names)
         return replace(replies, cost=message.cost(task, stack, replies, len(clients)))
+
+    def judge(self, stack: Stack, split: Split, rows: Array | None = None, mix: str | None = None) -> Array:
+        """The metrics of models on examples that belong to no client, computed here."""
+        return self.engine.judge(stack, split, rows, mix)
 
     def close(self) -> None:
         """End the workers, and Ray if it was started here; another exchange would start them again."""
@@ -169,9 +174,12 @@ class RayFederation:
                 "lower --threads"
             )
 
-    def _collect(self, clients: Array, asked: Mapping[int, Asked]) -> Replies:
+    def _collect(self, form: message.Form, clients: Array, asked: Mapping[int, Asked]) -> Replies:
         """Everybody's rows in the order asked; models beyond the limit go to a temporary file."""
-        rows: dict[str, Any] = {}
+        rows: dict[str, Any] = {
+            name: (self._shelf.take if name == "params" else room)((len(clients), *shape[1:]), kind, self.spill)
+            for name, (shape, kind) in form.items()
+        }
         missing: dict[str, str] = {}
         answered = np.zeros(len(clients), dtype=bool)
         for home, (places, numbers, reply) in asked.items():
@@ -180,12 +188,7 @@ class RayFederation:
             there = places[np.isin(numbers, found.pop("clients", ()))]
             answered[there] = True
             for name, part in found.items():
-                if name not in rows:
-                    make = self._shelf.take if name == "params" else room
-                    rows[name] = make((len(clients), *part.shape[1:]), part.dtype, self.spill)
                 rows[name][there] = part
-        if not answered.any():
-            return message.collect(self.model.layout, {}, missing)
         return Replies(self.model.layout, clients, **rows).without(~answered, missing)
 
     def _fetch(self, home: int, places: Array, reply: Any, clients: Array) -> tuple[message.Arrays, dict[str, str]]:
