@@ -84,6 +84,7 @@ def test_a_certificate_holds_for_the_days_asked_for(days):
     left = certificate.not_valid_after_utc - datetime.now(UTC)
     assert timedelta(days=days, minutes=-1) < left <= timedelta(days=days)
     assert certificate.not_valid_before_utc < datetime.now(UTC) - timedelta(hours=23)
+    assert not certificate.extensions.get_extension_for_class(x509.BasicConstraints).value.ca
 
 
 def test_a_certificate_never_outlives_its_authority():

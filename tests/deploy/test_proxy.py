@@ -322,6 +322,8 @@ def test_it_runs_as_an_ordinary_user_and_writes_in_its_own_folder_alone(nginx, c
             with running(server, port, user=65534, group=65534, extra_groups=[]):
                 assert Door(server, port, behind).ask("/v1/fleet/x", body=bytes(MB)) == (200, str(MB).encode())
                 assert (server / "nginx" / "nginx.pid").is_file()
+                temporary = {path.name for path in (server / "nginx").iterdir() if path.is_dir()}
+                assert temporary == {"body", "proxy", "fastcgi", "uwsgi", "scgi"}
 
 
 def test_the_configuration_follows_the_federations_file_at_every_start(nginx, change, tmp_path):

@@ -106,14 +106,9 @@ class SiteConfig:
         check_host(host)
         check_port("the port of server", int(port), 443)
         check_port("port", self.port)
-        require(
-            bool(Path(self.socket).name)
-            and not Path(self.socket).is_absolute()
-            and ".." not in Path(self.socket).parts,
-            "socket",
-            repr(self.socket),
-            "a path within the site's folder, such as run/agent.sock",
-        )
+        parts = Path(self.socket).parts
+        within = bool(parts) and not Path(self.socket).is_absolute() and ".." not in parts
+        require(within, "socket", repr(self.socket), "a path within the site's folder, such as run/agent.sock")
         require(self.seed >= 0, "seed", self.seed, "at least 0")
         Reading(**self.reading())
 
