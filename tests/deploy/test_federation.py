@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import os
 import signal
+import socket
+import subprocess
 import threading
 import time
 from contextlib import ExitStack
@@ -17,12 +19,13 @@ pytest.importorskip("flwr")
 from coterie.data import load
 from coterie.experiment import run_settings
 from coterie.federate import agent
+from coterie.federate.audit import read_audit
 from coterie.federate.board import is_alive, read_board
 from coterie.federate.certificates import make_authority, make_node_key, write_private
 from coterie.federate.client import build_site
 from coterie.federate.config import load_site
 from coterie.federate.following import follow
-from coterie.federate.server import make_order, online, submit
+from coterie.federate.server import make_order, online, serving, submit
 from coterie.federate.trial import free_ports, part_running, trial
 from coterie.results.record import STATE, load_rounds, load_state
 from coterie.runtimes import codec, flower
