@@ -25,7 +25,7 @@ class Board:
             "run": run,
             "out": out,
             "state": WAITING,
-            "process": os.getpid(),
+            "process": [os.getpid(), _born(os.getpid())],
             "sites": {name: {"now": "not asked yet"} for name in sites},
         }
 
@@ -68,5 +68,15 @@ def is_over(told: Mapping[str, Any]) -> bool:
 
 
 def is_alive(told: Mapping[str, Any]) -> bool:
-    """Whether the process that keeps the board up to date is there."""
-    return Path(f"/proc/{told['process']}").exists()
+    """Whether the process that keeps the board up to date is there, and not another that has its number now."""
+    number, born = told["process"]
+    return born is not None and _born(number) == born
+
+
+def _born(number: int) -> str | None:
+    """When a process began, in the system's own count; None if it is gone, even if nobody has buried it yet."""
+    try:
+        facts = Path(f"/proc/{number}/stat").read_text().rpartition(")")[2].split()
+    except OSError:
+        return None
+    return None if facts[0] in "ZX" else facts[19]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import ctypes
 import os
 import signal
 import socket
@@ -14,6 +15,9 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from coterie.errors import FederationError
+
+PR_SET_PDEATHSIG = 1
+"""Linux's number for the request to be told of a parent's death."""
 
 GRACE = 10.0
 """Seconds that a program has to end before it is killed."""
@@ -46,11 +50,17 @@ def running(name: str, command: Sequence[str], env: Mapping[str, str], log: Path
             stdout=file,
             stderr=file,
             start_new_session=True,
+            preexec_fn=end_with_parent,  # noqa: PLW1509 - one call of the system, no lock is taken
         )
     try:
         yield Program(name, process, log)
     finally:
         end(process)
+
+
+def end_with_parent(number: int = signal.SIGTERM) -> None:
+    """Have the system end this process when the one that started it is gone, even if that was killed."""
+    ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, number)
 
 
 def end(process: subprocess.Popen[bytes], grace: float = GRACE) -> None:
@@ -61,6 +71,13 @@ def end(process: subprocess.Popen[bytes], grace: float = GRACE) -> None:
             process.wait(grace)
         os.killpg(process.pid, signal.SIGKILL)
     process.wait()
+
+
+def end_together(programs: Sequence[Program]) -> None:
+    """Ask several to end at once, so that nobody waits for one after the other."""
+    for program in programs:
+        with contextlib.suppress(ProcessLookupError):
+            os.killpg(program.process.pid, signal.SIGTERM)
 
 
 def wait_until(ready: Callable[[], bool], programs: Sequence[Program], what: str, seconds: float = 60.0) -> None:

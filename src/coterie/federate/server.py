@@ -26,6 +26,9 @@ from coterie.sweep import slug
 PATIENCE = 120.0
 """Seconds that one of Flower's commands may take."""
 
+LEAST_PATIENCE = 300.0
+"""Seconds that a run waits for its sites at least, also where a round waits for less."""
+
 
 @dataclass(frozen=True)
 class Place:
@@ -148,7 +151,7 @@ def make_order(place: Place, settings: Settings, out: Path | None = None, resume
         config.sites,
         config.needed,
         config.timeout,
-        config.timeout,
+        max(config.timeout, LEAST_PATIENCE),
         resume,
     )
     order.experiment().build_algorithm()

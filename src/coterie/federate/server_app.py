@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import signal
 from pathlib import Path
 
 from flwr.app import Context
@@ -9,6 +10,7 @@ from flwr.serverapp import Grid, ServerApp
 
 from coterie.federate.board import Board
 from coterie.federate.order import Order
+from coterie.federate.processes import end_with_parent
 from coterie.federate.training import carry_out
 from coterie.runtimes.flower import ORDER
 from coterie.runtimes.flower_server import GridExchange
@@ -18,7 +20,12 @@ app = ServerApp()
 
 @app.main()
 def main(grid: Grid, context: Context) -> None:
-    """Carry out the order that the run's configuration names."""
+    """Carry out the order that the run's configuration names.
+
+    Flower would leave this process alone when its SuperLink is killed; a second one, started to go on with the run,
+    must find nobody who writes to the same folder.
+    """
+    end_with_parent(signal.SIGKILL)
     order = Order.load(Path(str(context.run_config[ORDER])))
     board = Board(Path(order.board), order.run, order.out, order.sites)
     carry_out(order, GridExchange(grid, order.sites, order.timeout, board.sites), board)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any, Protocol
@@ -17,7 +17,7 @@ from coterie.federate.order import Order
 from coterie.models.model import Model
 from coterie.models.zoo import build_model
 from coterie.results.known import Known
-from coterie.runtimes import codec
+from coterie.runtimes.answering import pack_hello
 from coterie.runtimes.remote import Heard, Remote, open_reply
 
 
@@ -36,8 +36,7 @@ def carry_out(order: Order, sites: Sites, board: Board) -> Finished:
     with board.watching():
         settings = order.experiment()
         algorithm = settings.build_algorithm()
-        wait_for(order, sites, board)
-        known = agree(order, greet(order, sites))
+        known = agree(order, gather(order, sites, board))
         model = build_model(settings.model, known.shape, known.classes)
         full = replace(settings, model=model.text, lr=settings.lr or model.default_lr)
 
@@ -52,31 +51,38 @@ def carry_out(order: Order, sites: Sites, board: Board) -> Finished:
         return session.train(Path(order.out), order.resume, progress)
 
 
-def wait_for(order: Order, sites: Sites, board: Board, pause: float = 0.5) -> None:
-    """Until as many sites are there as must be; after the order's patience it is an error."""
-    until = time.monotonic() + order.patience
+def gather(order: Order, sites: Sites, board: Board, pause: float = 0.5) -> dict[str, dict[str, Any]]:
+    """What each site tells of itself, as soon as enough have; after the order's patience it is an error.
+
+    A site that is there may not hear us yet: after a restart of the server it tries again only now and then.
+    """
+    until, told = time.monotonic() + order.patience, dict[str, dict[str, Any]]()
     while True:
         there = sites.connected()
-        absent = [name for name in order.sites if name not in there]
-        if len(order.sites) - len(absent) >= order.minimum:
-            return
-        board.sites({name: "not connected" if name in absent else "connected" for name in order.sites})
+        problems = {name: "not connected" for name in order.sites if name not in {**there, **told}}
+        board.sites(problems)
+        new = [place for place, name in enumerate(order.sites) if name in there and name not in told]
+        found, failed = greet(order, sites, new)
+        told, problems = told | found, problems | failed
+        if len(told) >= order.minimum:
+            return told
         if time.monotonic() > until:
             raise FederationError(
-                f"{len(there)} of {len(order.sites)} sites are there after {order.patience:g} s, {order.minimum} are "
-                f"needed; not there: {', '.join(absent[:5])}; start them, or lower the minimum"
+                f"{len(told)} of {len(order.sites)} sites are ready after {order.patience:g} s, {order.minimum} are "
+                f"needed; {'; '.join(f'{name}: {why}' for name, why in list(problems.items())[:3])}"
             )
         time.sleep(pause)
 
 
-def greet(order: Order, sites: Sites) -> dict[str, dict[str, Any]]:
-    """What each site that answers tells of itself; one that goes by another name than its key's is an error."""
-    hello = codec.encode({}, kind="hello", run=order.run)
-    heard = sites(dict.fromkeys(range(len(order.sites)), hello))
+def greet(order: Order, sites: Sites, places: Sequence[int]) -> tuple[dict[str, dict[str, Any]], dict[str, str]]:
+    """What these sites tell of themselves, and why others do not; the name must be that of the site's key."""
+    if not places:
+        return {}, {}
+    heard = sites(dict.fromkeys(places, pack_hello(order.run)))
     told: dict[str, dict[str, Any]] = {}
-    problems = {order.sites[client]: why for client, why in heard.missing.items()}
-    for client, content in heard.answers.items():
-        name = order.sites[client]
+    problems = {order.sites[place]: why for place, why in heard.missing.items()}
+    for place, content in heard.answers.items():
+        name = order.sites[place]
         try:
             about = open_reply(content)[1]["site"]
             if about["name"] != name:
@@ -84,12 +90,7 @@ def greet(order: Order, sites: Sites) -> dict[str, dict[str, Any]]:
             told[name] = about
         except (FederationError, KeyError, TypeError) as error:
             problems[name] = str(error)
-    if len(told) < order.minimum:
-        raise FederationError(
-            f"{len(told)} of {len(order.sites)} sites are ready, {order.minimum} are needed; "
-            + "; ".join(f"{name}: {why}" for name, why in list(problems.items())[:3])
-        )
-    return told
+    return told, problems
 
 
 ALIKE = ("shape", "unit", "class_names", "version")

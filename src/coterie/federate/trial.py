@@ -17,7 +17,7 @@ import tomli_w
 from coterie.data import Federated
 from coterie.federate.config import FEDERATION, SITE, load_site
 from coterie.federate.deployment import write_deployment
-from coterie.federate.processes import Program, running, wait_until
+from coterie.federate.processes import Program, end_together, running, wait_until
 from coterie.federate.server import Place, online, serving
 from coterie.runtimes import flower
 
@@ -92,6 +92,7 @@ def trial(
         place = Place.of(server)
         every = [*programs, *(program for each in sites.values() for program in each.values())]
         sockets = [load_site(each).socket_path for each in folders.values()]
+        stack.callback(end_together, every)
         wait_until(lambda: all(path.exists() for path in sockets), every, "the sites' agents are not ready", 180)
         wait_until(lambda: set(online(place).values()) == {"online"}, every, "not all sites have come", 120)
         yield Trial(place, programs, sites)

@@ -33,7 +33,7 @@ _log = logging.getLogger(__name__)
 
 
 def relay(address: str, secret: bytes, answer: Answer, stop: threading.Event) -> None:
-    """Answer the messages that the SuperNode at ``address`` receives, one after the other, until ``stop`` is set.
+    """Answer the messages that the SuperNode at ``address`` receives, until ``stop`` is set.
 
     ``secret`` is the one that the SuperNode was started with, so that no other user of the machine takes its work.
     """
@@ -46,23 +46,29 @@ def relay(address: str, secret: bytes, answer: Answer, stop: threading.Event) ->
         try:
             found = executor.AcquireTask(wanted)
             if found.HasField("task") and found.token:
-                _handle(_client(address, "flwr-clientapp", RuntimeTokenHttpInterceptor(found.token)), answer)
-                continue
+                node = _client(address, "flwr-clientapp", RuntimeTokenHttpInterceptor(found.token))
+                threading.Thread(target=_handle, args=(node, answer), daemon=True).start()
         except httpx.HTTPError as error:
             _log.warning("the SuperNode at %s cannot be asked (%s); trying again", address, error)
         stop.wait(EXECUTOR_WAIT)
 
 
 def _handle(node: RuntimeHttpClient, answer: Answer) -> None:
-    """One message: from the SuperNode, to who answers it, and back."""
+    """One message: from the SuperNode, to who answers it, and back.
+
+    Each has a thread of its own, because Flower may hand out work without a message (its run was over by the time the
+    message was fetched), and that must not keep the next one waiting.
+    """
     beat = HeartbeatSender(make_task_heartbeat_fn_http(node))
     beat.start()
-    context = None
+    context, ended = None, SubStatus.FAILED
     try:
         message, context, _, _ = pull_task_input(node)
         push_message(node, _replied(message, answer), context)
+        ended = SubStatus.COMPLETED
+    except (RuntimeError, httpx.HTTPError) as error:
+        _log.warning("a message was lost: %s", error)
     finally:
-        ended = SubStatus.COMPLETED if context is not None else SubStatus.FAILED
         push_task_output(node, context, ended, "")
         beat.stop()
         node.close()
