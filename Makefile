@@ -17,7 +17,7 @@ setup: $(STAMP)  ## create the virtual environment and install everything, pinne
 
 $(STAMP): pyproject.toml constraints.txt
 	$(PYTHON) -m venv $(VENV)
-	PIP_CONSTRAINT=constraints.txt $(BIN)/pip install --quiet --disable-pip-version-check -e '.[dev]'
+	PIP_CONSTRAINT=constraints.txt $(BIN)/pip install --quiet --disable-pip-version-check -e '.[dev,flower,ray]'
 	@touch $@
 
 demo: setup  ## recover four hidden groups of rotated digits: a table and a picture, under two minutes

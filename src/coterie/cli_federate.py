@@ -15,6 +15,7 @@ from typing import Annotated, Any
 import numpy as np
 import typer
 
+from coterie.data import Schema
 from coterie.experiment import run_settings
 from coterie.federate import client as site_programs
 from coterie.federate.agent import stop_on_signals
@@ -46,9 +47,12 @@ def init(
     host: Annotated[str, typer.Option(help="the name or address by which sites reach the server")] = "localhost",
     port: Annotated[int, typer.Option(help="the port of the server's door")] = 9443,
     inner: Annotated[int, typer.Option(help="the port of Flower behind it, on loopback")] = 8000,
+    schema: Annotated[Path | None, typer.Option(help="how sites' tables become arrays: a schema.json")] = None,
 ) -> None:
     """Write a ready deployment: a folder for the server and one for each site, with certificates, keys and units."""
-    config = write_deployment(folder, [name.strip() for name in sites.split(",")], host, port, inner)
+    names = [name.strip() for name in sites.split(",")]
+    agreed = None if schema is None else Schema.load(schema)
+    config = write_deployment(folder, names, host, port, inner, schema=agreed)
     console.print(
         f"a federation of {len(config.sites)} sites is in {folder}; {folder / 'README.txt'} says what is next"
     )

@@ -17,7 +17,7 @@ from coterie.federate.processes import Program, answers, end, running, wait_unti
 from coterie.federate.site import Site
 from coterie.federate.site_data import load_data
 from coterie.federate.wire import call
-from coterie.runtimes import flower, flower_client
+from coterie.runtimes import flower
 
 AUDIT = "audit.jsonl"
 Ready = Callable[[Site], None]
@@ -42,21 +42,20 @@ def run_agent(config: SiteConfig, threads: int, ready: Ready) -> None:
 @contextmanager
 def node(config: SiteConfig) -> Iterator[Program]:
     """Flower's node of a site while the block runs, and beside it what carries its messages to the agent and back."""
-    home = config.folder / "flower"
-    home.mkdir(mode=0o700, exist_ok=True)
+    folder, home, stop = config.folder, config.folder / "flower", threading.Event()
     secret = home / "executor.secret"
-    secret.unlink(missing_ok=True)
-    write_private(secret, secrets.token_bytes(32))
-    folder, stop = config.folder, threading.Event()
     command = flower.supernode(config.server, config.port, folder / "ca.crt", folder / "node.key", secret)
-    with running("supernode", command, flower.environment(home), folder / "logs" / "supernode.log", folder) as program:
+    from coterie.runtimes.flower_client import relay
+
+    home.mkdir(mode=0o700, exist_ok=True)
+    write_private(secret, secrets.token_bytes(32))
+    with running("supernode", command, flower.environment(home), home / "supernode.log", folder) as program:
         wait_until(lambda: answers(config.port), [program], f"the SuperNode does not answer on port {config.port}")
 
         def carry() -> None:
             """Without this the node would take messages that nobody answers, so it does not outlive it."""
             try:
-                address, agent = f"127.0.0.1:{config.port}", partial(call, str(config.socket_path))
-                flower_client.relay(address, secret.read_bytes(), agent, stop)
+                relay(f"127.0.0.1:{config.port}", secret.read_bytes(), partial(call, str(config.socket_path)), stop)
             finally:
                 end(program.process)
 

@@ -2,7 +2,7 @@
 
 ::
 
-    FOLDER/README.txt
+    FOLDER/README.txt  schema.json
     FOLDER/ca/ca.key                                   to be kept offline
     FOLDER/server/   federation.toml ca.crt server.crt server.key keys/SITE.pub nginx.conf start.sh *.service
     FOLDER/sites/SITE/   site.toml policy.toml ca.crt node.key node.pub start.sh *.service
@@ -15,6 +15,7 @@ from dataclasses import replace
 from itertools import count, islice
 from pathlib import Path
 
+from coterie.data import Schema
 from coterie.errors import UsageError
 from coterie.federate.certificates import SERVER_DAYS, Pair, make_authority, make_node_key, make_server, write_private
 from coterie.federate.config import (
@@ -29,6 +30,7 @@ from coterie.federate.config import (
 )
 from coterie.federate.policy import DEFAULT_POLICY_TEXT
 from coterie.federate.proxy import CONFIGURATION, nginx_text
+from coterie.federate.site_data import SCHEMA
 from coterie.federate.texts import (
     agent_unit,
     federation_text,
@@ -49,8 +51,12 @@ def write_deployment(
     port: int = 9443,
     inner: int = 8000,
     days: int = SERVER_DAYS,
+    schema: Schema | None = None,
 ) -> ServerConfig:
-    """A new federation in a folder that is empty or not there: authority, certificates, keys, configuration."""
+    """A new federation in a folder that is empty or not there: authority, certificates, keys, configuration.
+
+    ``schema`` says how the sites' tables become arrays, where they have tables; every site gets it, later ones too.
+    """
     folder = Path(folder).resolve()
     server = folder / "server"
     config = ServerConfig(server, host, port, inner, tuple(sites))
@@ -65,6 +71,8 @@ def write_deployment(
     (server / "ca.crt").write_bytes(authority.public)
     _write_certificate(server, certificate)
     _write_texts(server, {CONFIGURATION: nginx_text(config), "coterie-server.service": server_unit(config)}, "server")
+    if schema is not None:
+        schema.save(folder / SCHEMA)
     for name in config.sites:
         _write_site(folder, config, name)
     _write_federation(folder, config)
@@ -102,6 +110,8 @@ def _write_site(folder: Path, config: ServerConfig, name: str) -> SiteConfig:
     (place / "ca.crt").write_bytes((config.folder / "ca.crt").read_bytes())
     write_private(place / "node.key", key.private)
     (place / "node.pub").write_bytes(key.public)
+    if (folder / SCHEMA).exists():
+        (place / SCHEMA).write_bytes((folder / SCHEMA).read_bytes())
     texts = {
         SITE: site_text(site),
         "policy.toml": DEFAULT_POLICY_TEXT,

@@ -2,8 +2,12 @@
 
 from __future__ import annotations
 
+import json
 import signal
+from collections.abc import Mapping
+from functools import partial
 from pathlib import Path
+from typing import Any
 
 from flwr.app import Context
 from flwr.serverapp import Grid, ServerApp
@@ -16,6 +20,8 @@ from coterie.runtimes.flower import ORDER
 from coterie.runtimes.flower_server import GridExchange
 
 app = ServerApp()
+EXCHANGES = "exchanges.jsonl"
+"""The file of a run that says how long each exchange took."""
 
 
 @app.main()
@@ -28,4 +34,12 @@ def main(grid: Grid, context: Context) -> None:
     end_with_parent(signal.SIGKILL)
     order = Order.load(Path(str(context.run_config[ORDER])))
     board = Board(Path(order.board), order.run, order.out, order.sites)
-    carry_out(order, GridExchange(grid, order.sites, order.timeout, board.sites), board)
+    exchange = GridExchange(grid, order.sites, order.timeout, board.sites, partial(note, Path(order.out) / EXCHANGES))
+    carry_out(order, exchange, board)
+
+
+def note(path: Path, facts: Mapping[str, Any]) -> None:
+    """One line more about how long exchanges take."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    with path.open("a") as file:
+        file.write(json.dumps(facts) + "\n")

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
+from typing import Any
 
 from flwr.app import ConfigRecord, Message, RecordDict
 from flwr.serverapp import Grid
@@ -20,12 +21,15 @@ LOST = 5
 Told = Callable[[Mapping[str, str]], None]
 """Is told of every site that was asked: asked, answered, or why not."""
 
+Timed = Callable[[Mapping[str, Any]], None]
+"""Is told when an exchange is over how long it took: to send, until each answer came, and in all."""
+
 
 class GridExchange:
     """Carries an exchange over Flower; sites are known by the names under which their keys were registered."""
 
-    def __init__(self, grid: Grid, names: tuple[str, ...], timeout: float, told: Told = lambda news: None) -> None:
-        self.grid, self.names, self.timeout, self.told = grid, names, timeout, told
+    def __init__(self, grid: Grid, names: tuple[str, ...], timeout: float, told: Told, timed: Timed) -> None:
+        self.grid, self.names, self.timeout, self.told, self.timed = grid, names, timeout, told, timed
 
     def connected(self) -> dict[str, int]:
         """The node number of every site that is there now."""
@@ -33,6 +37,27 @@ class GridExchange:
 
     def __call__(self, requests: Mapping[int, bytes]) -> Heard:
         """Ask those that are there, and wait until all have answered or the time is over."""
+        at, began = time.time(), time.monotonic()
+        waiting, missing = self._send(requests)
+        sent = time.monotonic() - began
+        answers: dict[int, bytes] = {}
+        seconds: dict[str, float] = {}
+        for client, content in self._replies(waiting):
+            seconds[self.names[client]] = round(time.monotonic() - began, 3)
+            if isinstance(content, bytes):
+                answers[client] = content
+            else:
+                missing[client] = content
+            self._tell({client: "answered" if client in answers else missing[client]})
+        missing |= dict.fromkeys(waiting.values(), f"no answer within {self.timeout:g} s")
+        self._tell(missing)
+        total, received = time.monotonic() - began, sum(map(len, answers.values()))
+        times = {"at": round(at, 3), "sent": round(sent, 3), "answered": seconds, "total": round(total, 3)}
+        self.timed({**times, "bytes_down": sum(map(len, requests.values())), "bytes_up": received})
+        return Heard(answers, missing)
+
+    def _send(self, requests: Mapping[int, bytes]) -> tuple[dict[str, int], dict[int, str]]:
+        """Hand the requests to Flower: whose reply is awaited, by message, and who could not be asked."""
         there = self.connected()
         missing = {client: "not connected" for client in requests if self.names[client] not in there}
         asked = [client for client in requests if client not in missing]
@@ -41,22 +66,16 @@ class GridExchange:
         waiting = {number: client for number, client in zip(pushed, asked, strict=True) if number}
         missing |= dict.fromkeys(set(asked) - set(waiting.values()), "could not be sent to; is the message too large?")
         self._tell(dict.fromkeys(waiting.values(), "asked") | missing)
-        answers: dict[int, bytes] = {}
+        return waiting, missing
+
+    def _replies(self, waiting: dict[str, int]) -> Iterator[tuple[int, bytes | str]]:
+        """Replies as they come, until all have or the time is over; those that came are no longer waited for."""
         until, wait = time.monotonic() + self.timeout, FIRST_WAIT
         while waiting and time.monotonic() < until:
             time.sleep(wait)
             wait = min(wait * GROWTH, LONGEST_WAIT)
             for reply in self.grid.pull_messages(list(waiting)):
-                client = waiting.pop(reply.metadata.reply_to_message_id)
-                content = reading(reply)
-                if isinstance(content, bytes):
-                    answers[client] = content
-                else:
-                    missing[client] = content
-                self._tell({client: "answered" if client in answers else missing[client]})
-        missing |= dict.fromkeys(waiting.values(), f"no answer within {self.timeout:g} s")
-        self._tell(missing)
-        return Heard(answers, missing)
+                yield waiting.pop(reply.metadata.reply_to_message_id), reading(reply)
 
     def _message(self, content: bytes, node: int) -> Message:
         record = RecordDict({RECORD: ConfigRecord({REQUEST: content})})

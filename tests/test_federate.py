@@ -1,0 +1,345 @@
+"""The server's side of a federation without the network: waiting, agreeing, training, recording, and what is told."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import pytest
+from typer.testing import CliRunner
+
+from coterie.cli import app
+from coterie.data import load
+from coterie.errors import FederationError, UsageError
+from coterie.experiment import run_settings
+from coterie.federate.audit import Audit
+from coterie.federate.board import Board, is_alive, is_over, read_board
+from coterie.federate.following import status_table
+from coterie.federate.order import Order
+from coterie.federate.policy import Policy
+from coterie.federate.processes import running, wait_until
+from coterie.federate.site import Site
+from coterie.federate.training import agree, carry_out, gather
+from coterie.models.zoo import build_model
+from coterie.protocol import message
+from coterie.protocol.stack import Stack
+from coterie.protocol.task import Fit, Loss, Report, Task
+from coterie.results.record import STATE, load_rounds, load_state, load_summary
+from coterie.runtimes import codec
+from coterie.runtimes.flower import bundle
+from coterie.runtimes.remote import Heard, read_reply
+from coterie.settings import Settings
+
+SETTINGS = Settings("wecfl", partition="rotation(0,180)", clients=4, clusters=2, model="mlp(8)", rounds=3)
+
+
+@pytest.fixture(scope="module")
+def data():
+    return load("digits").partition("rotation(0,180)", clients=4, seed=1)
+
+
+class Near:
+    """Sites in this process; ``away`` are not connected, ``mute`` do not answer, and each request is counted."""
+
+    def __init__(self, data, folder, away=(), mute=()) -> None:
+        self.names, self.away, self.mute = data.names, set(away), set(mute)
+        audits = [Audit(folder / f"{name}.jsonl") for name in data.names]
+        clients = [data.select([i]) for i in range(len(data))]
+        self.sites = [Site(*each, Policy(), audit) for *each, audit in zip(data.names, clients, audits, strict=True)]
+        self.asked = 0
+
+    def connected(self):
+        return {name: i for i, name in enumerate(self.names) if name not in self.away}
+
+    def __call__(self, requests):
+        self.asked += 1
+        heard = {i: r for i, r in requests.items() if self.names[i] not in self.away | self.mute}
+        missing = {i: "no answer within 1 s" for i in requests if i not in heard}
+        return Heard({i: self.sites[i].answer(request) for i, request in heard.items()}, missing)
+
+
+@pytest.fixture
+def near(data, tmp_path):
+    return Near(data, tmp_path)
+
+
+@pytest.fixture
+def order(data, tmp_path):
+    return Order(SETTINGS.table(), str(tmp_path / "run"), str(tmp_path / "status.json"), data.names, 4, 1.0, 0.2)
+
+
+@pytest.fixture
+def board(order, tmp_path):
+    return Board(tmp_path / "status.json", order.run, order.out, order.sites)
+
+
+def test_a_run_ends_as_the_simulator_does_and_leaves_the_same_folder(data, near, order, board, tmp_path):
+    done = carry_out(order, near, board)
+    expected = run_settings(replace(SETTINGS, plan="workers", threads=1), data=data)
+    assert done.state.labels.tolist() == expected.labels.tolist()
+    np.testing.assert_array_equal(done.state.stack.params, expected.state.stack.params)
+    same = ("accuracy", "macro_f1", "worst_client", "rounds", "bytes_down", "bytes_up", "steps", "clusters_found")
+    assert {name: done.summary[name] for name in same} == {name: expected.summary[name] for name in same}
+    files = {path.name for path in (tmp_path / "run").iterdir()}
+    assert files >= {"config.toml", "rounds.jsonl", "labels.npy", "state.safetensors", "summary.json", "clients.csv"}
+    assert read_board(board.path)["state"] == "done"
+
+
+def test_what_only_a_simulation_knows_is_not_in_the_summary(near, order, board):
+    summary = carry_out(order, near, board).summary
+    assert not {"ari", "majority"} & set(summary)
+    assert summary["gf1"] is None
+
+
+def test_a_run_goes_on_where_it_was_killed(near, order, board, tmp_path):
+    whole = carry_out(order, near, board).state
+    short = replace(order, out=str(tmp_path / "again"), settings={**order.settings, "rounds": 1})
+    carry_out(short, near, board)
+    on = replace(order, out=str(tmp_path / "again"), resume=True)
+    np.testing.assert_array_equal(carry_out(on, near, board).state.stack.params, whole.stack.params)
+    assert [record["round"] for record in load_rounds(tmp_path / "again")] == [0, 1, 2]
+
+
+def test_a_site_that_is_not_there_is_missed_with_a_reason_and_may_come_later(data, order, board, tmp_path):
+    near = Near(data, tmp_path, away=("client-002",))
+    carry_out(replace(order, minimum=3), near, board)
+    assert {tuple(r["missing"]) for r in load_rounds(tmp_path / "run")} == {("client-002",)}
+    near.away.clear()
+    later = replace(order, minimum=3, out=str(tmp_path / "later"))
+    assert "missing" not in carry_out(later, near, board).history[0]
+
+
+def test_too_few_sites_are_an_error_that_names_them(data, order, board, tmp_path):
+    near = Near(data, tmp_path, away=("client-001",), mute=("client-003",))
+    with pytest.raises(FederationError, match=r"2 of 4 sites are ready after 0.2 s, 4 are needed; .*client-001: not"):
+        carry_out(order, near, board)
+    told = read_board(board.path)
+    assert told["state"] == "failed"
+    assert "client-003: no answer" in told["error"]
+
+
+def test_a_site_that_is_deaf_at_first_is_asked_again(data, order, board, tmp_path):
+    """After a restart of the server a site counts as connected before it looks for messages again."""
+    near = Near(data, tmp_path, mute=("client-003",))
+    hear = near.__call__
+    calls = []
+
+    def deaf_once(requests):
+        calls.append(sorted(requests))
+        heard = hear(requests)
+        near.mute.clear()
+        return heard
+
+    deaf_once.connected = near.connected
+    assert set(gather(replace(order, patience=5.0), deaf_once, board, pause=0.01)) == set(data.names)
+    assert calls == [[0, 1, 2, 3], [3]]
+
+
+def test_a_site_that_goes_by_another_name_than_its_key_is_not_believed(near, order, board):
+    near.sites[1].name = "client-000"
+    with pytest.raises(FederationError, match="calls itself 'client-000'; correct its site"):
+        gather(order, near, board)
+
+
+@pytest.mark.parametrize(("what", "other"), [("shape", [9, 9]), ("version", "0.0.1"), ("unit", 2.0)])
+def test_sites_that_differ_are_named(near, order, board, what, other):
+    told = gather(order, near, board)
+    told["client-002"] = {**told["client-002"], what: other}
+    with pytest.raises(FederationError, match=f"client-002 has {what} .* where client-000 has"):
+        agree(order, told)
+
+
+def test_classes_are_as_many_as_the_site_with_the_most_has(near, order, board):
+    told = gather(order, near, board)
+    told["client-002"] = {**told["client-002"], "classes": 7}
+    assert agree(order, told).classes == 10
+    told["client-002"]["classes"] = None
+    with pytest.raises(FederationError, match="some sites have classes and others a real target"):
+        agree(order, told)
+
+
+def test_data_of_a_simulation_mean_nothing_to_an_order(order):
+    settings = replace(
+        order, settings={**order.settings, "data": "mnist", "label": "y", "plan": "lockstep"}
+    ).experiment()
+    assert (settings.data, settings.label, settings.plan, settings.clients) == ("federation", None, "auto", 4)
+
+
+def test_orders_are_kept_as_they_were(order, tmp_path):
+    order.save(tmp_path / "order.json")
+    assert Order.load(tmp_path / "order.json") == order
+    (tmp_path / "order.json").write_text("{}")
+    with pytest.raises(UsageError, match="is no order"):
+        Order.load(tmp_path / "order.json")
+
+
+class TestReplies:
+    """What a server believes of a reply."""
+
+    MODEL = build_model("mlp(4)", (8, 8), 10)
+
+    def stack(self):
+        return Stack(*(np.stack([part, part]) for part in self.MODEL.initial(1)))
+
+    def read(self, task, arrays, **header):
+        wanted = message.form(task, self.stack(), self.MODEL.layout)
+        return read_reply(codec.encode(arrays, **{"problem": None, **header}), wanted, task, np.int64(1), 2)
+
+    def arrays(self, **changed):
+        size = self.MODEL.layout.size
+        good = {"labels": np.array([0]), "examples": np.array([5]), "params": np.zeros((1, size), np.float32)}
+        return {**good, "buffers": np.zeros((1, 0), np.float32), "loss": np.array([0.5]), **changed}
+
+    def test_its_label_is_the_one_that_was_sent_where_it_could_not_choose(self):
+        assert self.read(Task(fit=(Fit(),)), self.arrays())["labels"].tolist() == [1]
+
+    def test_its_choice_must_exist(self):
+        task = Task(choose=(Loss(),), fit=(Fit(),))
+        assert self.read(task, self.arrays())["labels"].tolist() == [0]
+        for wrong in (-1, 2):
+            with pytest.raises(FederationError, match=f"chose model {wrong}; there are 0 to 1"):
+                self.read(task, self.arrays(labels=np.array([wrong])))
+
+    @pytest.mark.parametrize("count", [0, -3])
+    def test_it_has_examples(self, count):
+        with pytest.raises(FederationError, match=f"says it has {count} examples"):
+            self.read(Task(fit=(Fit(),)), self.arrays(examples=np.array([count])))
+
+    def test_more_than_was_asked_for_is_refused_like_less(self):
+        with pytest.raises(FederationError, match=r"losses.* where labels, examples"):
+            self.read(Task(fit=(Fit(),)), self.arrays(losses=np.zeros((1, 2))))
+        with pytest.raises(FederationError, match="sent nothing where"):
+            self.read(Task(report=Report(params=None)), {})
+
+    def test_a_problem_is_told_in_few_words(self):
+        with pytest.raises(FederationError) as told:
+            self.read(Task(fit=(Fit(),)), {}, problem="x" * 9999)
+        assert len(str(told.value)) == 500
+
+
+class TestBoard:
+    """What is going on, for everyone to read."""
+
+    def test_the_process_that_wrote_it_is_known_from_another_of_its_number(self, board):
+        board.say(state="running")
+        told = read_board(board.path)
+        assert is_alive(told)
+        assert not is_alive({**told, "process": [told["process"][0], "1"]})
+        assert not is_alive({**told, "process": [2**22, None]})
+
+    def test_a_process_that_nobody_has_buried_is_not_alive(self):
+        child = subprocess.Popen([sys.executable, "-c", "pass"])
+        wait_until(lambda: not is_running(child.pid), [], "it goes on", 10)
+        assert not is_alive({"process": [child.pid, Path(f"/proc/{child.pid}/stat").read_text().split()[21]]})
+        child.wait()
+
+    def test_an_internal_error_is_the_end_too(self, board):
+        with pytest.raises(ZeroDivisionError), board.watching():
+            _ = 1 / 0
+        told = read_board(board.path)
+        assert is_over(told)
+        assert told["error"].startswith("internal error: ZeroDivisionError")
+
+    def test_status_shows_who_is_there_and_where_they_belong(self, near, order, board):
+        carry_out(order, near, board)
+        board.sites({"client-001": "answered"})
+        table = status_table(read_board(board.path), {"client-000": "online", "client-001": "offline"})
+        cells = [list(column.cells) for column in table.columns]
+        assert table.title == "run run done, round 3 of 3"
+        assert cells[0] == list(near.names)
+        assert cells[1] == ["online", "offline", "unknown", "unknown"]
+        assert cells[4] == ["0", "0", "1", "1"] or cells[4] == ["1", "1", "0", "0"]
+
+
+class TestProcesses:
+    """Programs beside ours."""
+
+    def test_they_end_with_everything_they_started(self, tmp_path):
+        script = "import subprocess, time; print(subprocess.Popen(['sleep', '99']).pid, flush=True); time.sleep(99)"
+        command = [sys.executable, "-c", script]
+        log = tmp_path / "log"
+        with running("it", command, os.environ, log, tmp_path):
+            wait_until(lambda: log.exists() and log.read_text().strip(), [], "it says nothing")
+            child = int(log.read_text())
+            assert is_running(child)
+        wait_until(lambda: not is_running(child), [], "it goes on", 10)
+
+    def test_a_killed_parent_takes_them_along(self, tmp_path):
+        script = (
+            "import os, pathlib, sys, time\nfrom coterie.federate.processes import running\n"
+            "with running('it', ['sleep', '99'], os.environ, pathlib.Path('log'), pathlib.Path('.')) as it:\n"
+            "    print(it.process.pid, flush=True)\n    time.sleep(99)\n"
+        )
+        parent = subprocess.Popen([sys.executable, "-c", script], stdout=subprocess.PIPE, text=True, cwd=tmp_path)
+        child = int(parent.stdout.readline())
+        parent.send_signal(signal.SIGKILL)
+        parent.wait()
+        parent.stdout.close()
+        wait_until(lambda: not is_running(child), [], "it goes on", 10)
+
+    def test_one_that_ends_is_an_error_with_its_last_words(self, tmp_path):
+        with (
+            running("it", ["sh", "-c", "echo no such port; exit 3"], os.environ, tmp_path / "log", tmp_path) as program,
+            pytest.raises(FederationError, match="it ended with code 3: no such port"),
+        ):
+            wait_until(lambda: False, [program], "it does not answer", 10)
+
+
+def is_running(number):
+    try:
+        return Path(f"/proc/{number}/stat").read_text().rpartition(")")[2].split()[0] not in "ZX"
+    except FileNotFoundError:
+        return False
+
+
+def test_nothing_that_a_site_would_run_is_in_the_bundle():
+    """The server ships an app because Flower wants one; its part for sites holds no handler of ours."""
+    files = bundle()
+    assert files["coterie_site.py"] == "from flwr.clientapp import ClientApp\n\napp = ClientApp()\n"
+    assert "coterie" not in files["coterie_site.py"]
+
+
+class TestCommands:
+    """Bad input is one line and an exit code."""
+
+    @pytest.mark.parametrize(
+        ("words", "said"),
+        [
+            (["run", "wecfl"], "there is no"),
+            (["server"], "there is no"),
+            (["client"], "there is no"),
+            (["status"], "there is no"),
+            (["stop"], "there is no"),
+            (["audit"], "there is no"),
+            (["init", "new", "--sites", "a,a"], "named twice"),
+            (["init", "new", "--sites", "a", "--schema", "none.json"], "cannot be read"),
+            (["try", "nonsense"], "unknown algorithm"),
+        ],
+    )
+    def test_a_wrong_command_says_what_is_wrong(self, words, said, tmp_path, monkeypatch):
+        monkeypatch.chdir(tmp_path)
+        done = CliRunner().invoke(app, ["federate", *words])
+        assert done.exit_code == 2, done.output
+        assert said in " ".join(done.output.split())
+        assert "Traceback" not in done.output
+
+    def test_a_deployment_is_written_and_read_back(self, tmp_path, monkeypatch):
+        monkeypatch.chdir(tmp_path)
+        done = CliRunner().invoke(app, ["federate", "init", "new", "--sites", "bern, chur"])
+        assert done.exit_code == 0, done.output
+        assert "a federation of 2 sites is in new" in done.output
+        told = CliRunner().invoke(app, ["federate", "status", "--folder", "new/server"])
+        assert told.exit_code == 1
+        assert "is the server of" in " ".join(told.output.split())
+
+
+def test_the_summary_of_a_federation_is_json(near, order, board, tmp_path):
+    carry_out(order, near, board)
+    assert json.dumps(load_summary(tmp_path / "run"))
+    assert load_state(tmp_path / "run" / STATE).round == 3

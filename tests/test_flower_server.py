@@ -1,0 +1,115 @@
+"""The server's end of Flower against a Grid of our own: who is asked, what is waited for, what becomes of replies."""
+
+from __future__ import annotations
+
+from types import SimpleNamespace
+
+import pytest
+
+pytest.importorskip("flwr")
+
+from flwr.app import ConfigRecord, Error, Message, RecordDict
+from flwr.supercore.task_identity import TaskIdentity
+
+from coterie.runtimes.flower import RECORD, REPLY, REQUEST
+from coterie.runtimes.flower_server import GridExchange
+
+NAMES = ("anna", "bert", "carl")
+
+
+@pytest.fixture(autouse=True)
+def _in_a_run(monkeypatch):
+    """Flower's messages can be made inside a run only."""
+    for name in ("_run_id", "_node_id", "_task_id"):
+        monkeypatch.setattr(TaskIdentity, name, 1, raising=False)
+
+
+class Grid:
+    """Nodes 10, 11, ... with these names; ``says`` gives a node's reply, None for none."""
+
+    def __init__(self, names, says, refuses=()) -> None:
+        self.nodes = [SimpleNamespace(name=name, node_id=10 + i) for i, name in enumerate(names)]
+        self.says, self.refuses, self.sent = says, refuses, {}
+
+    def get_nodes(self):
+        return self.nodes
+
+    def push_messages(self, messages):
+        numbers = []
+        for message in messages:
+            node = message.metadata.dst_node_id
+            numbers.append(None if node in self.refuses else f"m{node}")
+            self.sent[f"m{node}"] = message
+        return numbers
+
+    def pull_messages(self, numbers):
+        for number in reversed(list(numbers)):
+            content = self.says(self.sent[number])
+            if content is not None:
+                self.sent[number].metadata.__dict__["_message_id"] = number
+                yield Message(content, reply_to=self.sent[number])
+
+
+def echo(message):
+    return RecordDict({RECORD: ConfigRecord({REPLY: b"re: " + message.content[RECORD][REQUEST]})})
+
+
+def exchange(grid, timeout=0.3):
+    told, timed = {}, []
+    ask = GridExchange(grid, NAMES, timeout, told.update, timed.append)
+    return ask, told, timed
+
+
+def test_replies_belong_to_those_who_were_asked_in_whatever_order_they_come():
+    ask, told, timed = exchange(Grid(NAMES, echo))
+    heard = ask({0: b"a", 2: b"ccc"})
+    assert heard.answers == {0: b"re: a", 2: b"re: ccc"}
+    assert heard.missing == {}
+    assert told == {"anna": "answered", "carl": "answered"}
+    assert (timed[0]["bytes_down"], timed[0]["bytes_up"], set(timed[0]["answered"])) == (4, 12, {"anna", "carl"})
+
+
+def test_one_that_is_not_there_is_not_waited_for():
+    ask, told, timed = exchange(Grid(("anna", "stranger"), echo), timeout=60)
+    assert ask({0: b"a", 1: b"b"}).missing == {1: "not connected"}
+    assert timed[0]["total"] < 5
+    assert told["bert"] == "not connected"
+
+
+def test_nobody_there_is_an_answer_too():
+    ask, _, _ = exchange(Grid((), echo))
+    assert ask({0: b"a"}).missing == {0: "not connected"}
+
+
+def test_one_that_is_late_is_missing_and_the_others_are_not():
+    ask, _, _ = exchange(Grid(NAMES, lambda m: None if m.metadata.dst_node_id == 11 else echo(m)))
+    heard = ask({0: b"a", 1: b"b"})
+    assert (list(heard.answers), heard.missing) == ([0], {1: "no answer within 0.3 s"})
+
+
+def test_messages_carry_the_time_they_have():
+    grid = Grid(NAMES, echo)
+    exchange(grid, timeout=7.5)[0]({0: b"a"})
+    assert grid.sent["m10"].metadata.ttl == 7.5
+
+
+def test_a_message_that_flower_does_not_take_is_said_to_be_too_large():
+    ask, _, _ = exchange(Grid(NAMES, echo, refuses=(11,)))
+    heard = ask({0: b"a", 1: b"b"})
+    assert heard.missing == {1: "could not be sent to; is the message too large?"}
+
+
+@pytest.mark.parametrize(
+    ("content", "why"),
+    [
+        (Error(code=5), "went away while it was asked"),
+        (Error(code=2, reason="the agent does not answer"), "failed: the agent does not answer"),
+        (RecordDict(), "sent a message that is none of ours"),
+        (RecordDict({RECORD: ConfigRecord({REPLY: "text"})}), "sent no bytes"),
+        (RecordDict({RECORD: ConfigRecord({"other": b"x"})}), "sent a message that is none of ours"),
+    ],
+)
+def test_what_is_no_reply_of_ours_is_a_reason(content, why):
+    ask, told, _ = exchange(Grid(NAMES, lambda message: content))
+    assert ask({0: b"a"}).missing == {0: why}
+    assert told["anna"] == why
