@@ -82,8 +82,8 @@ def server(
 ) -> None:
     """Run the server until Ctrl-C; a run that was interrupted goes on."""
     ended = threading.Event()
-    stop_on_signals(ended)
     with serving(folder, proxy) as programs:
+        stop_on_signals(ended)
         config = Place.of(folder).config
         errors.print(f"serving {len(config.sites)} sites at {config.address if proxy else f'127.0.0.1:{config.inner}'}")
         while not ended.wait(0.5):

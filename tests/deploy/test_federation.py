@@ -17,6 +17,7 @@ import pytest
 pytest.importorskip("flwr")
 
 from coterie.data import load
+from coterie.errors import UsageError
 from coterie.experiment import run_settings
 from coterie.federate import agent
 from coterie.federate.audit import read_audit
@@ -25,7 +26,7 @@ from coterie.federate.certificates import make_authority, make_node_key, write_p
 from coterie.federate.client import build_site
 from coterie.federate.config import load_site
 from coterie.federate.following import follow
-from coterie.federate.server import make_order, online, serving, submit
+from coterie.federate.server import going_on, make_order, online, serving, stop, submit
 from coterie.federate.trial import free_ports, part_running, trial
 from coterie.results.record import STATE, load_rounds, load_state
 from coterie.runtimes import codec, flower
@@ -266,6 +267,21 @@ def test_the_control_api_cannot_be_reached_through_the_door(federation, tmp_path
     assert '"success": true' not in refused.stdout
     assert "403" in refused.stdout + refused.stderr
     assert "POST /v1/control/list-nodes" in (place.folder / "nginx" / "refused.log").read_text()
+
+
+def test_a_run_that_was_stopped_stays_stopped(federation, tmp_path):
+    """What was saved stays; nothing goes on with it by itself, and the next run finds the federation free."""
+    place = federation.place
+    submit(place, make_order(place, replace(SHORT, rounds=500), tmp_path / "run"))
+    wait_for(lambda: len(load_rounds(tmp_path / "run")) >= 1)
+    with pytest.raises(UsageError, match="run run goes on"):
+        make_order(place, SHORT, tmp_path / "other")
+    stop(place)
+    wait_for(lambda: going_on(place) is None)
+    assert not place.order.exists()
+    assert load_state(tmp_path / "run" / STATE).round >= 1
+    with pytest.raises(UsageError, match="no run goes on"):
+        stop(place)
 
 
 def test_every_request_is_in_the_sites_audit_log(federation):

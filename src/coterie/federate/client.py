@@ -33,9 +33,8 @@ def build_site(config: SiteConfig, threads: int = 1) -> Site:
 
 def run_agent(config: SiteConfig, threads: int, ready: Ready) -> None:
     """Answer until a signal comes."""
-    stop = threading.Event()
+    stop, site = threading.Event(), build_site(config, threads)
     stop_on_signals(stop)
-    site = build_site(config, threads)
     serve(site, config.socket_path, stop, ready=lambda: ready(site))
 
 
@@ -67,18 +66,17 @@ def node(config: SiteConfig) -> Iterator[Program]:
 def run_node(config: SiteConfig) -> None:
     """Carry messages until a signal comes or Flower's node ends."""
     stop = threading.Event()
-    stop_on_signals(stop)
     with node(config) as program:
+        stop_on_signals(stop)
         while not stop.wait(0.5):
             program.check()
 
 
 def run_both(config: SiteConfig, threads: int, ready: Ready) -> None:
     """Agent and node together; the one ends when the other does."""
-    stop = threading.Event()
-    stop_on_signals(stop)
-    site = build_site(config, threads)
+    stop, site = threading.Event(), build_site(config, threads)
     with node(config) as program:
+        stop_on_signals(stop)
 
         def watch() -> None:
             program.process.wait()

@@ -13,7 +13,7 @@ from coterie.settings import Settings, make_settings
 
 ABOUT_DATA = (
     *("data", "partition", "clients", "validation", "label", "client", "group", "ignore", "missing", "task", "test"),
-    *("threads", "plan", "device"),
+    *("runtime", "threads", "plan", "device"),
 )
 """Settings of a simulation that mean nothing to a federation: there the sites have the data and the machines."""
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import logging
 import subprocess
 from collections.abc import Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
@@ -22,6 +23,8 @@ from coterie.results.record import CONFIG, write_atomically
 from coterie.runtimes import flower
 from coterie.settings import Settings
 from coterie.sweep import slug
+
+_log = logging.getLogger(__name__)
 
 PATIENCE = 120.0
 """Seconds that one of Flower's commands may take."""
@@ -174,6 +177,7 @@ def take_up(place: Place) -> None:
     """Go on with a run that the server was carrying out when it ended."""
     told = read_board(place.board)
     if place.order.exists() and not (told is not None and is_over(told)):
+        _log.info("going on with the run that was interrupted")
         submit(place, replace(Order.load(place.order), resume=True))
 
 
@@ -184,11 +188,11 @@ def going_on(place: Place) -> Mapping[str, Any] | None:
 
 
 def stop(place: Place) -> None:
-    """Stop the run that goes on; its last checkpoint stays."""
+    """Stop the run that goes on; its last checkpoint stays, and a server that starts again does not go on with it."""
     if going_on(place) is None:
         raise UsageError("no run goes on; coterie federate status shows what there was")
-    place.ask(flower.stop_run(json.loads(place.number.read_text())["run"]))
     place.order.unlink(missing_ok=True)
+    place.ask(flower.stop_run(json.loads(place.number.read_text())["run"]))
 
 
 def online(place: Place) -> dict[str, str]:
