@@ -16,7 +16,7 @@ from typer.testing import CliRunner
 
 from coterie.cli import app
 from coterie.data import load
-from coterie.errors import FederationError, UsageError
+from coterie.errors import FederationError, RunFolderError, UsageError
 from coterie.experiment import run_settings
 from coterie.federate.audit import Audit
 from coterie.federate.board import Board, is_alive, is_over, read_board
@@ -147,19 +147,66 @@ def test_a_site_that_goes_by_another_name_than_its_key_is_not_believed(near, ord
         gather(order, near, board)
 
 
-@pytest.mark.parametrize(("what", "other"), [("shape", [9, 9]), ("version", "0.0.1"), ("unit", 2.0)])
+LIES = {
+    "it holds a malformed Hello": lambda about: {"name": about["name"]},
+    "site is 'x' in a message": lambda about: "x",
+    "has coterie 9.9 where the server has": lambda about: {**about, "version": "9.9"},
+    "tells sizes that cannot be": lambda about: {**about, "train": 0},
+    "65537 classes": lambda about: {**about, "classes": 65537},
+    "classes of Hello is True": lambda about: {**about, "classes": True},
+}
+
+
+@pytest.mark.parametrize("why", LIES)
+def test_what_cannot_be_true_of_a_site_is_not_believed(near, order, board, why):
+    honest = near.sites[1].answer
+
+    def lie(request):
+        arrays, header = codec.decode(honest(request))
+        return codec.encode(arrays, **{**header, "site": LIES[why](header["site"])})
+
+    near.sites[1].answer = lie
+    with pytest.raises(FederationError, match=f"client-001: .*{why.removeprefix('it ')}"):
+        gather(order, near, board)
+
+
+def test_a_run_is_not_resumed_with_other_sites_in_the_places_of_the_first(near, order, board):
+    carry_out(order, near, board)
+    near.names = near.names[::-1]
+    near.sites.reverse()
+    other = replace(order, sites=order.sites[::-1], resume=True)
+    with pytest.raises(RunFolderError, match="begun with 4 clients and this has the same in another order"):
+        carry_out(other, near, board)
+
+
+def test_a_run_that_nobody_evaluates_says_why(near, order, board):
+    for site in near.sites:
+        site.policy = Policy(reports=("params",))
+    with pytest.raises(FederationError, match=r"nobody evaluated a model.*client-000: the report asks for metrics"):
+        carry_out(order, near, board)
+
+
+def test_a_refusal_in_any_exchange_of_a_round_is_in_its_record(near, order, board):
+    """lcfl asks for losses in a second exchange; a site that refuses those is named."""
+    near.sites[1].policy = Policy(reports=("params", "metrics"))
+    lcfl = replace(order, settings={**order.settings, "algorithm": "lcfl(warmup=1)"})
+    history = carry_out(lcfl, near, board).history
+    assert any("asks for losses" in record.get("missing", {}).get("client-001", "") for record in history)
+
+
+@pytest.mark.parametrize(("what", "other"), [("shape", (9, 9)), ("class_names", ("a",)), ("unit", 2.0)])
 def test_sites_that_differ_are_named(near, order, board, what, other):
     told = gather(order, near, board)
-    told["client-002"] = {**told["client-002"], what: other}
+    told["client-002"] = replace(told["client-002"], **{what: other})
     with pytest.raises(FederationError, match=f"client-002 has {what} .* where client-000 has"):
         agree(order, told)
 
 
 def test_classes_are_as_many_as_the_site_with_the_most_has(near, order, board):
     told = gather(order, near, board)
-    told["client-002"] = {**told["client-002"], "classes": 7}
+    told["client-002"] = replace(told["client-002"], classes=7)
     assert agree(order, told).classes == 10
-    told["client-002"]["classes"] = None
+    told["client-002"] = replace(told["client-002"], classes=None)
     with pytest.raises(FederationError, match="some sites have classes and others a real target"):
         agree(order, told)
 

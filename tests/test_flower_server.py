@@ -11,6 +11,7 @@ pytest.importorskip("flwr")
 from flwr.app import ConfigRecord, Error, Message, RecordDict
 from flwr.supercore.task_identity import TaskIdentity
 
+from coterie.runtimes import codec
 from coterie.runtimes.flower import RECORD, REPLY, REQUEST
 from coterie.runtimes.flower_server import GridExchange
 
@@ -51,7 +52,7 @@ class Grid:
 
 
 def echo(message):
-    return RecordDict({RECORD: ConfigRecord({REPLY: b"re: " + message.content[RECORD][REQUEST]})})
+    return RecordDict({RECORD: ConfigRecord({REPLY: message.content[RECORD][REQUEST]})})
 
 
 def exchange(grid, timeout=0.3):
@@ -62,11 +63,20 @@ def exchange(grid, timeout=0.3):
 
 def test_replies_belong_to_those_who_were_asked_in_whatever_order_they_come():
     ask, told, timed = exchange(Grid(NAMES, echo))
-    heard = ask({0: b"a", 2: b"ccc"})
-    assert heard.answers == {0: b"re: a", 2: b"re: ccc"}
+    said = {i: codec.encode({}, problem=None, to=name) for i, name in ((0, "a"), (2, "ccc"))}
+    heard = ask(said)
+    assert heard.answers == said
     assert heard.missing == {}
     assert told == {"anna": "answered", "carl": "answered"}
-    assert (timed[0]["bytes_down"], timed[0]["bytes_up"], set(timed[0]["answered"])) == (4, 12, {"anna", "carl"})
+    sizes = sum(map(len, said.values()))
+    assert (timed[0]["bytes_down"], timed[0]["bytes_up"], set(timed[0]["answered"])) == (sizes, sizes, {"anna", "carl"})
+
+
+def test_a_site_that_refuses_is_shown_with_its_reason():
+    ask, told, _ = exchange(Grid(NAMES, echo))
+    ask({0: codec.encode({}, problem="not allowed here"), 1: b"junk"})
+    assert told["anna"] == "not allowed here"
+    assert "cannot be read" in told["bert"]
 
 
 def test_one_that_is_not_there_is_not_waited_for():

@@ -187,8 +187,9 @@ def try_out(
     **given: Any,
 ) -> None:
     """A whole federation on this machine: server, door and sites, a short run, and everything torn down again."""
-    small = {"clients": 5, "rounds": 5, "clusters": 2, "partition": "rotation(0,180)"}
-    settings = settings_from(target, given if target.endswith(".toml") else {**small, **given})
+    own = target.endswith(".toml") or "data" in given
+    small = {} if own else {"clients": 5, "clusters": 2, "partition": "rotation(0,180)"}
+    settings = settings_from(target, {**small, **({} if own else {"rounds": 5}), **given})
     data = settings.build_data()
     proxy = has_nginx()
     began = time.perf_counter()

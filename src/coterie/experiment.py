@@ -5,6 +5,7 @@ from __future__ import annotations
 import platform
 import subprocess
 import time
+import tomllib
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, closing
 from dataclasses import dataclass, fields, replace
@@ -233,6 +234,7 @@ class Session:
             return None, None
         if resume and (out / CONFIG).exists():
             check_same(load_settings(out / CONFIG, {}), self.settings, out)
+            check_clients(out, self.known.names)
             folder = RunFolder(out)
             return folder, folder.resume()
         folder = RunFolder.create(out, config_table(self.settings, self.known))
@@ -280,10 +282,20 @@ def check_same(old: Settings, new: Settings, out: Path) -> None:
             )
 
 
+def check_clients(out: Path, names: tuple[str, ...]) -> None:
+    """A run is resumed with the clients it was begun with, where they have names of their own, in the same order."""
+    before = tomllib.loads((out / CONFIG).read_text()).get("examples", {}).get("clients")
+    if before is not None and tuple(before) != names:
+        other = sorted({*before} ^ {*names})
+        what = f"differs in {', '.join(other[:5])}" if other else "has the same in another order"
+        raise RunFolderError(f"{out} was begun with {len(before)} clients and this {what}; give another --out")
+
+
 def config_table(settings: Settings, known: Known) -> dict[str, Any]:
     """What config.toml holds: the settings, what an example looks like, and the versions that made the run."""
     classes = {} if known.classes is None else {"classes": known.classes}
-    examples = {"shape": list(known.shape), **classes, "unit": float(known.unit)}
+    named = {"clients": list(known.names)} if known.partition.startswith("natural") else {}
+    examples = {"shape": list(known.shape), **classes, "unit": float(known.unit), **named}
     versions = {name: metadata.version(name) for name in ("coterie", "torch", "numpy", "scikit-learn")}
     made_by = {"python": platform.python_version(), **versions, **_revision()}
     return {**settings.table(), "examples": examples, "made_by": made_by}

@@ -277,11 +277,23 @@ def test_a_run_that_was_stopped_stays_stopped(federation, tmp_path):
     with pytest.raises(UsageError, match="run run goes on"):
         make_order(place, SHORT, tmp_path / "other")
     stop(place)
-    wait_for(lambda: going_on(place) is None)
+    assert going_on(place) is None
+    assert read_board(place.board)["state"] == "stopped"
     assert not place.order.exists()
     assert load_state(tmp_path / "run" / STATE).round >= 1
     with pytest.raises(UsageError, match="no run goes on"):
         stop(place)
+
+
+def test_no_code_that_the_server_ships_runs_at_a_site(federation, monkeypatch, tmp_path):
+    """Whoever takes the server over may ship an app that writes files; the sites answer, and no file is there."""
+    trace = tmp_path / "trace"
+    honest = flower.bundle()
+    evil = f"import pathlib\npathlib.Path({str(trace)!r}).touch()\n" + honest["coterie_site.py"]
+    monkeypatch.setattr(flower, "bundle", lambda: {**honest, "coterie_site.py": evil})
+    _, records = train(federation, replace(SHORT, rounds=1), tmp_path / "run")
+    assert "missing" not in records[0]
+    assert not trace.exists()
 
 
 def test_every_request_is_in_the_sites_audit_log(federation):

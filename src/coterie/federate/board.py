@@ -13,7 +13,7 @@ from typing import Any
 from coterie.errors import CoterieError
 from coterie.results.record import write_atomically
 
-WAITING, RUNNING, DONE, FAILED = "waiting", "running", "done", "failed"
+WAITING, RUNNING, DONE, FAILED, STOPPED = "waiting", "running", "done", "failed", "stopped"
 
 
 class Board:
@@ -64,7 +64,15 @@ def read_board(path: Path) -> dict[str, Any] | None:
 
 def is_over(told: Mapping[str, Any]) -> bool:
     """Whether the run has come to its end, good or bad."""
-    return told["state"] in (DONE, FAILED)
+    return told["state"] in (DONE, FAILED, STOPPED)
+
+
+def mark_stopped(path: Path) -> None:
+    """Say of a run whose process is gone that this was meant."""
+    told = read_board(path)
+    if told is not None and told["state"] != DONE:
+        content = {**told, "state": STOPPED, "error": "it was stopped"}
+        write_atomically(path, (json.dumps(content, indent=2) + "\n").encode())
 
 
 def is_alive(told: Mapping[str, Any]) -> bool:

@@ -11,7 +11,7 @@ from rich.table import Table
 
 from coterie.errors import FederationError
 from coterie.experiment import Progress
-from coterie.federate.board import FAILED, is_alive, is_over, read_board
+from coterie.federate.board import DONE, is_alive, is_over, read_board
 from coterie.federate.server import Place
 from coterie.results.clients import load_clients
 from coterie.results.record import load_labels, load_rounds, load_summary
@@ -42,8 +42,8 @@ def follow(place: Place, progress: Progress) -> dict[str, Any]:
 
 
 def _end(told: Mapping[str, Any]) -> dict[str, Any]:
-    if told["state"] == FAILED:
-        raise FederationError(told["error"])
+    if told["state"] != DONE:
+        raise FederationError(f"run {told['run']} {told['state']}: {told['error']}")
     summary = load_summary(Path(told["out"]))
     assert summary is not None, "a run that is done has a summary"
     return summary

@@ -1,8 +1,8 @@
 """The door of the server: nginx, which lets sites through to Flower's Fleet API and nobody to anything else.
 
-Whoever reaches the SuperLink's Control API can run code at every site, so this is the boundary that matters. The path
-is judged as it was sent, not as nginx understands it: dots, doubled slashes and escapes have no meaning here, they are
-refused.
+Whoever reaches the SuperLink's Control API can run code on this server and ask the sites for anything that their
+policies allow, so this is the boundary that matters. The path is judged as it was sent, not as nginx understands it:
+dots, doubled slashes and escapes have no meaning here, they are refused.
 """
 
 from __future__ import annotations

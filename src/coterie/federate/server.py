@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import logging
 import subprocess
+import threading
 from collections.abc import Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack, contextmanager
@@ -14,7 +15,7 @@ from pathlib import Path
 from typing import Any
 
 from coterie.errors import FederationError, RunFolderError, UsageError
-from coterie.federate.board import is_alive, is_over, read_board
+from coterie.federate.board import is_alive, is_over, mark_stopped, read_board
 from coterie.federate.config import ServerConfig, load_server
 from coterie.federate.order import Order
 from coterie.federate.processes import Program, answers, running, wait_until
@@ -53,6 +54,16 @@ class Place:
     def home(self) -> Path:
         """Flower's own state: who is registered, which runs there were."""
         return self.folder / "flower"
+
+    @property
+    def database(self) -> Path:
+        """Where Flower keeps who is registered."""
+        return self.home / "state.db"
+
+    @property
+    def nodes(self) -> Path:
+        """Which node of Flower's is which site."""
+        return self.home / "nodes.json"
 
     @property
     def order(self) -> Path:
@@ -102,6 +113,8 @@ def serving(folder: Path, proxy: bool = True) -> Iterator[list[Program]]:
     place.home.mkdir(mode=0o700, exist_ok=True)
     (place.home / "config.toml").write_text(flower.connection(config.inner, config.folder / "ca.crt"))
     logs = config.folder / "logs"
+    if not place.database.exists():
+        place.nodes.unlink(missing_ok=True)
     with ExitStack() as stack:
 
         def start(name: str, command: Sequence[str], port: int) -> Program:
@@ -111,7 +124,7 @@ def serving(folder: Path, proxy: bool = True) -> Iterator[list[Program]]:
             wait_until(lambda: answers(port), [program], f"{name} does not answer on port {port}")
             return program
 
-        command = flower.superlink(config.inner, config.folder, place.home / "state.db")
+        command = flower.superlink(config.inner, config.folder, place.database)
         programs = [start("superlink", command, config.inner)]
         register(place)
         programs += [start("nginx", door, config.port)] if door else []
@@ -121,21 +134,31 @@ def serving(folder: Path, proxy: bool = True) -> Iterator[list[Program]]:
 
 def register(place: Place) -> None:
     """Let Flower know exactly the sites of the configuration, by the keys in the folder."""
-    path = place.home / "nodes.json"
+    path = place.nodes
     known: dict[str, dict[str, str]] = json.loads(path.read_text()) if path.exists() else {}
     wanted = {name: place.config.key_of(name).read_text().strip() for name in place.config.sites}
     gone = [name for name, node in known.items() if wanted.get(name) != node["key"]]
     new = [name for name in wanted if name not in known or name in gone]
 
-    def admit(name: str) -> dict[str, str]:
-        told = place.ask(flower.register(place.config.key_of(name), name))
-        return {"node": str(told["node-id"]), "key": wanted[name]}
+    def dismiss(name: str) -> None:
+        place.ask(flower.unregister(known[name]["node"]))
+        keep(name, None)
 
+    def admit(name: str) -> None:
+        told = place.ask(flower.register(place.config.key_of(name), name))
+        keep(name, {"node": str(told["node-id"]), "key": wanted[name]})
+
+    def keep(name: str, node: dict[str, str] | None) -> None:
+        """Written after each, so that what Flower knows and what we know it knows do not part."""
+        with lock:
+            known.pop(name, None)
+            known.update({} if node is None else {name: node})
+            write_atomically(path, json.dumps(known, indent=2).encode())
+
+    lock = threading.Lock()
     with ThreadPoolExecutor(4) as pool:
-        list(pool.map(lambda name: place.ask(flower.unregister(known[name]["node"])), gone))
-        admitted = dict(zip(new, pool.map(admit, new), strict=True))
-    kept = {name: node for name, node in known.items() if name not in gone}
-    write_atomically(path, json.dumps({**kept, **admitted}, indent=2).encode())
+        list(pool.map(dismiss, gone))
+        list(pool.map(admit, new))
 
 
 def make_order(place: Place, settings: Settings, out: Path | None = None, resume: bool = False) -> Order:
@@ -169,7 +192,12 @@ def submit(place: Place, order: Order) -> None:
         (app / name).write_text(text)
     place.board.unlink(missing_ok=True)
     order.save(place.order)
-    told = place.ask(flower.start_run(app, place.order))
+    try:
+        told = place.ask(flower.start_run(app, place.order))
+    except FederationError:
+        if not order.resume:
+            place.order.unlink()
+        raise
     write_atomically(place.number, json.dumps({"run": str(told["run-id"])}).encode())
 
 
@@ -193,11 +221,13 @@ def stop(place: Place) -> None:
         raise UsageError("no run goes on; coterie federate status shows what there was")
     place.order.unlink(missing_ok=True)
     place.ask(flower.stop_run(json.loads(place.number.read_text())["run"]))
+    wait_until(lambda: going_on(place) is None, [], "the run's process goes on")
+    mark_stopped(place.board)
 
 
 def online(place: Place) -> dict[str, str]:
     """Whether each site is there: online, offline, or registered and never seen."""
-    path = place.home / "nodes.json"
-    names = {node["node"]: name for name, node in json.loads(path.read_text()).items()} if path.exists() else {}
+    known = json.loads(place.nodes.read_text()) if place.nodes.exists() else {}
+    names = {node["node"]: name for name, node in known.items()}
     told = place.ask(flower.nodes())["nodes"]
     return {names[node["node-id"]]: node["status"] for node in told if node["node-id"] in names}

@@ -8,6 +8,7 @@ from __future__ import annotations
 import re
 import time
 from collections.abc import Callable
+from dataclasses import asdict
 from datetime import UTC, datetime
 from importlib import metadata
 from typing import Any, NamedTuple
@@ -84,18 +85,18 @@ class Site:
             return codec.encode({}, problem="the site cannot write its audit log, so nothing leaves it")
         return reply
 
-    def hello(self) -> dict[str, Any]:
+    def hello(self) -> answering.Hello:
         """Who this site is and what it holds, in numbers only."""
         data = self.data
-        return {
-            "name": self.name,
-            "version": metadata.version("coterie"),
-            "shape": list(data.shape),
-            "classes": data.classes,
-            "class_names": list(data.class_names),
+        return answering.Hello(
+            name=self.name,
+            version=metadata.version("coterie"),
+            shape=data.shape,
+            classes=data.classes,
+            class_names=data.class_names,
             **self._sizes(),
-            "unit": float(data.unit),
-        }
+            unit=float(data.unit),
+        )
 
     def _sizes(self) -> dict[str, int]:
         splits = {"train": self.data.train, "test": self.data.test, "validation": self.data.validation}
@@ -109,7 +110,7 @@ class Site:
         line |= {"kind": kind, "run": run}
         self.policy.check_run(run)
         if kind == "hello":
-            return _Reply({}, {"site": self.hello()})
+            return _Reply({}, {"site": asdict(self.hello())})
         if kind != "task":
             raise FederationError(f"the kind of the message is {kind!r}; this site knows hello and task")
         task = codec.read_as(Task, header.get("task"), "task")

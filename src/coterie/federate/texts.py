@@ -46,7 +46,7 @@ def federation_text(config: ServerConfig) -> str:
         # The server of a federation. Adding a site writes this file anew: values stay, comments of your own do not.
         host = {json.dumps(config.host)}
         port = {config.port}
-        # Loopback port of Flower's SuperLink. Never open it to others: who reaches it can run code at every site.
+        # Loopback port of Flower's SuperLink. Never open it to others: who reaches it can run code on this server.
         inner = {config.inner}
         # Only these are let in, each by its key in keys/.
         sites = {json.dumps(config.sites)}

@@ -5,6 +5,7 @@ from __future__ import annotations
 import time
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
+from importlib import metadata
 from pathlib import Path
 from typing import Any, Protocol
 
@@ -17,7 +18,8 @@ from coterie.federate.order import Order
 from coterie.models.model import Model
 from coterie.models.zoo import build_model
 from coterie.results.known import Known
-from coterie.runtimes.answering import pack_hello
+from coterie.runtimes import codec
+from coterie.runtimes.answering import Hello, pack_hello
 from coterie.runtimes.remote import Heard, Remote, open_reply
 
 
@@ -51,12 +53,12 @@ def carry_out(order: Order, sites: Sites, board: Board) -> Finished:
         return session.train(Path(order.out), order.resume, progress)
 
 
-def gather(order: Order, sites: Sites, board: Board, pause: float = 0.5) -> dict[str, dict[str, Any]]:
+def gather(order: Order, sites: Sites, board: Board, pause: float = 0.5) -> dict[str, Hello]:
     """What each site tells of itself, as soon as enough have; after the order's patience it is an error.
 
     A site that is there may not hear us yet: after a restart of the server it tries again only now and then.
     """
-    until, told = time.monotonic() + order.patience, dict[str, dict[str, Any]]()
+    until, told = time.monotonic() + order.patience, dict[str, Hello]()
     while True:
         there = sites.connected()
         problems = {name: "not connected" for name in order.sites if name not in {**there, **told}}
@@ -74,55 +76,68 @@ def gather(order: Order, sites: Sites, board: Board, pause: float = 0.5) -> dict
         time.sleep(pause)
 
 
-def greet(order: Order, sites: Sites, places: Sequence[int]) -> tuple[dict[str, dict[str, Any]], dict[str, str]]:
+def greet(order: Order, sites: Sites, places: Sequence[int]) -> tuple[dict[str, Hello], dict[str, str]]:
     """What these sites tell of themselves, and why others do not; the name must be that of the site's key."""
     if not places:
         return {}, {}
     heard = sites(dict.fromkeys(places, pack_hello(order.run)))
-    told: dict[str, dict[str, Any]] = {}
+    told: dict[str, Hello] = {}
     problems = {order.sites[place]: why for place, why in heard.missing.items()}
     for place, content in heard.answers.items():
         name = order.sites[place]
         try:
-            about = open_reply(content)[1]["site"]
-            if about["name"] != name:
-                raise FederationError(f"calls itself {about['name']!r}; correct its site.toml")
-            told[name] = about
-        except (FederationError, KeyError, TypeError) as error:
+            told[name] = _believed(name, open_reply(content)[1].get("site"))
+        except FederationError as error:
             problems[name] = str(error)
     return told, problems
 
 
-ALIKE = ("shape", "unit", "class_names", "version")
+def _believed(name: str, told: Any) -> Hello:
+    """What a site tells of itself, if it can be so."""
+    about: Hello = codec.read_as(Hello, {**told, "kind": "Hello"} if isinstance(told, dict) else told, "site")
+    if about.name != name:
+        raise FederationError(f"calls itself {about.name[:64]!r}; correct its site.toml")
+    if about.version != metadata.version("coterie"):
+        ours = metadata.version("coterie")
+        raise FederationError(f"has coterie {about.version[:20]} where the server has {ours}; install the same")
+    if min(about.train, about.test) < 1 or about.validation < 0 or (about.classes or 1) > MOST_CLASSES:
+        raise FederationError(f"tells sizes that cannot be: {about.train}, {about.test}, {about.classes} classes")
+    return about
+
+
+MOST_CLASSES = 1 << 16
+"""A site that tells of more is not believed: a model for so many would be built here."""
+
+ALIKE = ("shape", "unit", "class_names")
 """What all sites must agree in."""
 
 
-def agree(order: Order, told: Mapping[str, Mapping[str, Any]]) -> Known:
+def agree(order: Order, told: Mapping[str, Hello]) -> Known:
     """What the sites' data are like, if they are alike; sites that are not heard of yet have sizes 0."""
     first, *others = told
     for name in others:
         for what in ALIKE:
-            if told[name][what] != told[first][what]:
+            if getattr(told[name], what) != getattr(told[first], what):
                 raise FederationError(
-                    f"{name} has {what} {told[name][what]} where {first} has {told[first][what]}; "
+                    f"{name} has {what} {getattr(told[name], what)} where {first} has {getattr(told[first], what)}; "
                     "all sites need the same"
                 )
-    classes = [about["classes"] for about in told.values()]
+    classes = [about.classes for about in told.values()]
     if None in classes and any(number is not None for number in classes):
         raise FederationError("some sites have classes and others a real target; all need the same")
 
     def sizes(what: str) -> Any:
-        return np.array([told[name][what] if name in told else 0 for name in order.sites], dtype=np.int64)
+        return np.array([getattr(told[name], what) if name in told else 0 for name in order.sites], dtype=np.int64)
 
     about = told[first]
     return Known(
         data="federation",
         partition="natural",
         names=order.sites,
-        shape=tuple(about["shape"]),
-        classes=None if None in classes else max(classes),
+        shape=about.shape,
+        classes=max((number for number in classes if number is not None), default=None),
         train=sizes("train"),
         test=sizes("test"),
-        validated=all(each["validation"] for each in told.values()),
-        unit=float(about["unit"]),
+        validated=all(each.validation for each in told.values()),
+        unit=about.unit,
     )

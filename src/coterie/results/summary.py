@@ -10,6 +10,7 @@ from typing import Any
 import numpy as np
 
 from coterie.data.federated import Split
+from coterie.errors import FederationError
 from coterie.models.layout import Array
 from coterie.protocol.replies import Replies
 from coterie.protocol.stack import Stack
@@ -46,12 +47,12 @@ class Watch:
         """The record of one round, with the clients' replies about their test and validation splits."""
         state, replies = step.state, step.replies
         record: dict[str, Any] = {"round": state.round - 1}
-        if test is not None and test.metrics is not None:
+        if test is not None and test.metrics is not None and len(test):
             record |= client_scores(test.metrics, self.known.classes, self.known.unit)
             record |= self._general(state, test.metrics, test.labels)
-            if test.missing:
-                record["unevaluated"] = dict(test.missing)
-        if validation is not None and validation.metrics is not None:
+        if test is not None and test.missing:
+            record["unevaluated"] = dict(test.missing)
+        if validation is not None and validation.metrics is not None and len(validation):
             scores = client_scores(validation.metrics, self.known.classes, self.known.unit)
             record |= {f"validation_{name}": scores[name] for name in VALIDATION if name in scores}
         record |= {"there": len(step.there), **cluster_shape(state.labels[step.there], len(state.stack))}
@@ -62,8 +63,8 @@ class Watch:
         record |= {name: state.memory[name] for name in REMEMBERED if name in state.memory}
         if replies.loss is not None:
             record["loss"] = float(np.average(replies.loss, weights=replies.examples))
-        if replies.missing:
-            record["missing"] = dict(replies.missing)
+        if step.missing:
+            record["missing"] = dict(step.missing)
         return finite(record | vars(step.cost))
 
     def _general(self, state: State, table: Array, served: Array) -> dict[str, Any]:
@@ -110,6 +111,9 @@ def summarise(
 ) -> dict[str, Any]:
     """The summary of a run from its records; ``there`` are the clients of the last round."""
     judged = [r for r in history if "accuracy" in r or "rmse" in r]
+    if not judged:
+        why = history[-1].get("unevaluated", {})
+        raise FederationError(f"nobody evaluated a model, so there is nothing to sum up; reasons: {_few(why)}")
     last = judged[-1]
     steps, seconds = sum(r["steps"] for r in history), sum(r["seconds"] for r in history)
     found = {
@@ -167,6 +171,10 @@ def _clusters(history: Sequence[dict[str, Any]]) -> dict[str, Any]:
         **{f"mean_{name}": _mean(history, name) for name in ("ari", "ami", "completeness")},
         "rounds_to": reached[0] if reached else None,
     }
+
+
+def _few(reasons: dict[str, str]) -> str:
+    return "; ".join(f"{name}: {why}" for name, why in list(reasons.items())[:3]) or "none was asked"
 
 
 def _mean(records: Sequence[dict[str, Any]], name: str) -> float | None:

@@ -42,6 +42,21 @@ def described(model: Model) -> Network:
     return Network(model.text, model.half, tuple(model.shape), model.classes)
 
 
+@dataclass(frozen=True)
+class Hello:
+    """What a client tells of itself: its name, its version of coterie, and what its examples are like, in numbers."""
+
+    name: str
+    version: str
+    shape: tuple[int, ...]
+    classes: int | None
+    class_names: tuple[str, ...]
+    train: int
+    test: int
+    validation: int
+    unit: float
+
+
 def pack_hello(run: str) -> bytes:
     """The question who a client is and what it holds."""
     return codec.encode({}, kind="hello", run=run)

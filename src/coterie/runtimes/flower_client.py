@@ -9,14 +9,14 @@ from __future__ import annotations
 
 import logging
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
 
 import httpx
 from flwr.app import ConfigRecord, Error, Message, RecordDict
 from flwr.common.constant import ErrorCode, SubStatus
-from flwr.proto.runtime_pb2 import AcquireTaskRequest
+from flwr.proto.runtime_pb2 import AcquireTaskRequest, SendTaskHeartbeatRequest
 from flwr.supercore.constant import TaskType
-from flwr.supercore.heartbeat import HeartbeatSender, make_task_heartbeat_fn_http
 from flwr.supercore.interceptors import (
     RuntimeTokenHttpInterceptor,
     RuntimeVersionHttpInterceptor,
@@ -27,6 +27,9 @@ from flwr.supercore.runtime import RuntimeHttpClient
 from flwr.supernode.runtime.run_clientapp import pull_task_input, push_message, push_task_output
 
 from coterie.runtimes.flower import EXECUTOR_WAIT, RECORD, REPLY, REQUEST
+
+BEAT = 10.0
+"""Seconds between two signs of life; Flower gives work up after a minute without one."""
 
 Answer = Callable[[bytes], bytes]
 _log = logging.getLogger(__name__)
@@ -59,19 +62,37 @@ def _handle(node: RuntimeHttpClient, answer: Answer) -> None:
     Each has a thread of its own, because Flower may hand out work without a message (its run was over by the time the
     message was fetched), and that must not keep the next one waiting.
     """
-    beat = HeartbeatSender(make_task_heartbeat_fn_http(node))
-    beat.start()
     context, ended = None, SubStatus.FAILED
     try:
-        message, context, _, _ = pull_task_input(node)
-        push_message(node, _replied(message, answer), context)
+        with _beating(node):
+            message, context, _, _ = pull_task_input(node)
+            push_message(node, _replied(message, answer), context)
         ended = SubStatus.COMPLETED
     except (RuntimeError, httpx.HTTPError) as error:
         _log.warning("a message was lost: %s", error)
     finally:
         push_task_output(node, context, ended, "")
-        beat.stop()
         node.close()
+
+
+@contextmanager
+def _beating(node: RuntimeHttpClient) -> Iterator[None]:
+    """Tell the SuperNode that its work is being done, however long it takes.
+
+    Flower's own heartbeat interrupts the whole process when the work is no longer wanted; ours has more to do.
+    """
+    done = threading.Event()
+
+    def beat() -> None:
+        while not done.wait(BEAT):
+            with suppress(httpx.HTTPError):
+                node.SendTaskHeartbeat(SendTaskHeartbeatRequest())
+
+    threading.Thread(target=beat, daemon=True).start()
+    try:
+        yield
+    finally:
+        done.set()
 
 
 def _replied(message: Message, answer: Answer) -> Message:

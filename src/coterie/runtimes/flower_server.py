@@ -9,6 +9,8 @@ from typing import Any
 from flwr.app import ConfigRecord, Message, RecordDict
 from flwr.serverapp import Grid
 
+from coterie.errors import FederationError
+from coterie.runtimes import codec
 from coterie.runtimes.flower import RECORD, REPLY, REQUEST
 from coterie.runtimes.remote import Heard
 
@@ -48,7 +50,7 @@ class GridExchange:
                 answers[client] = content
             else:
                 missing[client] = content
-            self._tell({client: "answered" if client in answers else missing[client]})
+            self._tell({client: missing[client] if client in missing else told_in(content)})
         missing |= dict.fromkeys(waiting.values(), f"no answer within {self.timeout:g} s")
         self._tell(missing)
         total, received = time.monotonic() - began, sum(map(len, answers.values()))
@@ -83,6 +85,15 @@ class GridExchange:
 
     def _tell(self, news: Mapping[int, str]) -> None:
         self.told({self.names[client]: what for client, what in news.items()})
+
+
+def told_in(content: bytes | str) -> str:
+    """What a packed reply amounts to: answered, or the problem that it tells."""
+    try:
+        problem = codec.unwrap(content).header.get("problem") if isinstance(content, bytes) else content
+    except FederationError as error:
+        return str(error)
+    return "answered" if problem is None else str(problem)
 
 
 def reading(reply: Message) -> bytes | str:

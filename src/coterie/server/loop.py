@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 
 import numpy as np
 
@@ -77,13 +77,17 @@ class Algorithm:
 
 @dataclass(frozen=True)
 class Round:
-    """What one round gave: the state before and after, the replies, what all its exchanges cost, and who was there."""
+    """What one round gave: the state before and after, the replies, what all its exchanges cost, and who was there.
+
+    ``missing`` says why clients did not answer, in any of the round's exchanges.
+    """
 
     before: State
     state: State
     replies: Replies
     cost: Cost
     there: Array
+    missing: Mapping[str, str] = field(default_factory=dict)
 
 
 def rounds(
@@ -119,7 +123,9 @@ def _together(own: Round, others: Sequence[Round]) -> Round:
         raise UsageError(f"members of an ensemble are at rounds {min(at)} and {max(at)}; leave out the warm-up")
     before, after = (tuple(getattr(other, name) for other in others) for name in ("before", "state"))
     cost = sum((other.cost for other in others), own.cost)
-    return Round(replace(own.before, members=before), replace(own.state, members=after), own.replies, cost, own.there)
+    missing = {name: why for each in (*reversed(others), own) for name, why in each.missing.items()}
+    changed = replace(own, before=replace(own.before, members=before), state=replace(own.state, members=after))
+    return replace(changed, cost=cost, missing=missing)
 
 
 def _alone(
@@ -149,7 +155,7 @@ def _alone(
             )
         before = state
         state = advance(algorithm, state, replies, algorithm.assign(state, replies, key, meter.ask))
-        yield Round(before, state, replies, spent + meter.cost, there)
+        yield Round(before, state, replies, spent + meter.cost, there, meter.missing)
         spent = Cost()
 
 
@@ -220,6 +226,7 @@ class Meter:
     def __init__(self, federation: Federation, key: Key, shares: Array | None = None) -> None:
         self.federation, self.key, self.shares = federation, key, shares
         self.cost = Cost()
+        self.missing: dict[str, str] = {}
 
     def ask(self, task: Task, stack: Stack, labels: Array, clients: Array) -> Replies:
         """Ask, and count what it cost."""
@@ -228,6 +235,7 @@ class Meter:
         sent = replace(task, references=len(known) - count) if task.receives_all else task
         replies = self.federation.ask(sent, known, rows, clients, self.key)
         self.cost += replies.cost
+        self.missing = {**replies.missing, **self.missing}
         return replace(replies, labels=np.where(replies.labels >= count, UNPLACED, replies.labels))
 
     def _with_mean(self, task: Task, stack: Stack, labels: Array) -> tuple[Stack, Array]:
