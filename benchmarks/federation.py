@@ -40,13 +40,10 @@ def measure(found, name: str, model: str, out: Path) -> None:
     trained = [line for line in lines if line["bytes_up"] > 100_000]
     seconds = np.median([record["seconds"] for record in load_rounds(out)[: ROUNDS - 3]])
     print(f"{name} ({model}): {seconds:.1f} s a round without evaluation, {len(trained)} training exchanges")
-    print(
-        f"  exchange, median: {np.median([line['total'] for line in trained]):.1f} s until the last site has answered"
-    )
-    print(
-        f"  of one answer, median: {sent:.2f} s to hand out all messages, {wait:.2f} s until the site's agent has one,"
-    )
-    print(f"  {work:.2f} s of work there, {back:.2f} s until the server has the answer")
+    total = np.median([line["total"] for line in trained])
+    print(f"  an exchange until the last site has answered, median: {total:.1f} s")
+    print(f"  of one answer, median: {sent:.2f} s to hand out all messages, {wait:.2f} s until the site's agent has")
+    print(f"  its own, {work:.2f} s of work there, {back:.2f} s until the server has the answer")
 
 
 def arrival(line) -> float:
