@@ -98,25 +98,26 @@ COLUMNS = {
     "time": "time",
     "run": "run",
     "round": "round",
-    "kind": "kind",
     "asked": "asked",
-    "models": "models",
-    "bytes_in": "bytes in",
     "outcome": "outcome",
     "left": "what left",
-    "bytes_out": "bytes out",
-    "seconds": "seconds",
+    "bytes_out": "bytes",
+    "seconds": "s",
 }
+WIDE = {"asked": 3, "outcome": 2, "left": 2}
+"""The columns of sentences, which share the width that the others leave."""
 
 
 def audit_table(lines: Iterable[Line]) -> Table:
     """The log for people, one row a message."""
     table = Table(box=box.SIMPLE_HEAD)
-    numbers = ("round", "models", "bytes_in", "bytes_out", "seconds")
     for key, title in COLUMNS.items():
-        table.add_column(title, justify="right" if key in numbers else "left", overflow="fold")
+        number = key in ("round", "bytes_out", "seconds")
+        table.add_column(title, justify="right" if number else "left", ratio=WIDE.get(key), no_wrap=key not in WIDE)
     for line in lines:
-        shown = {**line, "outcome": ": ".join(str(line[key]) for key in ("outcome", "reason") if line.get(key))}
+        ended = ": ".join(str(line[key]) for key in ("outcome", "reason") if line.get(key))
+        when = str(line.get("time") or "").partition(".")[0].replace("T", " ")
+        shown = {**line, "outcome": ended, "time": when, "asked": line.get("asked") or line.get("kind")}
         table.add_row(*(_cell(shown.get(key)) for key in COLUMNS))
     return table
 
