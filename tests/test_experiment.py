@@ -95,7 +95,10 @@ def command(out, *more):
 
 
 def interrupted(out, how):
-    process = subprocess.Popen(command(out), stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+    """A program started in the background may have been told to ignore Ctrl-C; this one must not."""
+    hear = lambda: signal.signal(signal.SIGINT, signal.SIG_DFL)  # noqa: E731
+    nowhere = subprocess.DEVNULL
+    process = subprocess.Popen(command(out), stdout=nowhere, stderr=nowhere, preexec_fn=hear)  # noqa: PLW1509
     deadline = time.monotonic() + 60
     while not (out / "rounds.jsonl").exists() or len((out / "rounds.jsonl").read_text().splitlines()) < 3:
         assert process.poll() is None, "the run ended before it could be stopped"
