@@ -96,7 +96,10 @@ def command(out, *more):
 
 def interrupted(out, how):
     """A program started in the background may have been told to ignore Ctrl-C; this one must not."""
-    hear = lambda: signal.signal(signal.SIGINT, signal.SIG_DFL)  # noqa: E731
+
+    def hear():
+        signal.signal(signal.SIGINT, signal.SIG_DFL)
+
     nowhere = subprocess.DEVNULL
     process = subprocess.Popen(command(out), stdout=nowhere, stderr=nowhere, preexec_fn=hear)  # noqa: PLW1509
     deadline = time.monotonic() + 60

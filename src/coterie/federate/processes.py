@@ -16,6 +16,7 @@ from pathlib import Path
 
 from coterie.errors import FederationError
 
+_SYSTEM = ctypes.CDLL(None)
 PR_SET_PDEATHSIG = 1
 """Linux's number for the request to be told of a parent's death."""
 
@@ -50,7 +51,7 @@ def running(name: str, command: Sequence[str], env: Mapping[str, str], log: Path
             stdout=file,
             stderr=file,
             start_new_session=True,
-            preexec_fn=end_with_parent,  # noqa: PLW1509 - one call of the system, no lock is taken
+            preexec_fn=end_with_parent,  # noqa: PLW1509 - it makes one call of the system
         )
     try:
         yield Program(name, process, log)
@@ -60,7 +61,7 @@ def running(name: str, command: Sequence[str], env: Mapping[str, str], log: Path
 
 def end_with_parent(number: int = signal.SIGTERM) -> None:
     """Have the system end this process when the one that started it is gone, even if that was killed."""
-    ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, number)
+    _SYSTEM.prctl(PR_SET_PDEATHSIG, number)
 
 
 def end(process: subprocess.Popen[bytes], grace: float = GRACE) -> None:

@@ -70,8 +70,8 @@ def read_as(wanted: Any, value: Any, where: str) -> Any:
 
 def _is(option: Any, value: Any) -> bool:
     """Whether a value is of a type, as far as can be said without looking into it; true and false are no numbers."""
-    if is_dataclass(option):
-        return isinstance(value, dict) and value.get("kind") == option.__name__  # type: ignore[union-attr]
+    if isinstance(option, type) and is_dataclass(option):
+        return isinstance(value, dict) and value.get("kind") == option.__name__
     if get_origin(option) is tuple:
         return isinstance(value, list)
     if option is float:

@@ -88,11 +88,6 @@ def stop_run(number: str) -> list[str]:
     return [program("flwr"), "stop", number, CONNECTION, "--format", "json"]
 
 
-def runs() -> list[str]:
-    """List the runs."""
-    return [program("flwr"), "list", CONNECTION, "--format", "json"]
-
-
 def connection(port: int, ca: Path) -> str:
     """Flower's own configuration file: where the SuperLink is."""
     return (
