@@ -33,8 +33,9 @@ check: setup  ## lint, types and import layers only
 	$(BIN)/mypy
 	$(BIN)/lint-imports --no-cache
 
-check-slow: setup  ## the slow checks on real data (fetches it; tens of minutes)
+check-slow: setup  ## the slow checks on real data (fetches it; tens of minutes), and new cases for the property tests
 	$(BIN)/pytest -m slow --durations=0 -v
+	$(BIN)/pytest tests/property --hypothesis-profile='new cases'
 
 bench: setup  ## speed of the engine beside a plain loop, with this machine's peak
 	$(BIN)/python benchmarks/engine.py
