@@ -63,19 +63,20 @@ def rotated_mnist(angles, clients, seed):
 @pytest.mark.parametrize(
     ("angles", "clients", "clusters", "model", "share"),
     [
-        ((0, 90, 180, 270), 200, 4, "logistic", 0.10),
-        ((0, 90, 180, 270), 160, 4, "mlp(64)", 0.10),
-        (tuple(range(0, 360, 36)), 160, 10, "logistic", 0.15),
-        ((0, 90, 180, 270), 160, 10, "logistic", 0.60),
+        ((0, 90, 180, 270), 200, 4, "logistic", 0.06),
+        ((0, 90, 180, 270), 160, 4, "mlp(64)", 0.06),
+        (tuple(range(0, 360, 36)), 160, 10, "logistic", 0.12),
+        ((0, 90, 180, 270), 160, 10, "logistic", 0.25),
+        ((0, 90, 180, 270), 160, 10, "mlp(64)", 0.25),
     ],
 )
 def test_lcfl_on_samples_finds_the_clusters_of_the_exact_losses(
     angles, clients, clusters, model, share, train, simulator
 ):
-    """Measured shares of the evaluations: 0.085, 0.081, 0.113 and 0.374.
+    """Measured shares of the evaluations: 0.040, 0.040, 0.081, 0.247 and 0.241.
 
-    In the last case there are four groups: how each is cut further is decided by the last examples, so that all pairs
-    inside a group, a quarter of all, must be seen to the end.
+    In the last two there are four groups: how each is cut further hangs on which medoids are a little better, and all
+    pairs inside a group, a quarter of all, would have to be seen to the end if not only medoids counted.
     """
     data = rotated_mnist(angles, clients, seed=1)
     sim, fit = simulator(data, model), ct.Fit(epochs=10, batch=20, lr=0.02)

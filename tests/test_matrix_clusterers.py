@@ -97,12 +97,26 @@ def test_without_that_package_the_other_clusterers_are_offered(groups, monkeypat
         clusterers.build("kmedoids(2)")(groups[0], KEY)
 
 
-def test_k_medoids_reaches_the_least_sum_of_all_choices_of_medoids():
-    distances = between(np.random.default_rng(3).normal(size=(9, 2)))
+@pytest.mark.parametrize("seed", [3, 11, 12, 18, 25, 30])
+def test_k_medoids_reaches_the_least_sum_of_all_choices_of_medoids(seed):
+    """From the greedy start alone it would not, on any of these."""
+    distances = between(np.random.default_rng(seed).normal(size=(12, 2)))
     labels = clusterers.build("kmedoids(3)")(distances, KEY)
     reached = sum(distances[np.ix_(g, g)].sum(axis=1).min() for g in (np.flatnonzero(labels == k) for k in range(3)))
-    least = min(distances[:, list(chosen)].min(axis=1).sum() for chosen in combinations(range(9), 3))
+    least = min(distances[:, list(chosen)].min(axis=1).sum() for chosen in combinations(range(12), 3))
     assert reached == pytest.approx(least)
+
+
+@pytest.mark.parametrize(
+    ("text", "wanted"),
+    [("kmedoids(2)", {(0, 1), (1, 2), (3, 4)}), ("agglomerative(2)", {(0, 1), (0, 2), (1, 2), (3, 4)})],
+)
+def test_clusters_hang_on_the_distances_to_medoids_or_on_all_inside(text, wanted):
+    """Points at 0, 1, 3 around the one at 1, and at 20, 22 where the first is the medoid."""
+    distances = between([0, 1, 3, 20, 22])
+    ties = clusterers.build(text).ties(distances, np.array([0, 0, 0, 1, 1]))
+    assert np.array_equal(ties, ties.T)
+    assert {(int(i), int(j)) for i, j in np.argwhere(ties) if i < j} == wanted
 
 
 @pytest.mark.parametrize(

@@ -18,7 +18,12 @@ def exact() -> Cross:
     return lambda symmetric_in, clusterer: plain(of_losses(symmetric_in))
 
 
-def sampled(first: int = 16, bound: float = 2.0, draws: int = 10, budget: float = 1.0) -> Cross:
+def sampled(
+    first: int = Sampling.first,
+    bound: float = Sampling.bound,
+    draws: int = Sampling.draws,
+    budget: float = Sampling.budget,
+) -> Cross:
     """Every model on ``first`` examples of every client, and on more where plausible errors would change a cluster.
 
     ``draws`` matrices that are off by ``bound`` standard errors must all give the same clusters; ``budget``: beyond

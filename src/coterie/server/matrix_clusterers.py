@@ -28,7 +28,8 @@ class Clusterer:
 
     ``clusters``: how many, ``auto``, or None where the method finds out itself. ``auto`` takes the number from 1 to
     ``most`` by silhouette (1 if none reaches ``least``) or gap. Noise joins the nearest cluster (least mean distance),
-    or with ``apart`` each noise point is a cluster of its own. All noise is one cluster: no split.
+    or with ``apart`` each noise point is a cluster of its own. All noise is one cluster: no split. ``central``: only
+    the distances to the middle of each cluster count.
     """
 
     find: Find
@@ -37,6 +38,7 @@ class Clusterer:
     by: str = "silhouette"
     least: float = LEAST_SILHOUETTE
     apart: bool = False
+    central: bool = False
     options: Mapping[str, Any] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
@@ -46,6 +48,16 @@ class Clusterer:
             raise UsageError(f"most is {self.most}; it must be at least 1")
         if self.by not in ("silhouette", "gap"):
             raise UnknownName("way to find the number of clusters", self.by, ("silhouette", "gap"))
+
+    def ties(self, distances: Array, labels: Array) -> Array:
+        """The pairs on whose distance these clusters hang: those of a cluster, or of each member and the middle."""
+        same: Array = labels[:, None] == labels
+        if self.central:
+            within = np.where(same, distances, 0).sum(axis=1)
+            middles = np.array([min(np.flatnonzero(row), key=within.__getitem__) for row in same])
+            middle = middles == np.arange(len(labels))
+            same &= middle | middle[:, None]
+        return same
 
     @property
     def least_points(self) -> int:
@@ -115,7 +127,7 @@ def kmedoids(
     clusters: int | str = "auto", most: int = 10, by: str = "silhouette", least: float = LEAST_SILHOUETTE
 ) -> Clusterer:
     """Each cluster is around one of its members (PAM): the least sum of distances to the medoids."""
-    return Clusterer(raw.kmedoids, clusters, most, by, least)
+    return Clusterer(raw.kmedoids, clusters, most, by, least, central=True)
 
 
 def agglomerative(

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
+from itertools import count
 
 import numpy as np
 
@@ -32,8 +33,8 @@ class Sampling:
     first part, never more than this share of all evaluations, whatever is still open.
     """
 
-    first: int = 16
-    bound: float = 2.0
+    first: int = 8
+    bound: float = 1.0
     draws: int = 10
     budget: float = 1.0
 
@@ -118,8 +119,8 @@ def of_sampled_losses(symmetric_in: str, clusterer: Clusterer, sampling: Samplin
             unheard = np.asarray((tally.ends == 0).any(axis=1))
             replies, tally = replies.without(unheard, {}), tally.of(~unheard)
             most = sampling.budget * len(replies) * tally.sizes.sum()
-            while len(replies) > 1:
-                wanted = still_open(tally, formula, clusterer, key, sampling)
+            for step in count() if len(replies) > 1 else ():
+                wanted = still_open(tally, formula, clusterer, key, sampling, step)
                 if not wanted.any() or tally.seen.sum() + tally.ahead(wanted) > most:
                     break
                 look(tally, wanted, sampling.first, replies, ask)
@@ -159,23 +160,29 @@ def rectangles(wanted: Array) -> Iterator[tuple[Array, Array]]:
             yield np.flatnonzero(which == number), np.flatnonzero(columns)
 
 
-def still_open(tally: Tally, formula: Formula, clusterer: Clusterer, key: Key, sampling: Sampling) -> Array:
-    """The pairs of which more should be seen: those that are together in one plausible clustering, apart in another.
+def still_open(
+    tally: Tally, formula: Formula, clusterer: Clusterer, key: Key, sampling: Sampling, step: int = 0
+) -> Array:
+    """The pairs of which more should be seen: together in one plausible clustering, apart in another that hangs on it.
 
-    Where all of those have been seen to the end, the doubt comes from others, and all are open. A client's own model is
-    seen as far as any other on its data.
+    Where all of those have been seen to the end, any that are together in one and apart in another; where those have
+    been too, the doubt comes from others, and all are open. A client's own model is seen as far as any other on
+    its data. Every ``step`` tries other errors: if the same ones came again, it would end when those few are answered.
     """
     losses, errors = finite(tally.means), sampling.bound * tally.errors
     labels = clusterer(formula(losses), key)
-    doubtful = np.zeros(losses.shape, dtype=bool)
+    ties, moved = clusterer.ties(formula(losses), labels), np.zeros(losses.shape, dtype=bool)
+    loose = moved.copy()
     for draw in range(sampling.draws):
-        other = clusterer(formula(losses + errors * plausible(labels, key.generator("plausible", draw))), key)
-        doubtful |= together(other) != together(labels)
-    unfinished = tally.unfinished
-    wanted = doubtful & unfinished
-    if doubtful.any() and not wanted.any():
-        wanted = unfinished
-    wanted |= np.diag(wanted.any(axis=1)) & unfinished
+        distances = formula(losses + errors * plausible(labels, key.generator("plausible", step, draw)))
+        other = clusterer(distances, key)
+        loose |= clusterer.ties(distances, other) != ties
+        moved |= together(other) != together(labels)
+    wanted = np.zeros_like(moved)
+    if moved.any():
+        kinds = (pairs & tally.unfinished for pairs in (loose & moved, moved, np.ones_like(moved)))
+        wanted = next((pairs for pairs in kinds if pairs.any()), wanted)
+    wanted |= np.diag(wanted.any(axis=1)) & tally.unfinished
     return wanted
 
 
