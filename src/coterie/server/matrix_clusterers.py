@@ -127,7 +127,7 @@ def kmedoids(
     clusters: int | str = "auto", most: int = 10, by: str = "silhouette", least: float = LEAST_SILHOUETTE
 ) -> Clusterer:
     """Each cluster is around one of its members (PAM): the least sum of distances to the medoids."""
-    return Clusterer(raw.kmedoids, clusters, most, by, least, central=True)
+    return Clusterer(raw.kmedoids, clusters, most, by, least, central=isinstance(clusters, int))
 
 
 def agglomerative(

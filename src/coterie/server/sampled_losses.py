@@ -165,9 +165,10 @@ def still_open(
 ) -> Array:
     """The pairs of which more should be seen: together in one plausible clustering, apart in another that hangs on it.
 
-    Where all of those have been seen to the end, any that are together in one and apart in another; where those have
-    been too, the doubt comes from others, and all are open. A client's own model is seen as far as any other on
-    its data. Every ``step`` tries other errors: if the same ones came again, it would end when those few are answered.
+    Where all of those have been seen to the end, others on which one clustering hangs and another does not. If there
+    are none, the sums that a ``central`` clusterer compares are known; for any other the doubt comes from elsewhere,
+    and all are open. A client's own model is seen as far as any other on its data. Every ``step`` tries other errors:
+    with the same ones again it would end as soon as those few are answered.
     """
     losses, errors = finite(tally.means), sampling.bound * tally.errors
     labels = clusterer(formula(losses), key)
@@ -180,7 +181,8 @@ def still_open(
         moved |= together(other) != together(labels)
     wanted = np.zeros_like(moved)
     if moved.any():
-        kinds = (pairs & tally.unfinished for pairs in (loose & moved, moved, np.ones_like(moved)))
+        all_pairs = np.full_like(moved, not clusterer.central)
+        kinds = (pairs & tally.unfinished for pairs in (loose & moved, loose, all_pairs))
         wanted = next((pairs for pairs in kinds if pairs.any()), wanted)
     wanted |= np.diag(wanted.any(axis=1)) & tally.unfinished
     return wanted
