@@ -21,6 +21,7 @@ from coterie.protocol.stack import Stack
 from coterie.protocol.task import Fit, Report, Task
 from coterie.runtimes.loopback import Loopback
 from coterie.runtimes.simulator import Simulator
+from coterie.server import sampled_losses
 from coterie.server.aggregate import by_examples
 from coterie.server.clusterers import clusterers
 from coterie.server.distances import loss_distance
@@ -164,22 +165,46 @@ class TestWhatIsOpen:
         assert np.array_equal(self.open(tally, by), tally.unfinished)
         assert tally.unfinished.any()
 
-    @pytest.mark.parametrize("central", [False, True])
-    def test_where_only_medoids_count_it_is_the_pairs_of_a_client_and_a_medoid_that_may_change(self, central):
-        """Client 1 is with 0, around whom 5 and 6 are, or with 2, around whom 3 and 4 are; nothing else is open."""
+    @staticmethod
+    def stars():
+        """5 and 6 are around 0, 3 and 4 around 2, and client 1 is as far from both; four of ten examples were seen."""
         losses = np.full((7, 7), 5.0)
         for middle, *around in ((0, 5, 6), (2, 3, 4)):
             losses[np.ix_(around, around)] = 1.0
             losses[middle, around] = losses[around, middle] = 0.5
         losses[1] = losses[:, 1] = 2.0
         losses[np.diag_indices(7)] = 0.0
-        spreads = np.zeros((7, 7))
-        spreads[1, [0, 2]] = 0.5
-        tally = Tally(np.full(7, 10), losses, spreads, np.full((7, 7), 4), np.ones(7, dtype=bool))
+        return Tally(np.full(7, 10), losses, np.zeros((7, 7)), np.full((7, 7), 4), np.ones(7, dtype=bool))
+
+    @staticmethod
+    def pairs(wanted):
+        return {(int(i), int(j)) for i, j in np.argwhere(wanted) if i < j}
+
+    @pytest.mark.parametrize("central", [False, True])
+    def test_where_only_medoids_count_it_is_the_pairs_of_a_client_and_a_medoid_that_may_change(self, central):
+        tally = self.stars()
+        tally.spreads[1, [0, 2]] = 0.5
         near = Clusterer(lambda distances, clusters, seed: np.argmin(distances[:, [0, 2]], axis=1), central=central)
-        others = (0, 2) if central else (0, 2, 3, 4, 5, 6)
-        wanted = {(1, 1)} | {pair for i in others for pair in ((1, i), (i, 1), (i, i))}
-        assert {(int(i), int(j)) for i, j in np.argwhere(self.open(tally, near))} == wanted
+        wanted = self.open(tally, near)
+        assert self.pairs(wanted) == ({(0, 1), (1, 2)} if central else {(0, 1), *((1, i) for i in range(2, 7))})
+        assert np.array_equal(wanted, wanted.T)
+        assert np.array_equal(np.diag(wanted), wanted.any(axis=1))
+
+    def test_those_that_move_come_first_then_medoids_then_the_sums_are_known(self):
+        """Client 1 goes by what is between 3 and 4; whether 0 or 5 is in the middle changes nothing else."""
+        tally = self.stars()
+        tally.spreads[3, 4], tally.spreads[0, 6] = 0.5, 9.0
+        moods = Clusterer(lambda d, clusters, seed: np.array([0, int(d[3, 4] > 2), 1, 1, 1, 0, 0]), central=True)
+        assert self.pairs(self.open(tally, moods)) == {(0, 1), (1, 2), (1, 5)}
+        tally.ends[1] = tally.ends[:, 1] = 10
+        assert self.pairs(self.open(tally, moods)) == {(0, 6), (5, 6)}
+        tally.ends[6] = tally.ends[:, 6] = 10
+        assert tally.unfinished.any()
+        assert not self.open(tally, moods).any()
+
+    def test_k_medoids_that_find_their_number_hang_on_more_than_medoids(self):
+        assert TWO.central
+        assert not clusterers.build("kmedoids").central
 
     def test_each_step_tries_other_errors(self):
         """A doubt that one set of errors misses is found by the next; with the same errors it would never be."""
@@ -246,6 +271,15 @@ class TestTheMeasure:
         assert all(counts.max() == 1 for counts in clients.asked)
         if seed == 0:
             assert by(loss_distance(symmetric_in)(first), KEY).tolist() != exact.tolist(), "the first part is enough"
+
+    def test_the_errors_of_a_step_are_not_those_of_the_step_before(self, monkeypatch):
+        tried, clients = [], grouped((60,) * 4, (0, 1, 0, 1))
+        monkeypatch.setattr(
+            sampled_losses, "plausible", lambda labels, rng: tried.append(e := plausible(labels, rng)) or e
+        )
+        clients.measure(restless, draws=2)
+        assert len(tried) > 4
+        assert len({errors.tobytes() for errors in tried}) == len(tried)
 
     @pytest.mark.parametrize(("by", "share"), [(TWO, 0.7), (BY_PAIRS, 0.9)])
     def test_where_there_are_no_groups_a_wide_bound_sees_nearly_all_or_its_budget(self, by, share):
