@@ -54,8 +54,9 @@ class Clusterer:
         same: Array = labels[:, None] == labels
         if self.central:
             within = np.where(same, distances, 0).sum(axis=1)
-            middles = np.array([min(np.flatnonzero(row), key=within.__getitem__) for row in same])
-            middle = middles == np.arange(len(labels))
+            middle = np.zeros(len(labels), dtype=bool)
+            for members in (np.flatnonzero(labels == label) for label in np.unique(labels)):
+                middle[members[np.argmin(within[members])]] = True
             same &= middle | middle[:, None]
         return same
 
