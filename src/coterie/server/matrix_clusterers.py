@@ -51,7 +51,7 @@ class Clusterer:
 
     def ties(self, distances: Array, labels: Array) -> Array:
         """The pairs on whose distance these clusters hang: those of a cluster, or of each member and the middle."""
-        same: Array = labels[:, None] == labels
+        same = together(labels)
         if self.central:
             within = np.where(same, distances, 0).sum(axis=1)
             middle = np.zeros(len(labels), dtype=bool)
@@ -87,6 +87,12 @@ class Clusterer:
             for kind in (ConvergenceWarning, RuntimeWarning):
                 warnings.simplefilter("ignore", kind)
             return self.find(distances, min(count, len(distances)), seed, **self.options)
+
+
+def together(labels: Array) -> Array:
+    """Which two are in the same cluster."""
+    same: Array = labels[:, None] == labels
+    return same
 
 
 def settled(labels: Array, distances: Array, apart: bool) -> Array:

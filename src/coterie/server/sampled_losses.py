@@ -20,7 +20,7 @@ from coterie.protocol.sample import Sample, standard_error
 from coterie.protocol.task import Report
 from coterie.server.assign import Ask
 from coterie.server.distances import KeyedMeasure, Measure, ask_losses, finite, loss_distance
-from coterie.server.matrix_clusterers import Clusterer
+from coterie.server.matrix_clusterers import Clusterer, together
 
 Formula = Callable[[Array], Array]
 
@@ -171,8 +171,9 @@ def still_open(
     with the same ones again it would end as soon as those few are answered.
     """
     losses, errors = finite(tally.means), sampling.bound * tally.errors
-    labels = clusterer(formula(losses), key)
-    ties, moved = clusterer.ties(formula(losses), labels), np.zeros(losses.shape, dtype=bool)
+    known = formula(losses)
+    labels = clusterer(known, key)
+    ties, moved = clusterer.ties(known, labels), np.zeros(losses.shape, dtype=bool)
     loose = moved.copy()
     for draw in range(sampling.draws):
         distances = formula(losses + errors * plausible(labels, key.generator("plausible", step, draw)))
@@ -193,9 +194,3 @@ def plausible(labels: Array, rng: np.random.Generator) -> Array:
     alone, alike = rng.normal(size=(len(labels),) * 2), rng.normal(size=(len(labels), labels.max() + 1))
     errors: Array = (alone + alike[:, labels]) / np.sqrt(2)
     return errors
-
-
-def together(labels: Array) -> Array:
-    """Which two are in the same cluster."""
-    same: Array = labels[:, None] == labels
-    return same
