@@ -94,6 +94,18 @@ def test_two_add_ons_are_crossed_and_seen_in_order():
     assert blurred_last.train.x.std() < 15 < 40 < toy().partition("iid+blur(3)+noise(50)", clients=8).train.x.std()
 
 
+@pytest.mark.parametrize("base", ["rotation(0,180)", "iid", "swap(2)"])
+def test_levels_of_two_add_ons_are_crossed_in_every_group(base):
+    """Not each client neither or both: every combination is as frequent as any other."""
+    groups = toy().partition(base, clients=16).groups
+    groups = np.zeros(16, int) if groups is None else groups
+    federated = toy().partition(f"{base}+noise(0,50)+noise(0,5000)", clients=16)
+    kinds = np.digitize([federated.train.of(i)[0].std() for i in range(16)], [10, 500])
+    for group in np.unique(groups):
+        counts = np.bincount(kinds[groups == group], minlength=3)
+        assert (counts * 4).tolist() == [counts.sum(), counts.sum(), 2 * counts.sum()]
+
+
 def test_wrong_labels_are_any_other_class_equally_often():
     y = np.full(30_000, 2)
     noisy = mislabel(y[:, None], y, "train", rate=0.5, classes=4, key=1, client=0)[1]

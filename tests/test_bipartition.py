@@ -14,6 +14,7 @@ from sklearn.metrics import adjusted_rand_score
 
 import coterie as ct
 from coterie.errors import UnknownName, UsageError
+from coterie.models.layout import Layout
 from coterie.protocol.address import Key
 from coterie.protocol.replies import Replies
 from coterie.protocol.stack import Stack
@@ -41,7 +42,8 @@ def toy(lines, simulator):
 def made_up(params):
     params = np.asarray(params, dtype=float)
     count = len(params)
-    return Replies(None, np.arange(count), np.zeros(count, int), np.ones(count, int), params, np.zeros((count, 0)))
+    layout = Layout(params.shape[1], 0, {"all": np.arange(params.shape[1])}, {"all": np.arange(0)})
+    return Replies(layout, np.arange(count), np.zeros(count, int), np.ones(count, int), params, np.zeros((count, 0)))
 
 
 class TestStationary:

@@ -225,14 +225,25 @@ class TestMeans:
             assert clusters_of(step.state).tolist() == pytest.approx([up, down], abs=1e-12)
 
     @pytest.mark.parametrize(
-        "text", ["ifca+cam", "ifca(start=random)+cam", "ifca+cam(warmup=2)", "fesem+cam", "wecfl+cam(warmup=2)"]
+        "text",
+        [
+            "ifca+cam",
+            "ifca(start=random)+cam",
+            "ifca+cam(warmup=2)",
+            "fesem+cam",
+            "wecfl+cam(warmup=2)",
+            "lcfl+cam",
+            "gradcos+cam",
+            "sattler(minimum=0,eps1=9,eps2=0,least=none)+cam",
+        ],
     )
     @pytest.mark.parametrize("model", ["mlp(8)", "cnn"])
     def test_the_global_half_is_the_same_in_all_models_and_the_mean_of_all_clients(self, images, text, model):
         sim = sums(images(), model)
         places = sim.model.layout.part("global"), sim.model.layout.buffer_part("global")
         for step in run(text, sim, 4, fit=QUICK, participation=0.75):
-            weights = step.replies.examples / step.replies.examples.sum()
+            weights = 1.0 if text.startswith("sattler") else step.replies.examples
+            weights = np.full(len(step.replies), weights) / np.sum(np.full(len(step.replies), weights))
             sent = zip(step.before.stack, step.state.stack, step.replies.models(), places, strict=True)
             for before, after, replied, place in sent:
                 assert (before[:, place] == before[0, place]).all()
@@ -290,6 +301,37 @@ class TestClusters:
         assert seen.labels.tolist() == done.state.labels.tolist()
         size = len(sim.model.layout.numbers("cluster" if layer == "all" else layer))
         assert seen.memory["centres"].shape == (2, size)
+
+    @pytest.mark.parametrize("text", ["gradcos(warmup=0)+cam", "diffnorm(warmup=0)+cam", "ocfl-kmeans+cam"])
+    def test_methods_that_cluster_once_see_the_cluster_half_alone(self, images, text):
+        sim, algorithm = sums(images()), build_algorithm(text, 2, QUICK)
+        done = next(rounds(algorithm, sim, 1))
+        before = replace(done.before, memory={"temperature": 0.0})
+        loud = done.replies.params.copy()
+        loud[:, sim.model.layout.part("global")] += (
+            100.0 * (np.arange(8) < 4)[:, None] * np.random.default_rng(0).normal()
+        )
+        found = [
+            algorithm.assign(before, replace(done.replies, params=p), Key(1, 0), None)
+            for p in (done.replies.params, loud)
+        ]
+        assert len(found[0].parents) == 2
+        assert found[0].labels.tolist() == found[1].labels.tolist()
+
+    @pytest.mark.parametrize("text", ["gradcos(warmup=0)+cam(pull=0.1)", "diffnorm(warmup=0)+cam(sequential=true)"])
+    def test_those_who_were_not_drawn_train_in_the_same_two_passes(self, images, text):
+        sim, asked = sums(images()), []
+
+        class Listening(Simulator):
+            def ask(self, task, *rest):
+                asked.append(task)
+                return super().ask(task, *rest)
+
+        heard = Listening(sim.data, sim.model)
+        run(text, heard, 1, fit=QUICK, participation=0.5)
+        drawn, others = (task for task in asked if task.fit)
+        assert drawn == others
+        assert [fit.part for fit in others.fit] == ["cluster", "global"]
 
     def test_fesem_counts_clients_and_wecfl_examples(self, lines):
         """Half of one step of rate 0.25 goes to each half: cluster weights 0, 2 and 5, as for the bases alone."""

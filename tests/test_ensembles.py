@@ -19,7 +19,7 @@ from coterie.experiment import run_settings
 from coterie.models.mixture import mix_outputs
 from coterie.protocol.address import Key
 from coterie.protocol.message import cost, down, up
-from coterie.protocol.task import Fit, Report, Task
+from coterie.protocol.task import Fit, Race, Report, Task
 from coterie.results.known import uniform_test
 from coterie.results.record import load_state, save_state
 from coterie.runtimes.loopback import Loopback
@@ -143,6 +143,11 @@ class TestMixing:
         assert rows[2].tolist() == [2, 3]
         np.testing.assert_allclose(stack.params[2], state.shares @ state.stack.params, atol=1e-6)
         np.testing.assert_array_equal(stack.params[3], state.members[0].stack.params[0])
+
+    def test_how_clients_choose_is_said_to_both_voters(self, images, simulator):
+        made = build_algorithm("vote(ifca(start=random),ifca)", 2, QUICK, choose="race")
+        state = run(made, simulator(images()), 1)[0].before
+        assert [made.task(state).choose, made.members[0].task(state.members[0]).choose] == [(Race(),), (Race(),)]
 
     def test_each_member_is_finetuned_before_the_vote(self, images, simulator):
         """The control: tuned members differ from those of the server, and their sum is what is tested."""

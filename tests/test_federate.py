@@ -20,6 +20,7 @@ from coterie.errors import FederationError, RunFolderError, UsageError
 from coterie.experiment import run_settings
 from coterie.federate.audit import Audit
 from coterie.federate.board import Board, is_alive, is_over, read_board
+from coterie.federate.deployment import write_deployment
 from coterie.federate.following import status_table
 from coterie.federate.order import Order
 from coterie.federate.policy import Policy
@@ -375,6 +376,19 @@ class TestCommands:
         assert done.exit_code == 2, done.output
         assert said in " ".join(done.output.split())
         assert "Traceback" not in done.output
+
+    def test_who_stops_watching_is_told_that_the_run_goes_on(self, tmp_path, monkeypatch):
+        def interrupted(*_):
+            raise KeyboardInterrupt
+
+        for name, stand_in in (("make_order", print), ("submit", print), ("_watched", interrupted)):
+            monkeypatch.setattr(f"coterie.cli_federate.{name}", stand_in)
+        folder = tmp_path / "f"
+        write_deployment(folder, ["bern"])
+        done = CliRunner().invoke(app, ["federate", "run", "wecfl", "--folder", str(folder / "server")])
+        assert done.exit_code == 130
+        assert "the run goes on without you" in done.stderr
+        assert "--resume" not in done.stderr
 
     def test_a_deployment_is_written_and_read_back(self, tmp_path, monkeypatch):
         monkeypatch.chdir(tmp_path)

@@ -10,6 +10,7 @@ from sklearn.metrics import adjusted_rand_score
 
 import coterie as ct
 from coterie.errors import UnknownName, UsageError
+from coterie.models.layout import Layout
 from coterie.protocol.address import Key
 from coterie.protocol.replies import Replies
 from coterie.protocol.stack import Stack
@@ -36,9 +37,15 @@ def begin(weight, clients, bias=0.0):
     return first_state(Stack(np.array([[weight, bias]]), np.zeros((1, 0))), np.zeros(clients, dtype=np.int64))
 
 
+def whole(size):
+    """The layout of a model that has no parts."""
+    return Layout(size, 0, {"all": np.arange(size)}, {"all": np.arange(0)})
+
+
 def made_up(params, layout=None, buffers=None):
     params = np.asarray(params, dtype=float)
     count = len(params)
+    layout = layout or whole(params.shape[1])
     buffers = np.zeros((count, 0)) if buffers is None else buffers
     return Replies(layout, np.arange(count), np.zeros(count, int), np.ones(count, int), params, buffers)
 
@@ -354,6 +361,18 @@ class TestMethods:
         done = train(text, sim, 1, fit=HALF, state=begin(0.0, 5))[0]
         assert done.state.labels.tolist() == [0, 0, 0, 1, 1]
         assert done.state.stack.params[:, 0].tolist() == pytest.approx(wanted)
+
+    def test_a_server_optimiser_waits_for_the_clusters_and_begins_anew_in_each(self, toy, train):
+        """Clusters begin with the mean of their members; then slopes 1 and -1 are half as far away as a step goes."""
+        done = train("lcfl(warmup=1,server=sgd,server_lr=0.5)", toy, 4, fit=HALF, state=begin(0.0, 6))
+        weight = -3 / 21 / 2
+        formed = np.array([(weight + 1) / 2, (weight - 1) / 2])
+        assert done[0].state.stack.params[:, 0].tolist() == pytest.approx([weight])
+        assert [list(step.state.moments) for step in done] == [[], [], ["first"], ["first"]]
+        assert done[1].state.stack.params[:, 0].tolist() == pytest.approx(formed)
+        towards = (np.array([1.0, -1.0]) - formed) / 2
+        assert done[2].state.moments["first"][:, 0].tolist() == pytest.approx(towards)
+        assert done[2].state.stack.params[:, 0].tolist() == pytest.approx(formed + towards / 2)
 
     def test_losses_part_what_directions_cannot(self, lines, simulator, train):
         """Slopes 1 and 4 pull the same way from 0, by cosine all are alike; their losses under each other are not."""

@@ -99,17 +99,35 @@ class TestTheTally:
     @given(st.integers(0, 1000), st.lists(st.integers(3, 90), min_size=2, max_size=4), st.integers(2, 9))
     def test_part_after_part_gives_mean_and_variance_of_all_that_was_seen(self, seed, sizes, first):
         clients = grouped(sizes, [0] * len(sizes), seed=seed)
-        tally = Tally.empty(clients.replies.examples)
-        part = Sample(0, first)
+        tally, end = Tally.empty(clients.replies.examples), first
         while tally.unfinished.any():
             look(tally, tally.unfinished, first, clients.replies, clients.ask)
             for i, table in enumerate(clients.tables):
-                seen = table[:, : part.end]
+                seen = table if sizes[i] - end < first else table[:, :end]
                 assert tally.seen[i].tolist() == [seen.shape[1]] * len(sizes)
                 np.testing.assert_allclose(tally.means[i], seen.mean(axis=1), atol=1e-12)
                 np.testing.assert_allclose(tally.spreads[i], seen.var(axis=1), atol=1e-12)
-            part = part.following
+            end *= 2
         assert not tally.errors.any()
+
+    @pytest.mark.parametrize(
+        ("size", "parts"), [(5, [5]), (8, [8]), (9, [9]), (15, [15]), (16, [8, 8]), (17, [8, 9]), (40, [8, 8, 16, 8])]
+    )
+    def test_no_part_is_smaller_than_the_first_unless_the_client_is(self, size, parts):
+        """A mean over one example is that example's loss."""
+        clients, lengths = grouped([size, 99], [0, 1]), []
+
+        def listen(task, stack, labels, asked):
+            lengths.extend(int(task.report.sample.count(np.array([size]))[0]) for i in asked if i == 0)
+            return clients.ask(task, stack, labels, asked)
+
+        tally = Tally.empty(clients.replies.examples)
+        while tally.unfinished.any():
+            ahead = tally.ahead(tally.unfinished, 8)
+            before = tally.seen.sum()
+            look(tally, tally.unfinished, 8, clients.replies, listen)
+            assert tally.seen.sum() - before == ahead
+        assert lengths == parts
 
     def test_the_error_is_that_of_drawing_without_replacement(self):
         """Over all samples of 4 of ten numbers the mean squared error is on average what the sample itself says."""

@@ -8,7 +8,7 @@ from itertools import islice
 import numpy as np
 import pytest
 
-from coterie.algorithms import fedavg
+from coterie.algorithms import build_algorithm, fedavg
 from coterie.errors import FederationError, UnknownName, UsageError
 from coterie.protocol.address import Key
 from coterie.protocol.replies import Cost
@@ -460,3 +460,10 @@ def test_initial_models_are_as_many_as_asked_and_differ(toy):
 def test_a_report_of_losses_needs_every_model_and_a_plain_one_only_its_own():
     assert Task(report=Report(losses=True)).receives_all
     assert not Task(fit=(STEP,)).receives_all
+
+
+@pytest.mark.parametrize("text", ["fedprox+finetune", "fedprox-ensemble(members=2)+finetune", "wecfl+cks+finetune"])
+def test_fine_tuning_is_plain_training_without_penalties(text):
+    made = build_algorithm(text, None, Fit(steps=3))
+    for member in (made, *made.members):
+        assert member.serve.fit == (Fit(steps=3),)

@@ -134,7 +134,11 @@ def run(
     if detach:
         console.print("it goes on by itself; coterie federate status shows how far it is")
         return
-    summary = _watched(place, order, quiet)
+    try:
+        summary = _watched(place, order, quiet)
+    except KeyboardInterrupt:
+        errors.print("the run goes on without you; coterie federate status shows how far it is, stop ends it")
+        raise typer.Exit(130) from None
     if as_json:
         print(json.dumps(summary))
         return

@@ -9,8 +9,8 @@ from typing import Any
 from rich.table import Table
 from rich.text import Text
 
+from coterie.algorithms import RANGES, algorithms
 from coterie.algorithms import add_ons as algorithm_add_ons
-from coterie.algorithms import algorithms
 from coterie.catalogue import Catalogue, first_line
 from coterie.data import add_ons, partitions, sources
 from coterie.errors import UnknownName
@@ -42,13 +42,25 @@ def overview(which: str) -> Table:
 
 
 def entry(name: str) -> Text:
-    """One entry: its arguments with defaults, and all of its docstring."""
+    """One entry: its arguments with defaults, all of its docstring, and published values of arguments."""
     for catalogue in CATALOGUES.values():
         if name in catalogue.entries:
             function = catalogue.entries[name]
-            return Text.assemble((name + signature(function), "bold"), "\n\n", inspect.getdoc(function) or "")
+            told = Text.assemble((name + signature(function), "bold"), "\n\n", inspect.getdoc(function) or "")
+            return told.append(published(name)) if catalogue in (algorithms, algorithm_add_ons) else told
     known = [*CATALOGUES, *(n for c in CATALOGUES.values() for n in c)]
     raise UnknownName("name", name, known)
+
+
+def published(name: str) -> str:
+    """The published values of an algorithm's arguments, which ``coterie tune`` searches, a line each.
+
+    >>> print(published("cam").strip())
+    published values of pull: 0.001, 0.01, 0.1
+    """
+    known = {argument.rpartition(".")[2]: values for argument, values in RANGES.get(name, {}).items()}
+    lines = [f"published values of {each}: {', '.join(map(str, values))}" for each, values in known.items()]
+    return "\n\n" + "\n".join(lines) if lines else ""
 
 
 def signature(function: Callable[..., Any]) -> str:

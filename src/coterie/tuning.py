@@ -54,13 +54,13 @@ FIXED = (
 
 @dataclass(frozen=True)
 class Interval:
-    """All numbers between two, drawn evenly on a logarithmic scale where both are positive."""
+    """All numbers between two, drawn on a logarithmic scale where both are positive; evenly if both are whole."""
 
     low: float
     high: float
 
     def draw(self, rng: np.random.Generator) -> Value:
-        """One of them, to four digits; a whole one if both ends are whole."""
+        """One of them, to four digits."""
         part = float(rng.random())
         if isinstance(self.low, int) and isinstance(self.high, int):
             return int(self.low + part * (self.high + 1 - self.low))

@@ -43,8 +43,9 @@ def cam(warmup: int = 0, pull: float = 0.01, sequential: bool = False) -> AddOn:
         def warms_up_apart(state: State) -> bool:
             return warmup > 0 and state.round == 0 and not algorithm.task(state).choose
 
-        def task(state: State) -> Task:
-            plain = algorithm.task(state)
+        def in_halves(state: State, plain: Task) -> Task:
+            if not plain.fit:
+                return plain
             own, common = halves(plain.fit, 0.0 if plain.choose else pull)
             if holds_back(state):
                 return Task(fit=(common,))
@@ -53,13 +54,13 @@ def cam(warmup: int = 0, pull: float = 0.01, sequential: bool = False) -> AddOn:
             return replace(plain, fit=(own, common), sequential=sequential)
 
         def assign(state: State, replies: Replies, key: Key, ask: Ask) -> Assignment:
-            found = see_cluster_half(algorithm.assign)(state, replies, key, ask)
+            found = see_cluster_half(algorithm.assign, in_halves)(state, replies, key, ask)
             return replace(found, rounds=warmup) if warms_up_apart(state) else found
 
         return replace(
             algorithm,
             start=start,
-            task=task,
+            task=lambda state: in_halves(state, algorithm.task(state)),
             assign=release(warmup, assign),
             place=least_loss,
             shared="global",

@@ -36,7 +36,7 @@ def fedprox(strength: float = 0.95, fit: Fit = Fit()) -> Algorithm:
     2020; the thesis uses 0.95. ``strength=0`` is fedavg. The term's gradient is added in closed form: in some public
     code it is built from detached tensors and does nothing.
     """
-    return fedavg(replace(fit, terms=(*fit.terms, Proximal(strength))))
+    return replace(fedavg(replace(fit, terms=(*fit.terms, Proximal(strength)))), fit=fit)
 
 
 @method

@@ -16,7 +16,7 @@ from coterie.server.newcomers import join
 from coterie.server.once import cluster_once, once
 from coterie.server.place import Place, least_loss_when_formed, nearest_update
 from coterie.server.start import one_model_for
-from coterie.server.update import replace_models, server_optimiser
+from coterie.server.update import in_clusters, replace_models, server_optimiser
 
 
 @method
@@ -37,7 +37,7 @@ def lcfl(
     federated learning", eq. 2; ``losses=models`` is eq. 6. After ``warmup`` rounds of FedAvg all clients train and are
     sent each other's models, and any ``clusterer`` of the catalogue parts the matrix (``clusters=auto``: it is found).
     ``cross=sampled``: each L_i is the mean over few examples, over more only where an error could change a cluster.
-    ``server`` and ``server_lr`` are FedOpt's. Costs m models down to every client, once; fails if they are not trained.
+    ``server`` and ``server_lr``: FedOpt in the clusters. Costs m models down to every client, once; fails if untrained.
     """
     by = clusterers.build(clusterer, clusters=clusters)
     measure = crosses.build(cross)(losses, by)
@@ -113,10 +113,11 @@ def _once(
     server_lr: float,
     fit: Fit,
 ) -> Algorithm:
+    optimiser = None if server is None else server_optimiser(server, server_lr, 0.0, 0.9, 0.99, 1e-3)
     return Algorithm(
         start=one_model_for(clusterer.least_points),
         task=always(Task(fit=(fit,))),
         assign=once(after(warmup), cluster_once(measure, clusterer, by_examples, fit, start=start), join(place)),
-        update=replace_models if server is None else server_optimiser(server, server_lr, 0.0, 0.9, 0.99, 1e-3),
+        update=replace_models if optimiser is None else in_clusters(optimiser),
         place=place,
     )

@@ -64,6 +64,14 @@ def _share(mean: Stack, models: Stack, weights: Array, layout: Layout, part: str
         target[:, place] = multiply(everyone, rows[:, place], target[:1, place])
 
 
+def with_part(models: Stack, source: Stack, layout: Layout, part: str) -> Stack:
+    """The models with one part taken from others, row by row, or from a single one."""
+    changed = Stack(*(rows.copy() for rows in models))
+    for rows, values, place in zip(changed, source, (layout.part(part), layout.buffer_part(part)), strict=True):
+        rows[:, place] = values[:, place]
+    return changed
+
+
 def by_examples(replies: Replies) -> Array:
     """A client weighs as much as it has train examples."""
     return replies.examples.astype(np.float64)

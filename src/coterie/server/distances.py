@@ -71,11 +71,12 @@ def loss_distance(symmetric_in: str) -> Callable[[Array], Array]:
 
 def columns(replies: Replies, starts: Array | None) -> Iterator[Array]:
     """The clients' parameters (less where they started) in double precision, a block of coordinates at a time."""
-    params = replies.models().params
+    part = replies.layout.part("all")
+    params, begun = replies.models().params[:, part], None if starts is None else starts[:, part]
     width = max(1, BLOCK_BYTES // max(1, 8 * len(params)))
     for i in range(0, params.shape[1], width):
         block = params[:, i : i + width].astype(np.float64)
-        yield block if starts is None else block - starts[:, i : i + width]
+        yield block if begun is None else block - begun[:, i : i + width]
 
 
 def pairwise(blocks: Iterator[Array], count: int, metric: str) -> Array:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import replace
 from typing import Any
 
@@ -14,6 +14,7 @@ from coterie.protocol.federation import Federation
 from coterie.protocol.replies import Replies
 from coterie.protocol.stack import Stack
 from coterie.protocol.task import Task
+from coterie.server.aggregate import with_part
 from coterie.server.assign import Ask, Assign
 from coterie.server.start import Start, first_state
 from coterie.server.state import UNPLACED, Assignment, State
@@ -31,8 +32,7 @@ def one_global_half(start: Start) -> Start:
             return ask(replace(task, fit=passes), stack, labels, clients)
 
         state = start(federation, key, ask_cluster)
-        places = _places(federation.model.layout, "global")
-        stack = Stack(*(_with(rows, place, rows[:1, place]) for rows, place in zip(state.stack, places, strict=True)))
+        stack = with_part(state.stack, state.stack.take([0]), federation.model.layout, "global")
         return replace(state, stack=stack, previous=stack)
 
     return begin
@@ -74,14 +74,24 @@ def release(after: int, rule: Assign) -> Assign:
     return assign
 
 
-def see_cluster_half(rule: Assign) -> Assign:
-    """A rule for which all parameters of a client are those of its cluster half."""
+def see_cluster_half(rule: Assign, dress: Callable[[State, Task], Task]) -> Assign:
+    """A rule for which all parameters of a client are those of its cluster half.
+
+    What it asks of clients beside the round's own task is dressed, so that they train both halves there too.
+    """
 
     def assign(state: State, replies: Replies, key: Key, ask: Ask) -> Assignment:
-        parts = {**replies.layout.parts, "all": replies.layout.parts["cluster"]}
-        return rule(state, replace(replies, layout=replace(replies.layout, parts=parts)), key, ask)
+        def ask_halves(task: Task, stack: Stack, labels: Array, clients: Array) -> Replies:
+            return _half(ask(dress(state, task), stack, labels, clients))
+
+        return rule(state, _half(replies), key, ask_halves)
 
     return assign
+
+
+def _half(replies: Replies) -> Replies:
+    parts = {**replies.layout.parts, "all": replies.layout.parts["cluster"]}
+    return replace(replies, layout=replace(replies.layout, parts=parts))
 
 
 def _places(layout: Layout, part: str) -> tuple[Any, Any]:

@@ -15,7 +15,7 @@ from coterie.protocol.federation import Federation, present
 from coterie.protocol.replies import Cost, Replies
 from coterie.protocol.stack import Stack
 from coterie.protocol.task import Fit, Report, Task
-from coterie.server.aggregate import average, by_examples
+from coterie.server.aggregate import average, by_examples, with_part
 from coterie.server.assign import Assign, Weigh
 from coterie.server.place import Place, least_loss
 from coterie.server.start import BEGINNING, Start
@@ -160,7 +160,10 @@ def _alone(
 
 
 def advance(algorithm: Algorithm, state: State, replies: Replies, assignment: Assignment) -> State:
-    """The next state: average the replies by their new labels and update the models."""
+    """The next state: average the replies by their new labels and update the models.
+
+    Models that the assign rule puts in place begin without moments; the part that everybody shares stays as averaged.
+    """
     kept, moments = state.stack, state.moments
     if assignment.parents is not None:
         parents = list(assignment.parents)
@@ -168,14 +171,17 @@ def advance(algorithm: Algorithm, state: State, replies: Replies, assignment: As
     labels = assignment.labels[replies.clients]
     mean, shares = average(replies, labels, algorithm.weigh(replies), kept, algorithm.shared)
     answered = np.bincount(labels[labels >= 0], minlength=len(kept)) > 0
-    stack, next_moments = algorithm.update(kept, mean, moments, answered)
+    stack, moments = algorithm.update(kept, mean, moments, answered)
+    if assignment.finish is not None:
+        placed, moments = assignment.finish(stack), {}
+        stack = placed if algorithm.shared is None else with_part(placed, stack, replies.layout, algorithm.shared)
     return State(
-        stack if assignment.finish is None else assignment.finish(stack),
+        stack,
         assignment.labels,
         state.round + assignment.rounds,
         previous=kept,
         shares=shares,
-        moments=next_moments,
+        moments=moments,
         memory=assignment.memory,
     )
 

@@ -85,8 +85,12 @@ def nearest_update(fit: Fit) -> Place:
     def place(state: State, ask: Ask, clients: Array) -> Scores:
         sent = origin(state)
         formed = means(state).params - sent.params
-        task = Task(fit=(fit,))
-        return _scores(task, sent, lambda replies: cosines(replies.models().params - sent.params, formed), ask, clients)
+
+        def score(replies: Replies) -> Array:
+            part = replies.layout.part("all")
+            return cosines((replies.models().params - sent.params)[:, part], formed[:, part])
+
+        return _scores(Task(fit=(fit,)), sent, score, ask, clients)
 
     return place
 

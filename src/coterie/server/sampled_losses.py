@@ -88,9 +88,19 @@ class Tally:
         means, spreads, ends = (table[clients][:, clients] for table in (self.means, self.spreads, self.ends))
         return Tally(self.sizes[clients], means, spreads, ends, self.reached[clients])
 
-    def ahead(self, wanted: Array) -> int:
+    def next_ends(self, first: int) -> Array:
+        """Where the next part of each pair ends: after ``first``, then after twice as many as were seen.
+
+        A rest of fewer than ``first`` goes along: the mean over one example would tell the server that example's loss.
+        """
+        twice = np.where(self.ends == 0, first, 2 * self.ends)
+        rest = self.sizes[:, None] - twice
+        ends: Array = np.where((rest > 0) & (rest < first), 2 * twice, twice)
+        return ends
+
+    def ahead(self, wanted: Array, first: int) -> int:
         """How many evaluations the next part is for these pairs."""
-        return int((np.minimum(2 * self.ends, self.sizes[:, None]) - self.seen)[wanted].sum())
+        return int((np.minimum(self.next_ends(first), self.sizes[:, None]) - self.seen)[wanted].sum())
 
     def add(self, places: Array, models: Array, part: Sample, means: Array, spreads: Array) -> None:
         """Enter what these clients saw of a part under these models."""
@@ -121,7 +131,7 @@ def of_sampled_losses(symmetric_in: str, clusterer: Clusterer, sampling: Samplin
             most = sampling.budget * len(replies) * tally.sizes.sum()
             for step in count() if len(replies) > 1 else ():
                 wanted = still_open(tally, formula, clusterer, key, sampling, step)
-                if not wanted.any() or tally.seen.sum() + tally.ahead(wanted) > most:
+                if not wanted.any() or tally.seen.sum() + tally.ahead(wanted, sampling.first) > most:
                     break
                 look(tally, wanted, sampling.first, replies, ask)
             return replies, formula(finite(tally.means))
@@ -136,11 +146,11 @@ def look(tally: Tally, wanted: Array, first: int, replies: Replies, ask: Ask) ->
 
     Clients that need the same models for the same part are asked together.
     """
-    before = tally.ends.copy()
-    for end in np.unique(before[wanted]).tolist():
-        part = Sample(0, end).following if end else Sample(0, first)
+    before, after = tally.ends.copy(), tally.next_ends(first)
+    for begin, end in np.unique(np.column_stack([before[wanted], after[wanted]]), axis=0).tolist():
+        part = Sample(begin, end)
         report = Report(params=None, losses=True, sample=part)
-        for places, models in rectangles(wanted & (before == end)):
+        for places, models in rectangles(wanted & (before == begin) & (after == end)):
             for rows, answered, scored in ask_losses(report, replies, places, models, ask):
                 assert scored.losses is not None, "the task asked for losses"
                 assert scored.spreads is not None, "the task asked for losses on a sample"

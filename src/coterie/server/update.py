@@ -62,6 +62,15 @@ def server_optimiser(server: str, lr: float, momentum: float, beta1: float, beta
     return update
 
 
+def in_clusters(update: Update) -> Update:
+    """Another update once there are several models; as long as there is one for all, the mean is the new model."""
+
+    def inside(models: Stack, mean: Stack, moments: Moments, answered: Array) -> tuple[Stack, Moments]:
+        return (update if len(models) > 1 else replace_models)(models, mean, moments, answered)
+
+    return inside
+
+
 def _second(server: str, second: Array, square: Array, beta2: float) -> Array:
     if server == "adagrad":
         return second + square

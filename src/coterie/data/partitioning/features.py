@@ -1,7 +1,8 @@
 """Feature skew: add-ons under which clients see the same things through different instruments.
 
 Each names levels, which are dealt to the clients in turn, group by group where the partition has groups, so that
-every group has all levels about equally often. Level 0 leaves the examples as they are.
+every group has all levels about equally often; a further one is dealt among those whom the ones before left alike.
+Level 0 leaves the examples as they are.
 """
 
 from __future__ import annotations
@@ -106,14 +107,16 @@ def _at_levels(name: str, levels: tuple[float, ...], effect: Effect, check: Call
             raise PartitionError(
                 f"{len(levels)} levels of {name} need as many clients, not {clients}; use fewer levels"
             )
-        dealt = in_turn(np.zeros(clients, int) if shares.groups is None else shares.groups, len(levels))
+        groups = np.zeros(clients, int) if shares.groups is None else shares.groups
+        alike = groups if shares.alike is None else shares.alike
+        dealt = in_turn(alike, len(levels))
         key = int(rng.integers(2**63))
         seen = tuple(
             share.through(partial(_view, effect=effect, level=levels[own], key=key, client=i)) if levels[own] else share
             for i, (share, own) in enumerate(zip(shares.clients, dealt, strict=True))
         )
-        groups = dealt if shares.groups is None and len(levels) > 1 else shares.groups
-        return replace(shares, clients=seen, groups=groups)
+        truth = dealt if shares.groups is None and len(levels) > 1 else shares.groups
+        return replace(shares, clients=seen, groups=truth, alike=alike * len(levels) + dealt)
 
     return change
 

@@ -54,7 +54,8 @@ class Shares:
     """What all clients are handed, their true groups where there are any, and what a user should know of it.
 
     ``names`` are the clients' own names, where the data come with some. ``classes`` is how many classes there are
-    once labels were seen through the views; None is as many as the data set has.
+    once labels were seen through the views; None is as many as the data set has. ``alike`` numbers the clients that
+    add-ons have told apart no further than their groups do; None is by their groups alone.
     """
 
     clients: tuple[Share, ...]
@@ -62,6 +63,7 @@ class Shares:
     notes: tuple[str, ...] = ()
     names: tuple[str, ...] | None = None
     classes: int | None = None
+    alike: Array | None = None
 
 
 Divide = Callable[["Dataset", int, Rng], Shares]
