@@ -157,7 +157,7 @@ def readme_text(config: ServerConfig) -> str:
           site:    set data in site.toml, read policy.toml, then sh start.sh
           Sites connect to {config.address}; nothing connects to a site, so it needs no open port.
           On the server only port {config.port} may be open. Port {config.inner} listens on loopback: whoever can
-          log in there can run code at every site, with the rights of its node's user.
+          log in there can run code here, start runs and register keys. Sites run no code that comes from here.
 
         Under systemd, with the program in /opt/coterie
           server, in {HOME}/server:
@@ -172,8 +172,8 @@ def readme_text(config: ServerConfig) -> str:
             install -d -m 700 -o coterie-node -g coterie {HOME}/site/flower
             chown coterie-node {HOME}/site/node.key
             cp {HOME}/site/*.service /etc/systemd/system/ && systemctl enable --now coterie-site coterie-node
-          The data must be readable by coterie-agent and not by coterie-node or the group coterie: the node runs what
-          the server sends it, and the agent's policy is what stands between that and the data.
+          The data must be readable by coterie-agent and not by coterie-node or the group coterie: the node has
+          the network, the agent has the data, and the agent's policy is what stands between them.
 
         Then, on the server, as the user that runs it
           coterie federate run wecfl --folder {HOME}/server

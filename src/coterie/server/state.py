@@ -17,9 +17,9 @@ UNPLACED = -1
 class State:
     """A stack of cluster models and every client's label.
 
-    ``previous`` are the models before the last round, ``shares`` each cluster's share of examples in the last
-    aggregation, ``moments`` the server optimiser's rows, ``memory`` what an assign rule carries: arrays and JSON.
-    ``members`` are the states of an ensemble's further members.
+    ``previous`` are the models before the last round, ``shares`` each cluster's share of the weight (examples, or
+    clients) in the last aggregation, ``moments`` the server optimiser's rows, ``memory`` what an assign rule carries:
+    arrays and JSON. ``members`` are the states of an ensemble's further members.
     """
 
     stack: Stack
