@@ -194,6 +194,7 @@ def try_out(
     own = target.endswith(".toml") or "data" in given
     small = {} if own else {"clients": 5, "clusters": 2, "partition": "rotation(0,180)"}
     settings = settings_from(target, {**small, **({} if own else {"rounds": 5}), **given})
+    settings.build_algorithm()  # a wrong one is told before anything is started
     data = settings.build_data()
     proxy = has_nginx()
     began = time.perf_counter()
