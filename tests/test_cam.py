@@ -242,8 +242,8 @@ class TestMeans:
         sim = sums(images(), model)
         places = sim.model.layout.part("global"), sim.model.layout.buffer_part("global")
         for step in run(text, sim, 4, fit=QUICK, participation=0.75):
-            weights = 1.0 if text.startswith("sattler") else step.replies.examples
-            weights = np.full(len(step.replies), weights) / np.sum(np.full(len(step.replies), weights))
+            weights = build_algorithm(text, 2).weigh(step.replies)
+            weights = weights / weights.sum()
             sent = zip(step.before.stack, step.state.stack, step.replies.models(), places, strict=True)
             for before, after, replied, place in sent:
                 assert (before[:, place] == before[0, place]).all()
@@ -308,9 +308,7 @@ class TestClusters:
         done = next(rounds(algorithm, sim, 1))
         before = replace(done.before, memory={"temperature": 0.0})
         loud = done.replies.params.copy()
-        loud[:, sim.model.layout.part("global")] += (
-            100.0 * (np.arange(8) < 4)[:, None] * np.random.default_rng(0).normal()
-        )
+        loud[:, sim.model.layout.part("global")] += 100.0 * (np.arange(8) < 4)[:, None]
         found = [
             algorithm.assign(before, replace(done.replies, params=p), Key(1, 0), None)
             for p in (done.replies.params, loud)

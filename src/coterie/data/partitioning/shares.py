@@ -54,8 +54,8 @@ class Shares:
     """What all clients are handed, their true groups where there are any, and what a user should know of it.
 
     ``names`` are the clients' own names, where the data come with some. ``classes`` is how many classes there are
-    once labels were seen through the views; None is as many as the data set has. ``alike`` numbers the clients that
-    add-ons have told apart no further than their groups do; None is by their groups alone.
+    once labels were seen through the views; None is as many as the data set has. ``alike`` is equal for
+    clients of the same group and the same levels of the add-ons so far; None: no levels have been dealt yet.
     """
 
     clients: tuple[Share, ...]
