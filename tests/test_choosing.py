@@ -120,7 +120,7 @@ class TestScores:
         sim = request.getfixturevalue(net)
         stack, everyone, workers = make_stack(sim.model), np.arange(len(SIZES)), sim.engine.workers
         work = Work(sim.model, Pool(sim.data.train, torch.empty(0).double()), sim.names, stack, everyone, everyone, KEY,
-                    stack, references=4)  # fmt: skip
+                    stack, everyone >= 0, references=4)  # fmt: skip
         for score in (Agreement(), Agreement(euclidean=True)):
             view = look(work, FIT, score, make_plan(plan, sim.model, len(SIZES), 2), workers)
             for found, part in ((view.losses, BatchLoss(-1.0)), (view.agreements, score)):
@@ -230,7 +230,7 @@ class TestJoint:
 
     def test_clients_weigh_the_same_whatever_their_size(self, train, dense):
         one = train("joint(clusters=1)", dense, 2, fit=FIT)[-1]
-        wanted = list(islice(rounds(replace(fedavg(FIT), weigh=uniform), dense, 1), 2))[-1]
+        wanted = list(islice(rounds(replace(fedavg(fit=FIT), weigh=uniform), dense, 1), 2))[-1]
         np.testing.assert_allclose(one.state.stack.params, wanted.state.stack.params, atol=1e-7)
         np.testing.assert_allclose(one.replies.params.mean(0), one.state.stack.params[0], atol=1e-6)
 

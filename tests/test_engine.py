@@ -355,7 +355,7 @@ class TestTerms:
         rng = np.random.default_rng(0)
         start, params = (torch.from_numpy(rng.normal(size=(4, 6))) for _ in range(2))
         models, references = (torch.from_numpy(rng.normal(size=(count, 6))) for count in (3, 2))
-        seen = Received(models, torch.zeros(3, 0), references, torch.tensor([0, 1, 2, 1]))
+        seen = Received(models, torch.zeros(3, 0), references, torch.tensor([0, 1, 2, 1]), torch.ones(4) > 0)
         found = gradient(term, params, start, seen, layout=None)
         step = 1e-6 * torch.eye(6, dtype=torch.float64)
         for place, w in enumerate(params):
@@ -368,19 +368,25 @@ class TestTerms:
 
     def test_terms_vanish_where_they_should(self):
         w = torch.from_numpy(np.random.default_rng(0).normal(size=(1, 6)))
-        same = Received(w.repeat(2, 1), torch.zeros(2, 0), w, torch.tensor([0]))
+        same = Received(w.repeat(2, 1), torch.zeros(2, 0), w, torch.tensor([0]), torch.tensor([True]))
         for term in (Proximal(1.0), Near(1.0), Others(1.0, (0.5, 0.5)), Contrast(1.0, 0.1)):
             assert gradient(term, w, w, same, layout=None).abs().max() < 1e-12, term
 
     def test_a_client_of_no_cluster_is_drawn_to_none(self):
         w = torch.from_numpy(np.random.default_rng(0).normal(size=(3, 6)))
-        seen = Received(w[:2], torch.zeros(2, 0), w[2:], torch.tensor([2]))
-        assert not gradient(Contrast(1.0, 0.1), w[2:], w[2:], seen, layout=None).any()
+        others, rows = torch.zeros(2, 0), torch.tensor([2])
+        for placed in (False, True):
+            seen = Received(w[:2], others, w[1:2], rows, torch.tensor([placed]))
+            for term in (Contrast(1.0, 0.1), Near(1.0), Others(1.0, (0.5, 0.5))):
+                assert gradient(term, w[2:], w[:1], seen, layout=None).any() == placed, term
+            assert gradient(Proximal(1.0), w[2:], w[:1], seen, layout=None).any(), "it is about no cluster"
 
     def test_a_part_of_a_term_leaves_the_other_coordinates_alone(self, dense):
         layout = dense.model.layout
         w, mean = (torch.from_numpy(np.random.default_rng(i).normal(size=(1, layout.size))) for i in range(2))
-        found = gradient(Near(1.0, "head"), w, w, Received(w, w, mean, torch.tensor([0])), layout)[0].numpy()
+        found = gradient(
+            Near(1.0, "head"), w, w, Received(w, w, mean, torch.tensor([0]), torch.tensor([True])), layout
+        )[0].numpy()
         inside = np.isin(np.arange(layout.size), layout.parts["head"])
         np.testing.assert_allclose(found[inside], (w - mean)[0].numpy()[inside])
         assert not found[~inside].any()
@@ -716,6 +722,7 @@ class TestPlans:
             None,
             np.arange(5),
             KEY,
+            None,
             None,
         )
         groups = fitting.groups(work, replace(PLAIN, steps=None, epochs=1, batch=4), 2)

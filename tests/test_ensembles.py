@@ -168,7 +168,7 @@ class TestMixing:
         stack, rows = served(run("vote(fedavg,ifca)", sim, 1)[0].state)
         task = Task(report=Report(params=None, metrics="test", mix="logits"))
         replies = sim.ask(task, stack, rows, np.arange(3), Key(1, 0))
-        sent = [down(task, stack, row) for row in rows]
+        sent = [down(task, stack, row, sim.model.layout) for row in rows]
         assert [message["params"].shape[0] for message in sent] == [2] * 3
         spent = cost(task, stack, replies, 3)
         assert spent.bytes_down == sum(a.nbytes for message in sent for a in message.values())

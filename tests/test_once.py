@@ -34,7 +34,8 @@ SLOPES = (1.0, -1.0, 1.0, -1.0, 1.0, -1.0)
 
 
 def begin(weight, clients, bias=0.0):
-    return first_state(Stack(np.array([[weight, bias]]), np.zeros((1, 0))), np.zeros(clients, dtype=np.int64))
+    one = first_state(Stack(np.array([[weight, bias]]), np.zeros((1, 0))), np.zeros(clients, dtype=np.int64))
+    return replace(one, formed=False)
 
 
 def whole(size):

@@ -59,7 +59,9 @@ def request(data, asked: Task = TASK, text: str = "mlp(4)", models: int = 2, **c
     model = build_model(text, data.shape, data.classes)
     params, buffers = model.initial(1)
     stack = Stack(np.stack([params] * models), np.stack([buffers] * models))
-    arrays, header = codec.decode(answering.pack_task("run", asked, Key(1, 0), model, message.down(asked, stack, 0)))
+    arrays, header = codec.decode(
+        answering.pack_task("run", asked, Key(1, 0), model, message.down(asked, stack, 0, model.layout))
+    )
     words = {name: value for name, value in changed.items() if not isinstance(value, np.ndarray)}
     own = {name: value for name, value in changed.items() if isinstance(value, np.ndarray)}
     return codec.encode({**arrays, **own}, **{**header, **words})

@@ -18,7 +18,7 @@ from torch import nn
 
 from coterie.algorithms import advised
 from coterie.data import Federated
-from coterie.errors import RunFolderError, UnknownName, UsageError
+from coterie.errors import RunFolderError, UnknownName
 from coterie.models.layout import Array
 from coterie.models.mixture import Mixture
 from coterie.models.model import Model
@@ -32,7 +32,7 @@ from coterie.results.clients import client_rows, save_clients
 from coterie.results.known import Known, known_of
 from coterie.results.record import CONFIG, SCHEMA, RunFolder
 from coterie.runtimes.attendance import Attended
-from coterie.server.loop import Algorithm, Round, evaluate, rounds, served
+from coterie.server.loop import Algorithm, Round, check_rounds, evaluate, rounds, served
 from coterie.server.state import State
 from coterie.settings import Settings, load_settings
 
@@ -180,6 +180,7 @@ class Session:
         settings: Settings,
         reach: Callable[[Model], Federation],
     ) -> None:
+        check_rounds(algorithm, settings.rounds)
         algorithm = advised(algorithm) if settings.advise else algorithm
         self.algorithm, self.known, self.settings = algorithm, known, settings
         self.model = algorithm.network(model)
@@ -201,11 +202,6 @@ class Session:
         try:
             while state is None or state.round < self.settings.rounds:
                 step = next(steps)
-                if step.state.round > self.settings.rounds:
-                    raise UsageError(
-                        f"rounds is {self.settings.rounds}, but the warm-up of {self.algorithm.name} takes until round "
-                        f"{step.state.round}; give more rounds or a shorter warm-up"
-                    )
                 test, validation = self._judge(step)
                 record = self.watch.describe(step, test, validation)
                 now = time.perf_counter()

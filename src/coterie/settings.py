@@ -19,7 +19,7 @@ from coterie.protocol.task import Fit
 from coterie.runtimes.attendance import Attendance, attendance
 from coterie.runtimes.ray import RayFederation
 from coterie.runtimes.simulator import Simulator
-from coterie.server.loop import Algorithm, participants
+from coterie.server.loop import Algorithm, check_rounds, participants
 
 OWN = ("label", "client", "group", "ignore", "missing", "task", "test")
 """The settings that say how a user's own files are read."""
@@ -119,8 +119,10 @@ class Settings:
         )
 
     def build_algorithm(self) -> Algorithm:
-        """The algorithm, with these clusters and this local training."""
-        return build_algorithm(self.algorithm, self.completed().clusters, self.fit(), self.choose)
+        """The algorithm, with these clusters and this local training; it must have rounds enough for what it does."""
+        algorithm = build_algorithm(self.algorithm, self.completed().clusters, self.fit(), self.choose)
+        check_rounds(algorithm, self.rounds)
+        return algorithm
 
     def about_data(self) -> tuple[Any, ...]:
         """What the data depend on: settings that agree in this have the same data."""

@@ -59,6 +59,9 @@ VARIANTS = (
     "wecfl+cam",
     "fesem(layer=all)+cam(warmup=2,sequential=true)",
     "wecfl+cks+cam",
+    "ifca+cam(alternate=true)",
+    "fesem(weights=uniform)+con-para+cam(alternate=true)",
+    "ifca(start=random,weights=uniform)+con-para+cam(warmup=1)",
     "fedavg-ensemble(members=2)+finetune(steps=1)",
     "vote(wecfl(shots=1),ifca)",
 )
@@ -262,7 +265,9 @@ class Scales:
 
     def ask(self, task, stack, labels, clients, key):
         replies = self.inner.ask(task, stack, labels, clients, key)
-        self.weighed["down"] += sum(a.nbytes for row in labels for a in down(task, stack, row).values())
+        self.weighed["down"] += sum(
+            a.nbytes for row in labels for a in down(task, stack, row, self.inner.model.layout).values()
+        )
         self.weighed["up"] += sum(getattr(replies, a).nbytes for a in ARRAYS if getattr(replies, a) is not None)
         return replies
 
@@ -281,7 +286,8 @@ def test_steps_are_counted(text, plain):
     algorithm, steps = build_algorithm(text, 2), 1 if text.startswith("joint") else 4
     for done in plain(text)[1:]:
         members = zip((algorithm, *algorithm.members), (done.before, *done.before.members), strict=True)
-        assert done.cost.steps == 8 * steps * sum(len(each.task(state).fit) for each, state in members)
+        passes = sum(len(each.task(state).fit) for each, state in members) + text.count("alternate")
+        assert done.cost.steps == 8 * steps * passes
 
 
 @EVERY

@@ -20,6 +20,7 @@ from coterie.runtimes.simulator import Simulator
 from coterie.server.loop import evaluate, rounds
 
 ADDED = ["wecfl+cks", "ifca+con-rep", "fesem+con-cks", "ifca+cam(warmup=1)", "fesem+cam(sequential=true)"]
+ADDED += ["ifca+cam(alternate=true)", "wecfl+con-para+cam(warmup=2)", "wecfl+cks+cam", "joint+cam"]
 EVERY = [*algorithms, *ADDED, "joint(pinned=true)+cks", "ifca(choose=race)", "lcfl(cross=sampled)"]
 
 

@@ -68,8 +68,9 @@ def finetune(steps: int | None = None, epochs: int | None = None) -> AddOn:
 
 
 def with_terms(terms: Terms, references: int = 0) -> AddOn:
-    """Add penalty terms to every pass from round 1 on; ``references``: 1 if they read the mean model,
-    which then stands last, behind what the algorithm itself refers to.
+    """Add penalty terms to every pass, from round 1 on and for clients that have a cluster by then.
+
+    ``references``: 1 if they read the mean model, which then stands last, behind what the algorithm itself refers to.
     """
 
     def add(algorithm: Algorithm) -> Algorithm:
@@ -78,7 +79,7 @@ def with_terms(terms: Terms, references: int = 0) -> AddOn:
 
         def task(state: State) -> Task:
             plain = algorithm.task(state)
-            if state.round == 0:
+            if state.round == 0 or not state.placed.any():
                 return plain
             fits = tuple(_with(fit, terms(state)) for fit in plain.fit)
             return replace(plain, fit=fits, references=plain.references + (0 if _has_mean(plain) else references))

@@ -9,7 +9,7 @@ from coterie.algorithms.auto import counted
 from coterie.algorithms.method import always, method
 from coterie.errors import require
 from coterie.protocol.task import Agreement, BatchLoss, Fit, Loss, Race, Score, Task
-from coterie.server.aggregate import uniform
+from coterie.server.aggregate import uniform, weighing
 from coterie.server.assign import keep
 from coterie.server.loop import Algorithm, previous_models
 from coterie.server.start import farthest_first, random_labels, random_models, told_apart
@@ -23,6 +23,7 @@ def ifca(
     fresh: bool = False,
     examples: int | None = None,
     choose: str = "exact",
+    weights: str = "examples",
     fit: Fit = Fit(),
 ) -> Algorithm:
     """Each client picks, among all cluster models, the one of least loss on its train data, and trains that.
@@ -30,8 +31,9 @@ def ifca(
     c(i) = argmin_k L_i(T_k); T_k <- mean of its clients by examples. Ghosh et al., "An efficient framework for
     clustered federated learning", 2020; HypCluster of Mansour et al., 2020. Identical starts collapse into FedAvg, and
     random ones (``start=random``, the paper's) may merge two groups, so the default is farthest-first. ``fresh`` lets a
-    client choose again before it is tested; ``examples`` lets it choose on its first so many;
-    ``choose=race`` leaves out early the models that are clearly worse. Costs K models down to every client every round.
+    client choose again before it is tested; ``examples`` lets it choose on its first so many; ``weights`` of the means:
+    examples, or uniform; ``choose=race`` leaves out early the models that are clearly worse. Costs K models down to
+    every client every round.
     ``clusters=auto`` finds the number first (docs/choosing-clusters.md).
     """
     require(start in ("farthest", "random"), "start", repr(start), "farthest or random")
@@ -44,7 +46,9 @@ def ifca(
             start=told_apart(random_models(number) if start == "random" else farthest_first(number, fit)),
             task=always(Task(choose=scores, fit=(fit,))),
             assign=keep(),
+            weigh=weighing(weights),
             serve=Task(choose=scores) if fresh else Task(),
+            chooses=True,
         )
 
     return counted(clusters, fit, make)
@@ -79,6 +83,7 @@ def joint(
             assign=keep(),
             weigh=uniform,
             references=previous_models,
+            chooses=True,
             fit=replace(fit, steps=1, epochs=None),
         )
 

@@ -18,7 +18,7 @@ def fedavg_ensemble(members: int = 5, fit: Fit = Fit()) -> Algorithm:
     p(y|x) = 1/M sum_j softmax(f(x; T_j)). Thesis table 7.1, FedAvg+. The first member is the run of this seed, further
     ones have seeds derived from it. Costs M times as much, and helps little: strong models err alike.
     """
-    return ensemble(fedavg(fit), members)
+    return ensemble(fedavg(fit=fit), members)
 
 
 @method

@@ -16,7 +16,7 @@ from coterie.server.newcomers import join
 from coterie.server.once import cluster_once, once
 from coterie.server.place import Place, least_loss_when_formed, nearest_update
 from coterie.server.start import one_model_for
-from coterie.server.update import in_clusters, replace_models, server_optimiser
+from coterie.server.update import optimiser_named
 
 
 @method
@@ -113,11 +113,11 @@ def _once(
     server_lr: float,
     fit: Fit,
 ) -> Algorithm:
-    optimiser = None if server is None else server_optimiser(server, server_lr, 0.0, 0.9, 0.99, 1e-3)
     return Algorithm(
         start=one_model_for(clusterer.least_points),
         task=always(Task(fit=(fit,))),
         assign=once(after(warmup), cluster_once(measure, clusterer, by_examples, fit, start=start), join(place)),
-        update=replace_models if optimiser is None else in_clusters(optimiser),
+        update=optimiser_named(server, server_lr),
         place=place,
+        least_rounds=warmup + 1,
     )

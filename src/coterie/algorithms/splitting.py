@@ -82,4 +82,5 @@ def sattler(
     """
     weigh, stationary = weighing(weights), Stationary(eps1, eps2, relative)
     rule = bipartition(stationary, minimum, linkage, weigh, fit, least_loss, least)
-    return Algorithm(start=one_model(), task=always(Task(fit=(fit,))), assign=rule, weigh=weigh)
+    start, task = one_model(), always(Task(fit=(fit,)))
+    return Algorithm(start=start, task=task, assign=rule, weigh=weigh, least_rounds=minimum + 2)

@@ -56,7 +56,7 @@ class Anchors:
         return torch.stack(found)
 
 
-def contrast(term: Contrast, own: Tensor, anchors: Tensor, weights: Tensor | None, rows: Tensor) -> Tensor:
+def contrast(term: Contrast, own: Tensor, anchors: Tensor, weights: Tensor | None, received: Received) -> Tensor:
     """The sum over clients of the term, for representations ``own (..., B, F)`` and ``anchors (K, ..., B, F)``.
 
     ``weights (..., B)`` sum to 1 over a client's examples; None: the plain mean.
@@ -64,5 +64,5 @@ def contrast(term: Contrast, own: Tensor, anchors: Tensor, weights: Tensor | Non
     cosines = F.cosine_similarity(own.unsqueeze(0), anchors, dim=-1)
     means = cosines.mean(-1) if weights is None else (cosines * weights).sum(-1)
     chances = torch.log_softmax(means.movedim(0, -1) / term.temperature, -1)
-    mine = torch.arange(chances.shape[-1], device=chances.device) == rows.unsqueeze(-1)
-    return -term.strength * chances[mine].sum()
+    mine = torch.arange(chances.shape[-1], device=chances.device) == received.rows.unsqueeze(-1)
+    return -term.strength * chances[mine & received.placed.unsqueeze(-1)].sum()

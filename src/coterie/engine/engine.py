@@ -81,14 +81,17 @@ class Engine:
     def run(self, task: Task, stack: Stack, rows: Array, clients: Array, key: Key) -> Replies:
         """Let ``clients`` do the task; ``clients[i]`` works on row ``rows[i]`` of the stack unless it chooses.
 
-        Where the report mixes outputs, ``rows[i]`` are several, and each is trained first if the task says so.
+        A row that is none of the cluster models is that of a client without a cluster. Where the report mixes outputs,
+        ``rows[i]`` are several, and each is trained first if the task says so.
         """
         train = self._pool("train", stack)
         models = stack.take(slice(len(stack) - task.references))
         choice = self._choose(task, stack, clients, key) if task.choose else Choice(np.asarray(rows))
         labels = choice.rows
         columns = np.atleast_2d(labels.T) if task.fit else ()
-        fits = [self._fit(task, stack, column, clients, key) for column in columns]
+        asked = np.atleast_2d(np.asarray(rows).T)
+        placed = (asked >= 0) & (asked < len(models))
+        fits = [self._fit(task, stack, *part, clients, key) for part in zip(columns, placed, strict=False)]
         trained, failures = [fit.models for fit in fits], {i: why for fit in fits for i, why in fit.failures.items()}
         reported = (trained[0] if trained else stack.take(labels)) if task.report.params else None
         judged = self._reported(task.report, models, clients, key)
@@ -147,7 +150,8 @@ class Engine:
 
     def _choose(self, task: Task, stack: Stack, clients: Array, key: Key) -> Choice:
         models = stack.take(slice(len(stack) - task.references))
-        work = self._work(task, stack, np.zeros(len(clients), dtype=np.int64), clients, key, stack.take([]))
+        nobody = np.zeros(len(clients), dtype=np.int64)
+        work = self._work(task, stack, nobody, nobody > 0, clients, key, stack.take([]))
         plan = make_plan(self.plan, self.model, len(clients), self.workers.count)
         cross, losses = partial(self.cross_losses, models, clients), partial(self._losses, models)
         return choose(task, work, cross, losses, plan, self.workers)
@@ -157,17 +161,20 @@ class Engine:
         evaluator = self._evaluator(stack, stack.params[row], stack.buffers[row])
         return evaluator.judge(self._pool("train", stack), where).losses
 
-    def _work(self, task: Task, stack: Stack, labels: Array, clients: Array, key: Key, out: Stack) -> fitting.Work:
+    def _work(
+        self, task: Task, stack: Stack, labels: Array, placed: Array, clients: Array, key: Key, out: Stack
+    ) -> fitting.Work:
         pool, names = self._pool("train", stack), self.data.names
-        return fitting.Work(self.model, pool, names, stack, labels, clients, key, out, task.references, task.sequential)
+        who = (labels, clients, key, out, placed)
+        return fitting.Work(self.model, pool, names, stack, *who, task.references, task.sequential)
 
-    def _fit(self, task: Task, stack: Stack, labels: Array, clients: Array, key: Key) -> _Fitted:
+    def _fit(self, task: Task, stack: Stack, labels: Array, placed: Array, clients: Array, key: Key) -> _Fitted:
         """Run the passes and merge their parts; and who failed, and why."""
         self._check_passes(task)
         shape = (len(clients), self.model.layout.size)
         out = Stack(self._shelf.take(shape, stack.params.dtype, self.spill), stack.buffers[labels])
         loss = np.zeros(len(clients))
-        work = self._work(task, stack, labels, clients, key, out)
+        work = self._work(task, stack, labels, placed, clients, key, out)
         merge = task.sequential or len(task.fit) > 1 or task.fit[0].part != "all"
         if merge:
             out.params[:] = stack.params[labels]

@@ -30,7 +30,8 @@ GATHERED = 1 << 20
 class Work:
     """Who trains from which row, and where the results go: row i of ``out`` is for ``clients[i]``.
 
-    With ``sequential`` a pass goes on from what is in ``out``. ``failures`` collects the reasons of those who failed.
+    ``placed`` says who had a cluster when the round began. With ``sequential`` a pass goes on from what is in ``out``.
+    ``failures`` collects the reasons of those who failed.
     """
 
     model: Model
@@ -41,6 +42,7 @@ class Work:
     clients: Array
     key: Key
     out: Stack
+    placed: Array
     references: int = 0
     sequential: bool = False
     failures: dict[int, str] = field(default_factory=dict)
@@ -66,8 +68,8 @@ class Work:
             return NOTHING
         like, models = self.pool.like, len(self.stack) - self.references
         rows, buffers = (torch.from_numpy(part).to(like.device) for part in self.stack)
-        own = torch.as_tensor(self.labels[places], device=like.device)
-        return Received(rows[:models], buffers[:models], rows[models:], own)
+        own, placed = (torch.as_tensor(part[places], device=like.device) for part in (self.labels, self.placed))
+        return Received(rows[:models], buffers[:models], rows[models:], own, placed)
 
     def rate(self, fit: Fit) -> float:
         """The learning rate of this round; what comes before round 0 does not decay backwards."""

@@ -137,7 +137,7 @@ class Trainer:
         if contrasts:
             anchors = self._anchors().representations(batch.x.flatten(0, int(self.grouped)), received)
             anchors = anchors.view(len(anchors), *own.shape)
-            total = total + sum(contrast(term, own, anchors, batch.weights, received.rows) for term in contrasts)
+            total = total + sum(contrast(term, own, anchors, batch.weights, received) for term in contrasts)
         return loss.detach(), list(torch.autograd.grad(total, leaves))
 
     def _represent(self, x: Tensor) -> tuple[Tensor, Tensor]:

@@ -117,6 +117,10 @@ class Contrast:
         _require(isfinite(self.temperature) and self.temperature > 0, "the con temperature", self.temperature, "> 0")
 
 
+SENDS = ("rows", "halves", "global")
+"""What a client is sent of sums of two networks: whole rows; the cluster halves, and once the global half, which all
+rows share; or the global half alone, because the cluster halves are zero."""
+
 Score = Loss | Race | BatchLoss | Agreement
 Term = Proximal | Near | Others | Contrast
 
@@ -214,7 +218,7 @@ class Task:
     in the reply; empty: no training; ``sequential``: each from where the one before ended. ``examples`` of the client's
     train split always come back with the reply.
     The last ``references`` rows of what is sent are no cluster models: nobody chooses them, terms and scores read them.
-    ``pinned``: clients, by name, that take a row whatever their scores say.
+    ``pinned``: clients, by name, that take a row whatever their scores say. ``sends`` is what travels of the rows.
 
     >>> Task(choose=(Loss(),)).receives_all, Task().receives_all
     (True, False)
@@ -226,8 +230,10 @@ class Task:
     references: int = 0
     sequential: bool = False
     pinned: tuple[tuple[str, int], ...] = ()
+    sends: str = "rows"
 
     def __post_init__(self) -> None:
+        _require(self.sends in SENDS, "sends", repr(self.sends), " or ".join(SENDS))
         _require(bool(self.fit) or not self.looks_ahead, "fit", "empty", "a pass, whose first minibatch is scored")
         _require(not self.races or len(self.choose) == 1, "choose", "a race and more", "a race alone")
 

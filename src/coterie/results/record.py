@@ -64,8 +64,9 @@ def _arrays(state: State) -> dict[str, Array]:
 
 
 def _values(state: State) -> dict[str, Any]:
-    """What is JSON in a state's memory, and under an empty name that of its members."""
+    """What is JSON in a state: its memory, whether its clusters have formed, and under an empty name its members."""
     own = {k: v for k, v in state.memory.items() if not isinstance(v, np.ndarray)}
+    own |= {} if state.formed else {"formed": False}
     return {**own, "": [_values(member) for member in state.members]} if state.members else own
 
 
@@ -83,7 +84,7 @@ def load_state(path: Path) -> State:
 
 
 def _state(arrays: Mapping[str, Array], values: dict[str, Any], number: int) -> State:
-    inner = values.pop("", [])
+    inner, formed = values.pop("", []), values.pop("formed", True)
     return State(
         stack=Stack(arrays["params"], arrays["buffers"]),
         labels=arrays["labels"],
@@ -93,6 +94,7 @@ def _state(arrays: Mapping[str, Array], values: dict[str, Any], number: int) -> 
         moments=_under("moments.", arrays),
         memory={**_under("memory.", arrays), **values},
         members=tuple(_state(_under(f"members.{i}.", arrays), own, number) for i, own in enumerate(inner)),
+        formed=formed,
     )
 
 

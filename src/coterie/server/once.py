@@ -59,8 +59,9 @@ def cluster_once(
     """Cluster the clients by a measure of what they made of one model.
 
     ``all_clients``: those that were not drawn in this round train as well. ``start`` of the cluster models: the mean of
-    the members' models, the model that all were sent (global), or that of the member nearest to the others (medoid).
-    When applied again, the clients that answered train once more from the model of the first time.
+    the members' models, the model that all were sent (global), or that of the member nearest to the others (medoid);
+    without ``all_clients`` they are what the round's own update makes of them. When applied again, the clients that
+    answered train once more from the model of the first time.
     """
     if start not in STARTS:
         raise UnknownName("start", start, STARTS)
@@ -85,7 +86,10 @@ def cluster_once(
             placed(old, answers, labels),
             {**state.memory, **remembered(sent, means), **advice},
             None if same else parents,
-            None if clusters == 1 or again else _begin(start, answers, labels, distances, means, sent),
+            None
+            if clusters == 1 or again or not all_clients
+            else _begin(start, answers, labels, distances, means, sent),
+            formed=True,
         )
 
     return rule

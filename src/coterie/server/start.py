@@ -34,11 +34,11 @@ def one_model() -> Start:
 
 
 def one_model_for(clusters: int) -> Start:
-    """A single model that may be parted into so many later; more clusters than clients are refused at once."""
+    """A single model that is to be parted into so many later; more clusters than clients are refused at once."""
 
     def start(federation: Federation, key: Key, ask: Ask) -> State:
         check_clusters(clusters, len(federation.names))
-        return one_model()(federation, key, ask)
+        return replace(one_model()(federation, key, ask), formed=False)
 
     return start
 
