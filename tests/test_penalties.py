@@ -61,8 +61,7 @@ def test_they_leave_a_client_alone_that_joined_in_this_round(images, base, add_o
     weak, strong = (replies(f"{base}+{add_on.format(s)}", data, 4, late) for s in (0, 5))
     assert strong[2].before.labels[3] == UNPLACED
     sent = [np.flatnonzero(step.replies.clients == 3)[0] for step in strong[2:]]
-    algorithm, sim = federation(f"{base}+{add_on.format(5)}", data)
-    bare = federation(base, data)[0]
+    bare, sim = federation(base, data)
     for step, row, held in zip(strong[2:], sent, (False, True), strict=True):
         alone = next(rounds(bare, Attended(sim, Attendance(sim.names, late)), 1, step.before)).replies.params[row]
         assert np.allclose(step.replies.params[row], alone, atol=1e-6) != held, step.before.round

@@ -46,6 +46,8 @@ VARIANTS = (
     "gradcos(clusters=auto)",
     "briggs(metric=euclidean,linkage=ward,cut=1)",
     "ocfl-hdbscan(weights=uniform)",
+    "ocfl(clusterer=agglomerative,p=1,server=adam)",
+    "ocfl-kmeans(shots=2)",
     "sattler(minimum=0)",
     "wecfl+cks",
     "ifca+cks(others=true)",
@@ -286,7 +288,9 @@ def test_steps_are_counted(text, plain):
     algorithm, steps = build_algorithm(text, 2), 1 if text.startswith("joint") else 4
     for done in plain(text)[1:]:
         members = zip((algorithm, *algorithm.members), (done.before, *done.before.members), strict=True)
-        passes = sum(len(each.task(state).fit) for each, state in members) + text.count("alternate")
+        passes = sum(len(each.task(state).fit) for each, state in members)
+        passes += text.count("alternate")  # the second half has an exchange of its own
+        passes += text.startswith("ocfl") and done.before.memory.get("shots") == 1 and "shots=2" in text  # once more
         assert done.cost.steps == 8 * steps * passes
 
 
@@ -335,7 +339,7 @@ def test_the_name_in_tables_is_the_text_that_was_asked_for(name):
 @pytest.mark.parametrize("clusters", [0, 9])
 def test_impossible_numbers_of_clusters_are_refused_before_the_second_round(name, clusters, train, federation):
     with pytest.raises(UsageError, match=f"clusters is {clusters}"):
-        train(name, federation, 1, clusters=clusters)
+        train({"ocfl": "ocfl(clusterer=kmeans)"}.get(name, name), federation, 1, clusters=clusters)
 
 
 def test_unknown_names_and_arguments_offer_the_nearest():

@@ -18,7 +18,7 @@ from coterie.algorithms.ensembles import ensemble, fedavg_ensemble, fedprox_ense
 from coterie.algorithms.one_model import fedavg, fedopt, fedprox, local
 from coterie.algorithms.one_shot import briggs, diffnorm, gradcos, lcfl
 from coterie.algorithms.parameter_clustering import fesem, wecfl
-from coterie.algorithms.splitting import ocfl_affinity, ocfl_hdbscan, ocfl_kmeans, ocfl_meanshift, sattler
+from coterie.algorithms.splitting import ocfl, ocfl_affinity, ocfl_hdbscan, ocfl_kmeans, ocfl_meanshift, sattler
 
 __all__ = [
     "RANGES",
@@ -48,6 +48,7 @@ __all__ = [
     "joint",
     "lcfl",
     "local",
+    "ocfl",
     "ocfl_affinity",
     "ocfl_hdbscan",
     "ocfl_kmeans",

@@ -13,7 +13,7 @@ from coterie.algorithms.method import method
 from coterie.algorithms.one_model import fedavg, fedopt, fedprox, local
 from coterie.algorithms.one_shot import briggs, diffnorm, gradcos, lcfl
 from coterie.algorithms.parameter_clustering import fesem, wecfl
-from coterie.algorithms.splitting import ocfl_affinity, ocfl_hdbscan, ocfl_kmeans, ocfl_meanshift, sattler
+from coterie.algorithms.splitting import ocfl, ocfl_affinity, ocfl_hdbscan, ocfl_kmeans, ocfl_meanshift, sattler
 from coterie.catalogue import Catalogue, Value, parse
 from coterie.errors import UsageError
 from coterie.protocol.task import Fit
@@ -53,6 +53,7 @@ algorithms = Catalogue(
         "diffnorm": diffnorm,
         "gradcos": gradcos,
         "briggs": briggs,
+        "ocfl": ocfl,
         "ocfl-hdbscan": ocfl_hdbscan,
         "ocfl-meanshift": ocfl_meanshift,
         "ocfl-affinity": ocfl_affinity,
@@ -80,6 +81,11 @@ REDUCES_TO = {
     "gradcos(clusters=1,start=global)": "fedavg",
     "briggs(cut=2)": "fedavg",
     "ocfl-kmeans(clusters=1)": "fedavg",
+    "ocfl": "ocfl-hdbscan",
+    "ocfl(clusterer=kmeans,server=sgd,server_lr=1)": "ocfl-kmeans",
+    "ocfl(clusterer=kmeans(clusters=1),server=sgd,server_lr=0.5)": "fedopt(server=sgd,lr=0.5)",
+    "lcfl(clusters=1,warmup=0,server=sgd,server_lr=1)": "fedavg",
+    "fedavg(weights=uniform)": "sattler",
     "ocfl-hdbscan(members=8)": "fedavg",
     "sattler(weights=examples)": "fedavg",
     "wecfl+cks(strength=0)": "wecfl",
