@@ -84,7 +84,7 @@ class TestTheModel:
         plain = build_model(model, (1, 8, 8), 4)
         small, big = plain.layout, additive(plain).layout
         assert (big.size, big.buffer_size) == (2 * small.size, 2 * small.buffer_size)
-        for name in ("head", "head_weight", "body", "linear"):
+        for name in ("head", "head_weight", "body", "linear", "projection", "features"):
             assert np.array_equal(big.numbers(name), small.size + small.numbers(name))
             assert np.array_equal(big.buffer_parts[name], small.buffer_size + small.buffer_parts[name])
         for name, first, last in (("all", 0, 2), ("global", 0, 1), ("cluster", 1, 2)):

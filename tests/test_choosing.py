@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 from itertools import islice, pairwise
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -157,6 +158,17 @@ class TestScores:
         assert agree(gradient, movement, Agreement(), 0.1).item() == pytest.approx(cosine)
         length = agree(gradient, movement, Agreement(euclidean=True), 0.1).item()
         assert length == pytest.approx(distance if cosine else -(0.02**0.5))
+
+    def test_the_printed_sign_scores_a_matching_client_lowest(self):
+        """For the record: the gradient points up the loss, and models move down."""
+        gradient, movement = torch.tensor([-3.0, 0.0]), torch.tensor([2.0, 0.0])
+        assert agree(gradient, movement, Agreement(printed=True), 0.1).item() == pytest.approx(-1.0)
+        assert agree(gradient, movement, Agreement(euclidean=True, printed=True), 0.1).item() == pytest.approx(-2.3)
+        scores = (build_algorithm(f"joint(sign={sign})").task for sign in ("descent", "printed"))
+        state = SimpleNamespace(round=1, memory={"pinned": {}}, stack=())
+        assert [task(state).choose[0].printed for task in scores] == [False, True]
+        with pytest.raises(UsageError, match="sign is 'up'; it must be descent or printed"):
+            build_algorithm("joint(sign=up)")
 
     def test_a_model_that_diverged_is_never_chosen(self, dense):
         stack = make_stack(dense.model)

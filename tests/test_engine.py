@@ -46,7 +46,9 @@ FITS = {
     "contrast of the head, near of the body": replace(
         PLAIN, terms=(Contrast(2.0, 0.1, part="head"), Near(0.1, "body"))
     ),
-    "contrast of representations": replace(PLAIN, momentum=0.9, terms=(Contrast(2.0, 0.1, representations=True),)),
+    "contrast of representations": replace(PLAIN, momentum=0.9, terms=(Contrast(2.0, 0.1, "inputs"),)),
+    "contrast of outputs": replace(PLAIN, momentum=0.9, terms=(Contrast(2.0, 0.1, "outputs", "example"),)),
+    "contrast of each example": replace(PLAIN, terms=(Contrast(2.0, 0.1, "inputs", "example"),)),
     "pull": replace(PLAIN, momentum=0.9, pull=0.1),
     "pull over epochs": replace(PLAIN, steps=None, epochs=2, optimizer="adam", lr=0.01, pull=0.1),
 }
@@ -76,9 +78,11 @@ def penalty(term, model, module, trained, start, stack, row, x):
     if isinstance(term, Proximal):
         return term.strength / 2 * sum(((p - start[n]) ** 2).sum() for n, p in trained.items())
     models = [model.with_row(p, b) for p, b in zip(*stack, strict=True)]
-    if isinstance(term, Contrast) and term.representations:
-        own = torch.stack([similarity(representation(module, x), representation(m, x).detach()) for m in models])
-        return -term.strength * torch.log_softmax(own / term.temperature, 0)[row]
+    if isinstance(term, Contrast) and term.of != "parameters":
+        see = representation if term.of == "inputs" else lambda net, batch: net(batch)
+        cosines = torch.stack([similarity(see(module, x), see(m, x).detach()) for m in models]) / term.temperature
+        one = cosines.mean(1).log_softmax(0) if term.each == "batch" else cosines.log_softmax(0).mean(1)
+        return -term.strength * one[row]
     names = {slot.name for slot in model.slots_of(term.part)} & set(trained)
     mine = {n: trained[n] for n in names}
     fixed = [{n: p.detach() for n, p in m.named_parameters() if n in names} for m in models]
@@ -107,7 +111,7 @@ def representation(module, x):
 
 def similarity(one, other):
     lengths = one.norm(dim=1).clamp_min(1e-8) * other.norm(dim=1).clamp_min(1e-8)
-    return (one * other).sum(1).div(lengths).mean()
+    return (one * other).sum(1).div(lengths)
 
 
 def reference(sim, stack, row, client, fits, key=KEY):
@@ -321,7 +325,7 @@ class TestTerms:
     @pytest.mark.parametrize("kind", PLANS)
     @pytest.mark.parametrize(
         "term",
-        [Near(1000.0), Others(1000.0, (0.5, 0.5)), Contrast(1000.0, 1.0), Contrast(1000.0, 1.0, representations=True)],
+        [Near(1000.0), Others(1000.0, (0.5, 0.5)), Contrast(1000.0, 1.0), Contrast(1000.0, 1.0, "inputs")],
         ids=lambda term: type(term).__name__,
     )
     def test_a_strong_term_changes_even_the_first_step(self, dense, kind, term):
@@ -365,6 +369,11 @@ class TestTerms:
             leaf = w.clone().requires_grad_()
             (exact,) = torch.autograd.grad(of(leaf), leaf)
             np.testing.assert_allclose(found[place], exact, atol=1e-12)
+
+    def test_outputs_of_a_regression_cannot_be_contrasted(self, simulator, targets):
+        sim = simulator(targets(), "mlp(4)", threads=1)
+        with pytest.raises(UsageError, match="a regression has one; use of=inputs"):
+            trained(sim, replace(PLAIN, terms=(Contrast(1.0, 1.0, "outputs"),)), make_stack(sim))
 
     def test_terms_vanish_where_they_should(self):
         w = torch.from_numpy(np.random.default_rng(0).normal(size=(1, 6)))

@@ -147,9 +147,29 @@ class TestParts:
     @pytest.mark.parametrize(
         ("text", "shape", "sizes"),
         [
-            ("mlp(16)", (1, 8, 8), {"all": 1125, "head": 85, "head_weight": 80, "body": 1040, "linear": 1125}),
-            ("cnn", (1, 28, 28), {"all": 21189, "head": 7845, "head_weight": 7840, "body": 13344, "linear": 7845}),
-            ("lenet", (3, 32, 32), {"all": 61581, "head": 425, "head_weight": 420, "body": 61156, "linear": 58709}),
+            (
+                "mlp(16)",
+                (1, 8, 8),
+                {
+                    "all": 1125,
+                    "head": 85,
+                    "head_weight": 80,
+                    "body": 1040,
+                    "linear": 1125,
+                    "projection": 85,
+                    "features": 1040,
+                },
+            ),
+            (
+                "cnn",
+                (1, 28, 28),
+                {"all": 21189, "head": 7845, "body": 13344, "linear": 7845, "projection": 7845, "features": 13344},
+            ),
+            (
+                "lenet",
+                (3, 32, 32),
+                {"all": 61581, "head": 425, "body": 61156, "linear": 58709, "projection": 58709, "features": 2872},
+            ),
         ],
     )
     def test_sizes_counted_by_hand(self, text, shape, sizes):

@@ -9,6 +9,7 @@ import pytest
 
 from coterie.algorithms import build_algorithm
 from coterie.data.federated import Federated
+from coterie.errors import UsageError
 from coterie.models.zoo import build_model
 from coterie.protocol.task import Fit
 from coterie.runtimes.attendance import Attendance, Attended
@@ -89,3 +90,45 @@ def test_with_one_cluster_sharing_is_a_proximal_term(images):
     wanted = next(rounds(prox, sim, 1, other[1].before)).replies.params
     assert np.array_equal(one[0].replies.params, other[0].replies.params)
     np.testing.assert_allclose(other[1].replies.params, wanted, rtol=0, atol=1e-6)
+
+
+@pytest.mark.parametrize(
+    ("add_on", "layers"),
+    [
+        ("con-para", ["all"]),
+        ("con-para(layer=head)", ["projection"]),
+        ("con-para(layer=last)", ["head"]),
+        ("con-cks", ["projection", "features"]),
+        ("con-cks(layer=last)", ["head", "body"]),
+        ("con-cks(layer=all)", ["all", "all"]),
+    ],
+)
+def test_the_layers_that_are_contrasted_and_shared_can_be_chosen(images, add_on, layers):
+    algorithm = build_algorithm(f"wecfl+{add_on}", 2, QUICK)
+    state = replies("wecfl", images(), 1)[0].state
+    assert [term.part for term in algorithm.task(state).fit[0].terms] == layers
+
+
+def test_the_head_of_con_cks_is_all_layers_after_the_convolutions(images):
+    """A strong contrast and no sharing move the three linear layers of lenet, and leave the convolutions alone."""
+    data = images((8, 9, 10, 7), shape=(1, 16, 16))
+    model, fit = build_model("lenet", data.shape, data.classes), Fit(steps=1, batch=100, lr=0.05, momentum=0.0)
+    texts = ("wecfl+con-cks(strength={},sharing=0)", "wecfl+con-cks(strength={},sharing=0,layer=last)")
+    for text, part in zip(texts, ("projection", "head"), strict=True):
+        weak, strong = (
+            list(islice(rounds(build_algorithm(text.format(s), 2, fit), Simulator(data, model), 1), 2))[
+                1
+            ].replies.params
+            for s in (0, 50)
+        )
+        moved = np.flatnonzero((weak != strong).any(axis=0))
+        assert np.isin(moved, model.layout.numbers(part)).all()
+        first = model.layout.numbers(part)[:100]
+        assert np.isin(first, moved).mean() > 0.5, "its first layer moves too"
+
+
+def test_words_that_mean_nothing_are_refused():
+    with pytest.raises(UsageError, match="layer is 'body'; it must be head or last or all"):
+        build_algorithm("wecfl+con-cks(layer=body)")
+    with pytest.raises(UsageError, match="of is 'parameters'; it must be inputs or outputs"):
+        build_algorithm("wecfl+con-rep(of=parameters)")

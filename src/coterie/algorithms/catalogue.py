@@ -26,16 +26,17 @@ def vote(
     second: str = "ifca",
     clusters: int | str = 2,
     choose: str | None = None,
+    by: str = "logits",
     fit: Fit = Fit(),
 ) -> Algorithm:
     """Two algorithms run apart from one seed, and clients are served the sum of their logits.
 
     argmax f(x; T_1) + f(x; T_2), thesis eq. 7.36 and table 7.5; each is a text such as ``wecfl(shots=10)+cks``. The
     clusters reported are the second's. Unlike the halves of ``cam`` they know nothing of each other while they train.
-    ``clusters`` and ``choose`` are for those of the two that have them.
+    ``clusters`` and ``choose`` are for those of the two that have them; ``by``: softmax or majority in place of logits.
     """
     numbers = [(text, clusters if has_number(text) else None) for text in (first, second)]
-    return soft_vote(*(build_algorithm(text, number, fit, choose) for text, number in numbers))
+    return soft_vote(*(build_algorithm(text, number, fit, choose) for text, number in numbers), by=by)
 
 
 algorithms = Catalogue(

@@ -61,20 +61,23 @@ def joint(
     similarity: str = "cosine",
     total: bool = False,
     pinned: bool = False,
+    sign: str = "descent",
     fit: Fit = Fit(),
 ) -> Algorithm:
     """Each client picks the model of low loss whose last movement agrees with its own gradient, and takes one step.
 
     c(i) = argmax_k strength * S_ik - (1 - strength) * L_i(T_k) on one minibatch, which then makes the single step, S
     the cosine of minus the gradient with T_k(t) - T_k(t-1); T_k <- plain mean. Lin et al., "A joint gradient and loss
-    based clustered federated learning design"; their printed sign scores a matching client near -1.
+    based clustered federated learning design"; their printed sign (``sign=printed``, for the record) scores a matching
+    client near -1.
     ``similarity=euclidean``: S = -|-lr gradient - movement|; ``total``: the loss is a sum, as printed, and drowns S.
     The first labels are random; ``pinned`` keeps a random client in each cluster for ever, as clusters may empty.
     One step a round, whatever the fit says: slow. Costs 2 K models down to every client.
     """
     require(0 <= strength <= 1, "strength", strength, "in [0, 1]")
     require(similarity in ("cosine", "euclidean"), "similarity", repr(similarity), "cosine or euclidean")
-    scores = (Agreement(strength, similarity == "euclidean"), BatchLoss(1 - strength, total))
+    require(sign in ("descent", "printed"), "sign", repr(sign), "descent or printed")
+    scores = (Agreement(strength, similarity == "euclidean", sign == "printed"), BatchLoss(1 - strength, total))
 
     def make(number: int) -> Algorithm:
         return Algorithm(

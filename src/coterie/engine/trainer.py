@@ -9,13 +9,13 @@ import torch
 from torch import Tensor, nn
 from torch.func import functional_call, vmap
 
-from coterie.engine.contrast import Anchors, Catch, contrast
+from coterie.engine.contrast import Anchors, Catch, check_contrasts, contrast
 from coterie.engine.objective import losses, mean_loss
 from coterie.engine.optimiser import Optimiser
 from coterie.engine.terms import NOTHING, Received, gradient
 from coterie.models.dropout import AddressedDropout
 from coterie.models.model import Model, Slot
-from coterie.protocol.task import Contrast, Fit, Term
+from coterie.protocol.task import SEEN, Contrast, Fit, Term
 
 
 class Batch(NamedTuple):
@@ -74,7 +74,8 @@ class Trainer:
         ``received`` is what the terms of the pass read.
         """
         trained = self._prepare(fit.part)
-        contrasts = tuple(t for t in fit.terms if isinstance(t, Contrast) and t.representations)
+        contrasts = tuple(t for t in fit.terms if isinstance(t, Contrast) and t.of in SEEN)
+        check_contrasts(contrasts, self.model)
         terms = tuple(t for t in fit.terms if t not in contrasts)
         with torch.no_grad():
             self.params.copy_(start)
@@ -128,16 +129,17 @@ class Trainer:
     ) -> tuple[Tensor, list[Tensor]]:
         """Each client's loss, and the gradient of each trained tensor; contrasts are in the gradient only."""
         leaves = [self.leaves[slot.name] for slot in trained]
-        outputs, own = self._represent(batch.x) if contrasts else (self.outputs(batch.x), torch.empty(0))
+        looked_at = any(term.of == "inputs" for term in contrasts)
+        outputs, inputs = self._represent(batch.x) if looked_at else (self.outputs(batch.x), torch.empty(0))
         if batch.weights is None:
             loss = mean_loss(outputs, batch.y, self.model.classes)
         else:
             loss = (losses(outputs, batch.y, self.model.classes) * batch.weights).sum(-1)
         total = loss.sum()
-        if contrasts:
-            anchors = self._anchors().representations(batch.x.flatten(0, int(self.grouped)), received)
-            anchors = anchors.view(len(anchors), *own.shape)
-            total = total + sum(contrast(term, own, anchors, batch.weights, received) for term in contrasts)
+        for term in contrasts:
+            own = inputs if term.of == "inputs" else outputs
+            anchors = self._anchors().see(batch.x.flatten(0, int(self.grouped)), received, term.of)
+            total = total + contrast(term, own, anchors.view(len(anchors), *own.shape), batch.weights, received)
         return loss.detach(), list(torch.autograd.grad(total, leaves))
 
     def _represent(self, x: Tensor) -> tuple[Tensor, Tensor]:

@@ -55,12 +55,13 @@ class Agreement:
     """Score model k by how well a client would go on the way that the model came.
 
     The cosine of minus the gradient on the minibatch of the first step with the model's last movement, 0 where it did
-    not move; or, ``euclidean``, minus the distance of the step to the movement. The models of the round before are the
-    first references received.
+    not move; or, ``euclidean``, minus the distance of the step to the movement. ``printed``: of the gradient itself, as
+    the paper has it. The models of the round before are the first references received.
     """
 
     weight: float = 1.0
     euclidean: bool = False
+    printed: bool = False
 
 
 @dataclass(frozen=True)
@@ -99,20 +100,28 @@ class Others:
         _require(isfinite(self.strength) and self.strength >= 0, "the cks strength", self.strength, ">= 0")
 
 
+SEEN = ("inputs", "outputs")
+"""What of the last layer a contrast may compare."""
+
+
 @dataclass(frozen=True)
 class Contrast:
     """A penalty that draws a client to its own cluster's model and away from the others (thesis eq. 4.3, 4.4).
 
-    ``strength * -log(exp(s_c / t) / sum_k exp(s_k / t))`` with s_k the cosine similarity to cluster model k: of the
-    parameters of ``part``, or of ``representations`` (the head's inputs, mean over the minibatch).
+    ``strength * -log(exp(s_c / t) / sum_k exp(s_k / t))`` with s_k the cosine similarity to cluster model k: ``of`` the
+    parameters of ``part``, or of what a minibatch gives, the last layer's ``inputs`` or ``outputs``: ``each`` minibatch
+    has one term of its mean cosines, or each example a term of its own, whose mean is taken.
     """
 
     strength: float
     temperature: float
-    representations: bool = False
+    of: str = "parameters"
+    each: str = "batch"
     part: str = "all"
 
     def __post_init__(self) -> None:
+        _require(self.of in ("parameters", *SEEN), "of", repr(self.of), f"parameters, {' or '.join(SEEN)}")
+        _require(self.each in ("batch", "example"), "each", repr(self.each), "batch or example")
         _require(isfinite(self.strength) and self.strength >= 0, "the con strength", self.strength, ">= 0")
         _require(isfinite(self.temperature) and self.temperature > 0, "the con temperature", self.temperature, "> 0")
 
