@@ -13,6 +13,7 @@ import pytest
 from coterie import tuning
 from coterie.errors import UsageError
 from coterie.experiment import run_settings
+from coterie.listing import entry
 from coterie.settings import Settings, load_settings
 
 BASE = Settings("fedprox", clients=4, partition="iid", rounds=2, steps=2)
@@ -114,6 +115,12 @@ def test_without_ranges_the_published_ones_are_searched():
     assert set(found) == {"lr", "strength"}
     assert 0.95 in found["strength"]
     assert 0.001 in found["lr"]
+
+
+def test_what_is_searched_is_listed_and_values_of_our_own_are_not_called_published():
+    told = entry("sattler").plain
+    assert "tune searches eps2: 0.2, 0.35, 0.5" in told
+    assert "published values" not in told
 
 
 @pytest.mark.parametrize(

@@ -113,7 +113,7 @@ def compare(
 def tune(
     target: Annotated[str, typer.Argument(metavar="ALGORITHM|FILE.toml", help="e.g. fedprox")],
     over: Annotated[
-        list[str] | None, typer.Option(help="values to try, lr=0.01,0.1 or lr=0.001..0.1; default: the published ones")
+        list[str] | None, typer.Option(help="values to try, lr=0.01,0.1 or lr=0.001..0.1; default: as listed")
     ] = None,
     tries: Annotated[int | None, typer.Option(help="so many random candidates instead of all")] = None,
     seeds: Annotated[str, typer.Option(help="a range 1..5 or a list 1,2,7")] = "1",

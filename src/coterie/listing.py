@@ -42,24 +42,24 @@ def overview(which: str) -> Table:
 
 
 def entry(name: str) -> Text:
-    """One entry: its arguments with defaults, all of its docstring, and published values of arguments."""
+    """One entry: its arguments with defaults, all of its docstring, and the values of arguments that are searched."""
     for catalogue in CATALOGUES.values():
         if name in catalogue.entries:
             function = catalogue.entries[name]
             told = Text.assemble((name + signature(function), "bold"), "\n\n", inspect.getdoc(function) or "")
-            return told.append(published(name)) if catalogue in (algorithms, algorithm_add_ons) else told
+            return told.append(searched(name)) if catalogue in (algorithms, algorithm_add_ons) else told
     known = [*CATALOGUES, *(n for c in CATALOGUES.values() for n in c)]
     raise UnknownName("name", name, known)
 
 
-def published(name: str) -> str:
-    """The published values of an algorithm's arguments, which ``coterie tune`` searches, a line each.
+def searched(name: str) -> str:
+    """The values of an algorithm's arguments that ``coterie tune`` searches unless told others, a line each.
 
-    >>> print(published("cam").strip())
-    published values of pull: 0.001, 0.01, 0.1
+    >>> print(searched("cam").strip())
+    tune searches pull: 0.001, 0.01, 0.1
     """
     known = {argument.rpartition(".")[2]: values for argument, values in RANGES.get(name, {}).items()}
-    lines = [f"published values of {each}: {', '.join(map(str, values))}" for each, values in known.items()]
+    lines = [f"tune searches {each}: {', '.join(map(str, values))}" for each, values in known.items()]
     return "\n\n" + "\n".join(lines) if lines else ""
 
 

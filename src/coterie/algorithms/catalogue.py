@@ -104,17 +104,19 @@ REDUCES_TO = {
 
 
 RANGES: dict[str, dict[str, tuple[Value, ...]]] = {
-    # The rates of the four papers (thesis 0.001, ocfl 0.01, lcfl 0.02 and 0.03) and our default for dense nets.
+    # The rates of the papers that say one (thesis 0.001, ocfl 0.01, lcfl 0.02 and 0.03) and our default for dense nets.
     "": {"lr": (0.001, 0.01, 0.02, 0.03, 0.1)},
-    # Li et al. 2020, section 5.3; the thesis uses 0.95.
+    # Li et al. 2020 tune it over 0.001, 0.01, 0.1 and 1; the thesis, section 3.5.2, has 0.95 for the last.
     "fedprox": {"strength": (0.001, 0.01, 0.1, 0.95)},
     # Reddi et al. 2021, appendix D: powers of ten.
     "fedopt": {"fedopt.lr": (0.001, 0.01, 0.1, 1), "tau": (1e-4, 1e-3, 1e-2)},
     # Lin et al. vary lambda between 0.1 and 0.5.
     "joint": {"strength": (0.1, 0.2, 0.3, 0.4, 0.5)},
-    # The ocfl paper uses 0.35 for both; Sattler et al. 0.4 and 1.6, absolute.
+    # Ours, because ours are relative, where eps2 of 1 or more never splits. Published thresholds are absolute: 0.4 and
+    # 1.6 in Sattler et al.'s public code; the ocfl paper, section IV-B, searched eps1 in [0.2, 0.6], eps2 in [1.2, 2.0]
+    # and ended at 0.35 and 0.35.
     "sattler": {"eps1": (0.2, 0.35, 0.5), "eps2": (0.2, 0.35, 0.5)},
-    # The thesis, sections 4.3, 5.3 and 6.3.
+    # The thesis, sections 5.4.1.3 (cks), 4.4.1.3 (con) and 6.4.1.3 (con-cks).
     "cks": {"cks.strength": (0.001, 0.01, 0.1, 1)},
     "con-para": {"con-para.strength": (0.1, 0.5, 2, 5), "con-para.temperature": (0.1, 1, 10)},
     "con-rep": {"con-rep.strength": (0.1, 0.5, 2, 5), "con-rep.temperature": (0.1, 1, 10)},
@@ -126,7 +128,7 @@ RANGES: dict[str, dict[str, tuple[Value, ...]]] = {
     # The thesis, section 7.4.1.
     "cam": {"pull": (0.001, 0.01, 0.1)},
 }
-"""Published values to search, by algorithm, and for all of them under the empty name."""
+"""Values to search, by algorithm, and for all of them under the empty name: published ones, but sattler's are ours."""
 
 
 add_ons = Catalogue(
