@@ -485,20 +485,68 @@ def test_a_run_saved_before_in_and_after_the_event_goes_on_bit_for_bit(text, sto
 
 
 class TestSeparation:
-    def test_it_is_the_bound_of_the_theorem(self):
-        wanted = 2 * np.sqrt(np.log(2 / 0.05) / 200) + 2 * np.sqrt(np.log(2 / 0.05) / 800) + 0.1 + 0.05
-        assert separation_threshold(100, 400, 0.05, lambda n: 1 / np.sqrt(n)) == pytest.approx(wanted)
+    def test_it_is_the_bound_of_the_theorem_with_the_complexity_twice(self):
+        chance = 2 * np.sqrt(np.log(2 / 0.05) / 200) + 2 * np.sqrt(np.log(2 / 0.05) / 800)
+        found = separation_threshold(100, 400, 0.05, lambda n: 1 / np.sqrt(n))
+        assert found == pytest.approx(chance + 2 * (0.1 + 0.05))
+        found = separation_threshold(100, 400, 0.05, lambda n: 1 / np.sqrt(n), shared=True)
+        assert found == pytest.approx(chance + 4 * (0.1 + 0.05))
 
     def test_delta_is_shared_by_the_pairs(self):
         shared, alone = separation_threshold(100, 400, 0.05, 0.0, pairs=10), separation_threshold(100, 400, 0.005, 0.0)
         assert shared == pytest.approx(alone)
 
     def test_large_distances_mean_different_and_more_examples_tell_more(self):
-        apart = np.array([[0.0, 0.3, 0.9], [0.3, 0.0, 0.9], [0.9, 0.9, 0.0]])
-        few, many = (differ(apart, np.full(3, n), 0.05, 0.0) for n in (100, 10000))
-        assert few.sum() == 4
-        assert not few[0, 1]
+        """By eq. 6: 0.15 + 0.15 between the first two, 0.45 + 0.45 between each of them and the third."""
+        losses = np.array([[0.15, 0.0, 0.0], [0.0, 0.15, 0.0], [0.6, 0.6, 0.45]])
+        few, many = (differ(losses, np.full(3, n), 0.05, 0.0) for n in (100, 10000))
+        assert few.tolist() == [[0, 0, 1], [0, 0, 1], [1, 1, 0]]
         assert many.sum() == 6
+
+    def test_a_client_that_has_hardly_trained_is_not_called_different(self):
+        """The same data at both: the one model serves both badly, the other both well. By eq. 2 they are 1.6 apart."""
+        losses = np.array([[0.9, 0.1], [0.9, 0.1]])
+        assert distances.between_models(losses)[0, 1] > separation_threshold(60, 60, 0.05, 0.0)
+        assert not differ(losses, np.array([60, 60]), 0.05, 0.0).any()
+
+    def test_different_clients_are_told_apart_from_as_few_examples(self):
+        assert differ(np.array([[0.1, 0.9], [0.9, 0.1]]), np.array([60, 60]), 0.05, 0.0).tolist() == [[0, 1], [1, 0]]
+
+    def test_models_that_know_their_own_examples_by_heart_do_not_make_clients_differ(self):
+        """Loss 0 on the own examples and 1 on all others, n of which any set may be learnt by heart.
+
+        The supremum of mean(sign * loss) takes the examples of sign + and no others, so R(n) is 1/2; with R once in the
+        threshold, as printed, clients of the same data would differ for sure as soon as they have 200 examples.
+        """
+        losses, sizes = np.array([[0.0, 1.0], [1.0, 0.0]]), np.array([200, 200])
+        assert distances.between_clients(losses)[0, 1] == 2 <= separation_threshold(200, 200, 0.05, 0.5)
+        assert not differ(losses, sizes, 0.05, 0.5).any()
+
+    @pytest.mark.parametrize("fraction", [0.0, 0.3])
+    def test_clients_of_the_same_data_are_hardly_ever_called_different(self, fraction):
+        """Four clients, each takes the best of 64 random classifiers on its own examples, or (``fraction``) any one.
+
+        Massart's lemma bounds the complexity of 64 losses in [0, 1] by sqrt(2 log(64) / n); labels are coins, so what
+        a client gains on its own examples is chance. Over 400 draws at most 4 delta = 0.2 may be called different.
+        """
+        rng, size, wrong = np.random.default_rng(0), 40, 0
+        for _ in range(400):
+            lost = rng.integers(2, size=(4, size, 64)).mean(axis=1)
+            taken = np.where(rng.random(4) < fraction, 0, lost.argmin(axis=1))
+            wrong += differ(lost[:, taken], np.full(4, size), 0.05, np.sqrt(2 * np.log(64) / size)).any()
+        assert wrong <= 0.2 * 400
+
+    def test_without_fitting_the_rate_of_false_alarms_is_small_and_not_for_want_of_power(self):
+        """Models of loss 0.5 made without anybody's data, R = 0: 2000 pairs of the same data, and 200 that differ."""
+        rng, sizes = np.random.default_rng(1), np.array([60, 60])
+        same = sum(differ(rng.binomial(60, 0.5, (2, 2)) / 60, sizes, 0.05, 0.0).any() for _ in range(2000))
+        apart = sum(differ(rng.binomial(60, [[0.1, 0.9], [0.9, 0.1]]) / 60, sizes, 0.05, 0.0).any() for _ in range(200))
+        assert same <= 0.2 * 2000
+        assert apart == 200
+
+    def test_losses_that_are_not_bounded_are_refused(self):
+        with pytest.raises(UsageError, match=r"losses are 0 to 2.3; they must be in \[0, 1\]: clipped, or 0-1"):
+            differ(np.array([[0.0, 2.3], [1.0, 0.0]]), np.array([9, 9]), 0.05, 0.0)
 
     @pytest.mark.parametrize(
         ("given", "told"), [((0, 9, 0.1), "n_i is 0"), ((9, 9, 0.0), "delta is 0.0"), ((9, 9, 1.0), "delta is 1.0")]
