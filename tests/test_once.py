@@ -109,24 +109,75 @@ class TestDistances:
 
 class TestCrossLosses:
     @pytest.fixture
-    def by_hand(self, softmax):
-        """L[i, j], the mean cross entropy of client i's examples under client j's model, written out."""
+    def outputs_by_hand(self, softmax):
+        """The outputs for client i's examples under client j's model and the true classes, written out."""
         data, _, replies = softmax
-        layout, table = replies.layout, np.empty((6, 6))
+        layout, table = replies.layout, {}
         for j in range(6):
             weight = replies.params[j, layout.part("head_weight")].reshape(4, 64).astype(float)
             bias = replies.params[j, np.setdiff1d(layout.numbers("head"), layout.numbers("head_weight"))]
             for i in range(6):
                 x, y = data.train.of(i)
                 outputs = x.reshape(len(x), 64) @ weight.T + bias
-                table[i, j] = np.mean([np.log(np.exp(row - row[k]).sum()) for row, k in zip(outputs, y, strict=True)])
+                table[i, j] = list(zip(outputs, y, strict=True))
         return table
+
+    @pytest.fixture
+    def by_hand(self, outputs_by_hand):
+        """L[i, j], the mean cross entropy of client i's examples under client j's model."""
+        return self.table(outputs_by_hand, lambda row, k: np.log(np.exp(row - row[k]).sum()))
+
+    @staticmethod
+    def table(outputs, loss):
+        return np.array([[np.mean([loss(*example) for example in outputs[i, j]]) for j in range(6)] for i in range(6)])
 
     @pytest.mark.parametrize("block", [1, 64 << 20])
     def test_they_are_those_of_a_double_loop_in_blocks_of_any_size(self, softmax, by_hand, block, monkeypatch):
         monkeypatch.setattr(distances, "BLOCK_BYTES", block)
         _, ask, replies = softmax
         np.testing.assert_allclose(cross_losses(replies, ask), by_hand, rtol=1e-5, atol=1e-6)
+
+    @pytest.mark.parametrize(
+        ("bounded", "loss"),
+        [
+            ("zero-one", lambda row, k: float(row.argmax() != k)),
+            ("clipped", lambda row, k: min(1.0, np.log(np.exp(row - row[k]).sum()) / np.log(4))),
+        ],
+    )
+    def test_bounded_losses_are_those_of_a_double_loop(self, softmax, outputs_by_hand, bounded, loss):
+        _, ask, replies = softmax
+        found = cross_losses(replies, ask, Report(params=None, losses=True, bounded=bounded))
+        np.testing.assert_allclose(found, self.table(outputs_by_hand, loss), atol=1e-5)
+        assert 0 <= found.min() < 0.3 < 0.7 < found.max() <= 1, "models must be good for some and bad for others"
+
+    @pytest.mark.parametrize("cross", ["exact", "sampled(first=4)"])
+    @pytest.mark.parametrize("loss", ["zero-one", "clipped"])
+    def test_lcfl_finds_the_groups_by_bounded_losses(self, images, simulator, train, cross, loss):
+        data = images((60,) * 8)
+        done = train(f"lcfl(loss={loss},cross={cross})", simulator(data, threads=1), 2, fit=Fit(steps=40, lr=0.1))
+        assert adjusted_rand_score(data.groups, done[-1].state.labels) == 1
+
+    def test_squared_errors_are_clipped_at_1_and_cannot_be_0_or_1(self, toy, train):
+        """The squared loss of slope 1 under the weights 0.5 and -1 is 0.25 and 4, of slope -1 it is 2.25 and 0."""
+        ask = Meter(toy, KEY).ask
+        stack = Stack(np.array([[0.5, 0.0], [-1.0, 0.0]], np.float32), np.zeros((2, 0), np.float32))
+        zeros, everyone = np.zeros(6, dtype=np.int64), np.arange(6)
+        found = ask(Task(report=Report(None, losses=True, bounded="clipped")), stack, zeros, everyone).losses
+        np.testing.assert_allclose(found, [[0.25, 1], [1, 0]] * 3, atol=1e-6)
+        with pytest.raises(UsageError, match="loss is zero-one and the target a number; it must be clipped, or none"):
+            ask(Task(report=Report(None, losses=True, bounded="zero-one")), stack, zeros, everyone)
+        with pytest.raises(UsageError, match="loss is zero-one and the target a number"):
+            train("lcfl(loss=zero-one,warmup=9)", toy, 1)
+
+    def test_an_unknown_loss_is_refused(self):
+        with pytest.raises(UnknownName, match="unknown bounded loss 'zero-1'; did you mean 'zero-one'"):
+            ct.lcfl(loss="zero-1", cross="sampled")
+        with pytest.raises(UsageError, match=r"report\.bounded is 'hinge'; it must be zero-one or clipped"):
+            Report(params=None, losses=True, bounded="hinge")
+        with pytest.raises(
+            UsageError, match=r"report\.bounded is clipped; it must be None where no losses are reported"
+        ):
+            Report(bounded="clipped")
 
     def test_both_distances_follow_their_equations(self, softmax):
         _, ask, replies = softmax

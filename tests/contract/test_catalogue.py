@@ -41,6 +41,8 @@ VARIANTS = (
     "lcfl(warmup=0,clusterer=agglomerative,start=medoid)",
     "lcfl(losses=models,start=global,server=adam)",
     "lcfl(cross=sampled)",
+    "lcfl(loss=zero-one)",
+    "lcfl(loss=clipped,losses=models,cross=sampled(first=4))",
     "lcfl(cross=sampled(first=4),losses=models,warmup=0)",
     "diffnorm(warmup=2,clusterer=agglomerative(linkage=complete))",
     "gradcos(clusters=auto)",

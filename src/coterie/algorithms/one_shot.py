@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 from coterie.algorithms.method import always, method
 from coterie.errors import UsageError
 from coterie.protocol.task import Fit, Task
@@ -15,7 +17,7 @@ from coterie.server.matrix_clusterers import Clusterer, agglomerative
 from coterie.server.newcomers import join
 from coterie.server.once import cluster_once, once
 from coterie.server.place import Place, least_loss_when_formed, nearest_update
-from coterie.server.start import one_model_for
+from coterie.server.start import judged_by, one_model_for
 from coterie.server.update import in_clusters, replace_models, server_optimiser
 
 
@@ -26,6 +28,7 @@ def lcfl(
     warmup: int = 1,
     start: str = "mean",
     losses: str = "data",
+    loss: str | None = None,
     cross: str = "exact",
     server: str | None = None,
     server_lr: float = 0.01,
@@ -36,12 +39,14 @@ def lcfl(
     d(i, j) = |L_i(w_i) - L_i(w_j)| + |L_j(w_i) - L_j(w_j)| on train data. Gu et al., "LCFL: loss based clustered
     federated learning", eq. 2; ``losses=models`` is eq. 6. After ``warmup`` rounds of FedAvg all clients train and are
     sent each other's models, and any ``clusterer`` of the catalogue parts the matrix (``clusters=auto``: it is found).
+    ``loss``: that which is trained, or zero-one (wrong or not), or clipped to [0, 1], which no single example can rule.
     ``cross=sampled``: each L_i is the mean over few examples, over more only where an error could change a cluster.
     ``server`` and ``server_lr``: FedOpt in the clusters. Costs m models down to every client, once; fails if untrained.
     """
     by = clusterers.build(clusterer, clusters=clusters)
-    measure = crosses.build(cross)(losses, by)
-    return _once(measure, by, warmup, start, least_loss_when_formed, server, server_lr, fit)
+    measure = crosses.build(cross)(losses, by, loss)
+    made = _once(measure, by, warmup, start, least_loss_when_formed, server, server_lr, fit)
+    return replace(made, start=judged_by(loss, made.start))
 
 
 @method

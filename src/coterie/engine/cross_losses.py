@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from math import log
 from typing import NamedTuple
 
 import numpy as np
 
+from coterie.engine.evaluator import Verdicts
 from coterie.engine.metrics import segment_mean
 from coterie.engine.pool import Pool
 from coterie.engine.racing import ExampleLosses
@@ -41,6 +43,21 @@ def judge(losses: ExampleLosses, models: int, clients: Array, rows_of: RowsOf, w
     for (row, shard), columns in zip(jobs, workers.map(one, jobs), strict=True):
         found.losses[shard, row], found.spreads[shard, row] = columns
     return found
+
+
+def bound(found: Verdicts, truth: Array, kind: str, classes: int | None) -> Array:
+    """Losses in [0, 1]: whether a prediction is wrong, or the loss clipped, cross entropy in units of a guess.
+
+    >>> bound(Verdicts(np.array([0.5, np.nan, 9.0]), np.array([2, 0, 1])), np.array([2, 0, 0]), "zero-one", 3).tolist()
+    [0.0, 0.0, 1.0]
+    >>> bound(Verdicts(np.array([0.25, np.nan, 9.0]), np.zeros(3)), np.zeros(3), "clipped", None).tolist()
+    [0.25, 1.0, 1.0]
+    """
+    if kind == "zero-one":
+        wrong: Array = (found.predictions != truth).astype(np.float64)
+        return wrong
+    unit = 1.0 if classes is None else log(max(classes, 2))
+    return np.where(found.losses < unit, found.losses / unit, 1.0)
 
 
 def mean_and_spread(values: Array, offsets: Array) -> tuple[Array, Array]:

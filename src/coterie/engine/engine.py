@@ -15,7 +15,7 @@ import torch
 from coterie.data.federated import Federated, Split
 from coterie.engine import fitting, metrics
 from coterie.engine.choosing import Choice, choose
-from coterie.engine.cross_losses import Judged, RowsOf, judge, rows_of_sample
+from coterie.engine.cross_losses import Judged, RowsOf, bound, judge, rows_of_sample
 from coterie.engine.evaluator import Evaluator, Verdicts, verdicts
 from coterie.engine.plan import make_plan
 from coterie.engine.pool import Pool
@@ -28,7 +28,7 @@ from coterie.models.model import Model
 from coterie.protocol.address import Key
 from coterie.protocol.replies import Replies
 from coterie.protocol.stack import Stack
-from coterie.protocol.task import Report, Task
+from coterie.protocol.task import Report, Task, check_bounded
 
 SPILL = 1 << 30
 """Bytes of client models kept in memory; more than this goes to a temporary file."""
@@ -111,7 +111,7 @@ class Engine:
     def cross_losses(self, stack: Stack, clients: Array, examples: int | None = None) -> Array:
         """Every model's mean loss on every client's train split (or its first ``examples``), ``(r, K)``."""
         pool = self._pool("train", stack)
-        return self._judged(stack, clients, lambda some: pool.rows_of(some, examples)).losses
+        return self._judged(stack, clients, lambda some: pool.rows_of(some, examples), None).losses
 
     def judge(self, stack: Stack, split: Split, rows: Array | None = None, mix: str | None = None) -> Array:
         """The metrics of every model, or of these ``rows`` of the stack, on one common set of examples, ``(K, 4)``.
@@ -128,16 +128,17 @@ class Engine:
 
         return np.array(self.workers.map(one, np.arange(len(stack)) if rows is None else rows))
 
-    def _judged(self, stack: Stack, clients: Array, rows_of: RowsOf) -> Judged:
-        return judge(partial(self._losses, stack), len(stack), clients, rows_of, self.workers)
+    def _judged(self, stack: Stack, clients: Array, rows_of: RowsOf, loss: str | None) -> Judged:
+        return judge(partial(self._losses, stack, bounded=loss), len(stack), clients, rows_of, self.workers)
 
     def _reported(self, report: Report, stack: Stack, clients: Array, key: Key) -> Judged | None:
         """The losses of these models, on all train data or on a part of it; nothing where none are asked for."""
         if not report.losses:
             return None
+        check_bounded(report.bounded, self.model.classes)
         pool = self._pool("train", stack)
         sampled = report.sample and rows_of_sample(report.sample, pool, self.data.names, key)
-        return self._judged(stack, clients, sampled or pool.rows_of)
+        return self._judged(stack, clients, sampled or pool.rows_of, report.bounded)
 
     def _columns(self, verdicts: Verdicts, truth: Array, offsets: Array) -> Array:
         """The metric columns of the clients that these verdicts are about."""
@@ -152,10 +153,11 @@ class Engine:
         cross, losses = partial(self.cross_losses, models, clients), partial(self._losses, models)
         return choose(task, work, cross, losses, plan, self.workers)
 
-    def _losses(self, stack: Stack, row: int, where: Array) -> Array:
-        """The loss of one model on these rows of the clients' train data."""
-        evaluator = self._evaluator(stack, stack.params[row], stack.buffers[row])
-        return evaluator.judge(self._pool("train", stack), where).losses
+    def _losses(self, stack: Stack, row: int, where: Array, bounded: str | None = None) -> Array:
+        """The loss of one model, the one that is trained or a bounded one, on these rows of the clients' train data."""
+        evaluator, pool = self._evaluator(stack, stack.params[row], stack.buffers[row]), self._pool("train", stack)
+        found = evaluator.judge(pool, where)
+        return found.losses if bounded is None else bound(found, pool.y.numpy()[where], bounded, self.model.classes)
 
     def _work(self, task: Task, stack: Stack, labels: Array, clients: Array, key: Key, out: Stack) -> fitting.Work:
         pool, names = self._pool("train", stack), self.data.names

@@ -183,10 +183,21 @@ class Fit:
         return examples if self.half is None else max(1, (examples + 1 - self.half) // 2)
 
 
+BOUNDED = ("zero-one", "clipped")
+"""Losses in [0, 1] that a report may ask for in place of the loss that is trained."""
+
+
+def check_bounded(loss: str | None, classes: int | None) -> None:
+    """Refuse a bounded loss that these data do not have."""
+    _require(loss != "zero-one" or classes is not None, "loss", "zero-one and the target a number", "clipped, or none")
+
+
 @dataclass(frozen=True)
 class Report:
     """What comes back: ``params`` names the part of the trained model (None: nothing of it), ``losses`` asks for the
     mean train loss under every model received, ``metrics`` names the split to be evaluated with the resulting model.
+    The losses are those that are trained, or ``bounded`` ones, in [0, 1]: ``zero-one`` (of classes alone), or
+    ``clipped`` (at 1, cross entropy in units of that of a guess among all classes).
     With a ``sample`` the losses are those of a part of the train split, and their spread comes back beside the mean.
     ``mix`` is for clients that are served several models: how their outputs become one (``models.layout.MIXES``).
     """
@@ -196,9 +207,14 @@ class Report:
     metrics: str | None = None
     mix: str | None = None
     sample: Sample | None = None
+    bounded: str | None = None
 
     def __post_init__(self) -> None:
         known = (None, "train", "validation", "test")
+        _require(self.bounded in (None, *BOUNDED), "report.bounded", repr(self.bounded), " or ".join(BOUNDED))
+        _require(
+            self.bounded is None or self.losses, "report.bounded", self.bounded, "None where no losses are reported"
+        )
         _require(self.mix in (None, *MIXES), "report.mix", repr(self.mix), " or ".join(MIXES))
         _require(self.mix is None or self.params is None, "report.params", repr(self.params), "None for a mixture")
         _require(self.metrics in known, "report.metrics", repr(self.metrics), "train, validation or test")

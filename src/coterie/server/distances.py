@@ -45,15 +45,15 @@ def of_parameters(metric: str) -> Measure:
     return lambda replies, starts, ask: (replies, pairwise(columns(replies, None), len(replies), metric))
 
 
-def of_losses(symmetric_in: str = "data") -> Measure:
+def of_losses(symmetric_in: str = "data", bounded: str | None = None) -> Measure:
     """Distances between clients by the losses of their models on each other's train data (lcfl eq. 2, or 6).
 
     Every client is sent every model, a block at a time. Clients that do not answer cannot be measured.
     """
-    formula = loss_distance(symmetric_in)
+    formula, report = loss_distance(symmetric_in), Report(params=None, losses=True, bounded=bounded)
 
     def measure(replies: Replies, starts: Array, ask: Ask) -> tuple[Replies, Array]:
-        losses = cross_losses(replies, ask)
+        losses = cross_losses(replies, ask, report)
         unheard = np.asarray(np.isnan(losses).any(axis=1))
         heard = ~unheard
         return replies.without(unheard, {}), formula(losses[heard][:, heard])
@@ -111,14 +111,14 @@ def cosine_from_products(products: Array) -> Array:
     return np.clip(similar, -1, 1)
 
 
-def cross_losses(replies: Replies, ask: Ask) -> Array:
-    """``L[i, j]``: the mean train loss of client i under client j's model; NaN for clients that do not answer.
+def cross_losses(replies: Replies, ask: Ask, report: Report = Report(params=None, losses=True)) -> Array:
+    """``L[i, j]``: what client i reports of client j's model, a mean train loss; NaN for clients that do not answer.
 
     A loss that is not finite counts as the largest finite one.
     """
     everyone = np.arange(len(replies))
     losses = np.full((len(replies), len(replies)), np.nan)
-    for models, places, scored in ask_losses(Report(params=None, losses=True), replies, everyone, everyone, ask):
+    for models, places, scored in ask_losses(report, replies, everyone, everyone, ask):
         assert scored.losses is not None, "the task asked for losses"
         losses[np.ix_(places, models)] = np.where(np.isfinite(scored.losses), scored.losses, np.inf)
     return finite(losses)
