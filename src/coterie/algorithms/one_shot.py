@@ -8,6 +8,7 @@ from coterie.algorithms.method import always, method
 from coterie.errors import UsageError
 from coterie.protocol.task import Fit, Task
 from coterie.server.aggregate import by_examples
+from coterie.server.certain import certain_differences
 from coterie.server.clusterers import clusterers
 from coterie.server.cross_losses import crosses
 from coterie.server.distances import KeyedMeasure, of_parameters, of_updates, plain
@@ -46,7 +47,8 @@ def lcfl(
     by = clusterers.build(clusterer, clusters=clusters)
     measure = crosses.build(cross)(losses, by, loss)
     made = _once(measure, by, warmup, start, least_loss_when_formed, server, server_lr, fit)
-    return replace(made, start=judged_by(loss, made.start))
+    opinion = None if loss is None else certain_differences(loss, fit)
+    return replace(made, start=judged_by(loss, made.start), opinion=opinion)
 
 
 @method

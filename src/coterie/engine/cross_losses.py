@@ -8,6 +8,7 @@ from typing import NamedTuple
 
 import numpy as np
 
+from coterie.engine.batches import half_of
 from coterie.engine.evaluator import Verdicts
 from coterie.engine.metrics import segment_mean
 from coterie.engine.pool import Pool
@@ -17,6 +18,7 @@ from coterie.errors import UsageError
 from coterie.models.layout import Array
 from coterie.protocol.address import Key
 from coterie.protocol.sample import Sample
+from coterie.protocol.task import Fit
 
 RowsOf = Callable[[Array], tuple[Array, Array]]
 """The rows of the pool that these clients look at, and where each client's begin and end."""
@@ -69,6 +71,18 @@ def mean_and_spread(values: Array, offsets: Array) -> tuple[Array, Array]:
     mean = segment_mean(values, offsets)
     with np.errstate(invalid="ignore", over="ignore"):
         return mean, segment_mean((values - np.repeat(mean, np.diff(offsets))) ** 2, offsets)
+
+
+def rows_of_half(half: int, pool: Pool, names: tuple[str, ...], key: Key) -> RowsOf:
+    """The half of each client's data that a pass on the other half, under the same key, does not see."""
+
+    def rows_of(clients: Array) -> tuple[Array, Array]:
+        sizes, fit = pool.sizes[clients], Fit(half=half)
+        drawn = [half_of(int(n), fit, key.generator(names[c], "halves")) for c, n in zip(clients, sizes, strict=True)]
+        parts = [part + pool.offsets[c] for c, part in zip(clients, drawn, strict=True)]
+        return np.concatenate(parts), np.cumsum([0, *map(len, parts)])
+
+    return rows_of
 
 
 def rows_of_sample(sample: Sample, pool: Pool, names: tuple[str, ...], key: Key) -> RowsOf:

@@ -15,7 +15,7 @@ import torch
 from coterie.data.federated import Federated, Split
 from coterie.engine import fitting, metrics
 from coterie.engine.choosing import Choice, choose
-from coterie.engine.cross_losses import Judged, RowsOf, bound, judge, rows_of_sample
+from coterie.engine.cross_losses import Judged, RowsOf, bound, judge, rows_of_half, rows_of_sample
 from coterie.engine.evaluator import Evaluator, Verdicts, verdicts
 from coterie.engine.plan import make_plan
 from coterie.engine.pool import Pool
@@ -137,8 +137,12 @@ class Engine:
             return None
         check_bounded(report.bounded, self.model.classes)
         pool = self._pool("train", stack)
-        sampled = report.sample and rows_of_sample(report.sample, pool, self.data.names, key)
-        return self._judged(stack, clients, sampled or pool.rows_of, report.bounded)
+        rows_of: RowsOf = pool.rows_of
+        if report.sample is not None:
+            rows_of = rows_of_sample(report.sample, pool, self.data.names, key)
+        elif report.half is not None:
+            rows_of = rows_of_half(report.half, pool, self.data.names, key)
+        return self._judged(stack, clients, rows_of, report.bounded)
 
     def _columns(self, verdicts: Verdicts, truth: Array, offsets: Array) -> Array:
         """The metric columns of the clients that these verdicts are about."""

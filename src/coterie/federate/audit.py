@@ -86,6 +86,7 @@ def _pass(fit: Fit) -> str:
 
 def _report(report: Report) -> str:
     sample = "" if report.sample is None else f" on examples {report.sample.begin} to {report.sample.end}"
+    sample += "" if report.half is None else f" on half {report.half}"
     bounded = "" if report.bounded is None else f"{report.bounded} "
     asked = [
         f"params of {report.params}" if report.params else "",

@@ -85,9 +85,8 @@ def cost(task: Task, stack: Stack, replies: Replies, asked: int) -> Cost:
     sizes = replies.examples
     looked_at = [score.examples for score in task.choose if isinstance(score, Loss)]
     looked_at += [task.fit[0].batch] if task.looks_ahead else []
-    looked_at += [None] if report.losses and report.sample is None else []
     seen = sum(int(np.minimum(sizes, most or np.inf).sum()) for most in looked_at)
-    seen += 0 if report.sample is None else int(report.sample.count(sizes).sum())
+    seen += int(report.sees(sizes).sum()) if report.losses else 0
     steps = sum(fit.count(int(n)) for fit in task.fit for n in sizes)
     raced = 0 if replies.evaluations is None else int(replies.evaluations.sum())
     return Cost(asked * down, len(replies) * up_bytes, models * seen + raced, steps)

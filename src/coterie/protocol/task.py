@@ -9,8 +9,10 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 from math import isfinite
 
+import numpy as np
+
 from coterie.errors import require as _require
-from coterie.models.layout import MIXES
+from coterie.models.layout import MIXES, Array
 from coterie.protocol.sample import Sample
 
 
@@ -198,7 +200,8 @@ class Report:
     mean train loss under every model received, ``metrics`` names the split to be evaluated with the resulting model.
     The losses are those that are trained, or ``bounded`` ones, in [0, 1]: ``zero-one`` (of classes alone), or
     ``clipped`` (at 1, cross entropy in units of that of a guess among all classes).
-    With a ``sample`` the losses are those of a part of the train split, and their spread comes back beside the mean.
+    With a ``sample`` the losses are those of a part of the train split, and their spread comes back beside the mean;
+    with a ``half`` those of the half that ``Fit.half`` names, which a pass of the same key on the other does not see.
     ``mix`` is for clients that are served several models: how their outputs become one (``models.layout.MIXES``).
     """
 
@@ -208,6 +211,7 @@ class Report:
     mix: str | None = None
     sample: Sample | None = None
     bounded: str | None = None
+    half: int | None = None
 
     def __post_init__(self) -> None:
         known = (None, "train", "validation", "test")
@@ -218,7 +222,21 @@ class Report:
         _require(self.mix in (None, *MIXES), "report.mix", repr(self.mix), " or ".join(MIXES))
         _require(self.mix is None or self.params is None, "report.params", repr(self.params), "None for a mixture")
         _require(self.metrics in known, "report.metrics", repr(self.metrics), "train, validation or test")
+        _require(self.half in (None, 0, 1), "report.half", self.half, "0 or 1, or none")
+        alone = self.half is None or (self.losses and self.sample is None)
+        _require(alone, "report.half", self.half, "None without losses, or with a sample of them")
         _require(self.sample is None or self.losses, "report.sample", self.sample, "None where no losses are reported")
+
+    def sees(self, sizes: Array) -> Array:
+        """How many of their examples the losses of clients with so many are of.
+
+        >>> Report(losses=True, half=1).sees(np.array([1, 4, 5])).tolist()
+        [1, 2, 2]
+        """
+        if self.sample is not None:
+            return self.sample.count(sizes)
+        found: Array = sizes if self.half is None else np.maximum(1, (sizes + 1 - self.half) // 2)
+        return found
 
 
 @dataclass(frozen=True)

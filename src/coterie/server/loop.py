@@ -17,6 +17,7 @@ from coterie.protocol.stack import Stack
 from coterie.protocol.task import Fit, Report, Task
 from coterie.server.aggregate import average, by_examples, with_part
 from coterie.server.assign import Assign, Weigh
+from coterie.server.certain import Opinion
 from coterie.server.place import Place, least_loss
 from coterie.server.start import BEGINNING, Start
 from coterie.server.state import UNPLACED, Assignment, State
@@ -56,6 +57,7 @@ class Algorithm:
     mix       how outputs of all members become one where clients are tested
     repeat    which of several runs of the same seed it is: 0 has that seed, others have one derived from it
     name, fit what it is called and how its clients train, for tables and run folders only
+    opinion   what else it can say where advice is asked for
     """
 
     start: Start
@@ -73,6 +75,7 @@ class Algorithm:
     repeat: int = 0
     name: str = "nameless"
     fit: Fit = Fit()
+    opinion: Opinion | None = None
 
 
 @dataclass(frozen=True)

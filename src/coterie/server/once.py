@@ -19,7 +19,7 @@ from coterie.server.aggregate import average
 from coterie.server.assign import Ask, Assign, Weigh, keep, placed
 from coterie.server.distances import KeyedMeasure
 from coterie.server.events import Event
-from coterie.server.formed import origin, remembered
+from coterie.server.formed import matrix_of, origin, remembered
 from coterie.server.gather import complete, train
 from coterie.server.matrix_clusterers import Clusterer
 from coterie.server.state import UNPLACED, Assignment, State
@@ -66,7 +66,7 @@ def cluster_once(
         raise UnknownName("start", start, STARTS)
 
     def rule(state: State, replies: Replies, key: Key, ask: Ask) -> Assignment | None:
-        enough, sent = max(2, clusterer.least_points), origin(state)
+        enough, sent, count = max(2, clusterer.least_points), origin(state), len(state.labels)
         answers = _answers(state, replies, fit, all_clients, ask)
         if len(answers) < enough:
             return None
@@ -83,7 +83,7 @@ def cluster_once(
         old = state if same else replace(state, labels=np.full_like(state.labels, UNPLACED))
         return Assignment(
             placed(old, answers, labels),
-            {**state.memory, **remembered(sent, means), **advice},
+            {**state.memory, **remembered(sent, means), **matrix_of(answers.clients, distances, count), **advice},
             None if same else parents,
             None if clusters == 1 or again else _begin(start, answers, labels, distances, means, sent),
         )

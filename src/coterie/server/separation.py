@@ -68,10 +68,21 @@ def differ(losses: Array, examples: Array, delta: float, complexity: Complexity,
     >>> differ(np.array([[0.1, 0.8], [0.7, 0.2]]), np.array([500, 500]), 0.05, 0.0).tolist()
     [[False, True], [True, False]]
     """
-    if not ((losses >= 0) & (losses <= 1)).all():
-        raise UsageError(f"losses are {losses.min():g} to {losses.max():g}; they must be in [0, 1]: clipped, or 0-1")
+    found: Array = between_clients(bounded(losses)) > separation_thresholds(examples, delta, complexity, shared)
+    return found
+
+
+def separation_thresholds(examples: Array, delta: float, complexity: Complexity, shared: bool = False) -> Array:
+    """The threshold of every two of the clients with so many examples, where all pairs are compared."""
     count = len(examples)
     pairs = max(1, count * (count - 1) // 2)
-    limits = [[separation_threshold(i, j, delta, complexity, pairs, shared) for j in examples] for i in examples]
-    found: Array = between_clients(losses) > np.array(limits)
-    return found
+    return np.array(
+        [[separation_threshold(i, j, delta, complexity, pairs, shared) for j in examples] for i in examples]
+    )
+
+
+def bounded(losses: Array) -> Array:
+    """The same losses, which must be in [0, 1]."""
+    if not ((losses >= 0) & (losses <= 1)).all():
+        raise UsageError(f"losses are {losses.min():g} to {losses.max():g}; they must be in [0, 1]: clipped, or 0-1")
+    return losses
