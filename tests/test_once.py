@@ -13,6 +13,7 @@ from coterie.errors import UnknownName, UsageError
 from coterie.models.layout import Layout
 from coterie.protocol.address import Key
 from coterie.protocol.replies import Replies
+from coterie.protocol.sample import Sample
 from coterie.protocol.stack import Stack
 from coterie.protocol.task import Fit, Report, Task
 from coterie.results.record import load_state, save_state
@@ -184,7 +185,8 @@ class TestCrossLosses:
         L = np.random.default_rng(0).normal(size=(6, 6))
 
         def made(task, stack, labels, clients):
-            return replace(ask(task, stack, labels, clients), losses=L)
+            told = np.abs(L - L.diagonal()[:, None]) if task.report.differences else L
+            return replace(ask(task, stack, labels, clients), losses=told)
 
         for name, formula in {
             "data": lambda i, j: abs(L[i, i] - L[i, j]) + abs(L[j, i] - L[j, j]),
@@ -205,7 +207,8 @@ class TestCrossLosses:
         others = np.ix_(kept.clients, kept.clients)
         np.testing.assert_allclose(found, of_losses()(replies, None, ask)[1][others], atol=1e-9)
 
-    def test_only_losses_come_back(self, softmax):
+    @pytest.mark.parametrize(("losses", "differences"), [("data", True), ("models", False)])
+    def test_only_losses_come_back_and_of_eq_2_only_differences_to_the_own_model(self, softmax, losses, differences):
         _, ask, replies = softmax
         asked = []
 
@@ -213,8 +216,54 @@ class TestCrossLosses:
             asked.append(task)
             return ask(task, stack, labels, clients)
 
-        cross_losses(replies, listen)
-        assert asked == [Task(report=Report(params=None, losses=True))]
+        of_losses(losses)(replies, None, listen)
+        assert asked == [Task(report=Report(params=None, losses=True, differences=differences))]
+
+    @pytest.mark.parametrize("own", [1, 3000, 1 << 30])
+    @pytest.mark.parametrize("block", [1, 3000, 64 << 20])
+    def test_differences_are_those_of_a_double_loop_in_blocks_of_any_size(
+        self, softmax, by_hand, block, own, monkeypatch
+    ):
+        """A model has 260 numbers: blocks of 1, 2 and 6 models, own models of 1, 2 and 6 clients."""
+        monkeypatch.setattr(distances, "BLOCK_BYTES", block)
+        monkeypatch.setattr(distances, "OWN_BYTES", own)
+        _, ask, replies = softmax
+        told = []
+
+        def listen(task, stack, labels, clients):
+            scored = ask(task, stack, labels, clients)
+            told.append(scored.cost)
+            return scored
+
+        found = cross_losses(replies, listen, Report(params=None, losses=True, differences=True))
+        np.testing.assert_allclose(found, np.abs(by_hand - by_hand.diagonal()[:, None]), rtol=1e-5, atol=1e-6)
+        exchanges = {1: 6, 3000: 3}.get(block, 1)
+        if own == 1 << 30:  # everybody is asked at once, and is sent its own model beside a block that is not all
+            beside, model = exchanges * (exchanges > 1), 4 * 260
+            assert len(told) == exchanges
+            assert sum(cost.evaluations for cost in told) == (6 + beside) * replies.examples.sum()
+            assert sum(cost.bytes_down for cost in told) == 6 * ((6 + beside) * model + 8 * exchanges)
+
+    def test_a_difference_that_is_not_finite_counts_as_the_largest_and_the_own_is_0(self, softmax):
+        _, ask, replies = softmax
+
+        def broken(task, stack, labels, clients):
+            found = ask(task, stack, labels, clients)
+            losses = found.losses.copy()
+            losses[0, [0, 1]] = np.nan
+            return replace(found, losses=losses)
+
+        found = cross_losses(replies, broken, Report(params=None, losses=True, differences=True))
+        assert np.isfinite(found).all()
+        assert found[0, 1] == found.max()
+        assert not found.diagonal().any()
+
+    def test_differences_of_samples_cannot_be_asked_for(self):
+        """A sum of differences without a sign is not the difference of the sums."""
+        with pytest.raises(
+            UsageError, match=r"report\.differences is true; it must be false without losses, or with a"
+        ):
+            Report(params=None, losses=True, differences=True, sample=Sample(0, 8))
 
     def test_a_loss_that_is_not_finite_counts_as_the_largest(self, softmax):
         _, ask, replies = softmax

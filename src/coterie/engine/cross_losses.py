@@ -47,6 +47,31 @@ def judge(losses: ExampleLosses, models: int, clients: Array, rows_of: RowsOf, w
     return found
 
 
+def own_losses(
+    found: Judged, rows: Array, losses: ExampleLosses, clients: Array, rows_of: RowsOf, workers: Workers
+) -> Array:
+    """Each client's mean loss under the model of its row, which may be beyond those that were judged."""
+    judged = found.losses.shape[1]
+
+    def one(place: int) -> float:
+        if rows[place] < judged:
+            return float(found.losses[place, rows[place]])
+        where, offsets = rows_of(clients[place : place + 1])
+        return float(segment_mean(losses(int(rows[place]), where), offsets)[0])
+
+    return np.array(workers.map(one, range(len(clients))))
+
+
+def differences(found: Judged, own: Array) -> Judged:
+    """How far every loss is from the client's own, whichever is larger.
+
+    >>> differences(Judged(np.array([[1.0, 4.0]]), np.zeros((1, 2))), np.array([3.0])).losses.tolist()
+    [[2.0, 1.0]]
+    """
+    with np.errstate(invalid="ignore"):
+        return found._replace(losses=np.abs(found.losses - own[:, None]))
+
+
 def bound(found: Verdicts, truth: Array, kind: str, classes: int | None) -> Array:
     """Losses in [0, 1]: whether a prediction is wrong, or the loss clipped, cross entropy in units of a guess.
 

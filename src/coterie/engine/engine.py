@@ -15,7 +15,16 @@ import torch
 from coterie.data.federated import Federated, Split
 from coterie.engine import fitting, metrics
 from coterie.engine.choosing import Choice, choose
-from coterie.engine.cross_losses import Judged, RowsOf, bound, judge, rows_of_half, rows_of_sample
+from coterie.engine.cross_losses import (
+    Judged,
+    RowsOf,
+    bound,
+    differences,
+    judge,
+    own_losses,
+    rows_of_half,
+    rows_of_sample,
+)
 from coterie.engine.evaluator import Evaluator, Verdicts, verdicts
 from coterie.engine.plan import make_plan
 from coterie.engine.pool import Pool
@@ -84,14 +93,13 @@ class Engine:
         Where the report mixes outputs, ``rows[i]`` are several, and each is trained first if the task says so.
         """
         train = self._pool("train", stack)
-        models = stack.take(slice(len(stack) - task.references))
         choice = self._choose(task, stack, clients, key) if task.choose else Choice(np.asarray(rows))
         labels = choice.rows
         columns = np.atleast_2d(labels.T) if task.fit else ()
         fits = [self._fit(task, stack, column, clients, key) for column in columns]
         trained, failures = [fit.models for fit in fits], {i: why for fit in fits for i, why in fit.failures.items()}
         reported = (trained[0] if trained else stack.take(labels)) if task.report.params else None
-        judged = self._reported(task.report, models, clients, key)
+        judged = self._reported(task, stack, labels, clients, key)
         replies = Replies(
             layout=self.model.layout,
             clients=clients,
@@ -131,8 +139,9 @@ class Engine:
     def _judged(self, stack: Stack, clients: Array, rows_of: RowsOf, loss: str | None) -> Judged:
         return judge(partial(self._losses, stack, bounded=loss), len(stack), clients, rows_of, self.workers)
 
-    def _reported(self, report: Report, stack: Stack, clients: Array, key: Key) -> Judged | None:
-        """The losses of these models, on all train data or on a part of it; nothing where none are asked for."""
+    def _reported(self, task: Task, stack: Stack, labels: Array, clients: Array, key: Key) -> Judged | None:
+        """The losses of the models, on all train data or on a part of it; nothing where none are asked for."""
+        report, models = task.report, stack.take(slice(len(stack) - task.references))
         if not report.losses:
             return None
         check_bounded(report.bounded, self.model.classes)
@@ -142,7 +151,11 @@ class Engine:
             rows_of = rows_of_sample(report.sample, pool, self.data.names, key)
         elif report.half is not None:
             rows_of = rows_of_half(report.half, pool, self.data.names, key)
-        return self._judged(stack, clients, rows_of, report.bounded)
+        found = self._judged(models, clients, rows_of, report.bounded)
+        if not report.differences:
+            return found
+        losses = partial(self._losses, stack, bounded=report.bounded)
+        return differences(found, own_losses(found, labels, losses, clients, rows_of, self.workers))
 
     def _columns(self, verdicts: Verdicts, truth: Array, offsets: Array) -> Array:
         """The metric columns of the clients that these verdicts are about."""

@@ -161,8 +161,9 @@ def _check_arrays(task: Task, arrays: Arrays) -> None:
     if not 0 <= task.references < len(arrays["params"]):
         raise FederationError(f"references is {task.references}; the message has {len(arrays['params'])} models")
     rows = [*arrays["row"].ravel().tolist(), *(row for _, row in task.pinned)]
-    if not all(0 <= row < models for row in rows):
-        raise FederationError(f"a row is out of range; it must be 0 to {models - 1}")
+    most = len(arrays["params"]) if task.report.differences else models
+    if not all(0 <= row < most for row in rows):
+        raise FederationError(f"a row is out of range; it must be 0 to {most - 1}")
     if (arrays["row"].ndim == 2) != (task.report.mix is not None):
         raise FederationError("row names several models only where their outputs are mixed")
     for name in ("params", "buffers"):

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -24,12 +25,27 @@ Form = dict[str, tuple[tuple[int, ...], str]]
 def down(task: Task, stack: Stack, row: int | Array) -> Arrays:
     """What one client is sent: every model where the task needs them, otherwise its own; and references.
 
-    ``row`` names the model it works on, or the several whose outputs are mixed.
+    ``row`` names the model it works on, or the several whose outputs are mixed. Of references that are the clients' own
+    models it gets its own, last.
     """
     models, own = len(stack) - task.references, np.atleast_1d(row)
-    sent = stack if task.receives_all else stack.take([*own, *range(models, len(stack))])
-    place = row if task.receives_all else np.arange(len(own)).reshape(np.shape(row))
+    rows, place = [*own, *range(models, len(stack))], np.arange(len(own)).reshape(np.shape(row))
+    if has_own(task):
+        rows, place = [*range(models), *own], np.asarray(models)
+    elif task.receives_all:
+        rows, place = [*range(len(stack))], np.asarray(row)
+    sent = stack.take(rows)
     return {"params": sent.params, "buffers": sent.buffers, "row": np.array([place])}
+
+
+def has_own(task: Task) -> bool:
+    """Whether the references are the clients' own models, of which each gets one."""
+    return task.report.differences and task.references > 0
+
+
+def told(task: Task) -> Task:
+    """The task as it is sent to one client, with as many references as it gets."""
+    return replace(task, references=1) if has_own(task) else task
 
 
 def up(reply: Replies) -> Arrays:
@@ -77,7 +93,9 @@ def cost(task: Task, stack: Stack, replies: Replies, asked: int) -> Cost:
     evaluated for choices and reported losses; minibatch steps. Loss and gradient at a model for a choice are one pass.
     """
     models, served = len(stack) - task.references, replies.labels.shape[1] if task.report.mix else 1
-    down = stack.nbytes // len(stack) * (len(stack) if task.receives_all else served + task.references) + 8 * served
+    rows = len(stack) if task.receives_all else served + task.references
+    rows, judged = (models + 1, models + 1) if has_own(task) else (rows, models)
+    down = stack.nbytes // len(stack) * rows + 8 * served
     up_bytes = sum(
         math.prod(shape) * np.dtype(kind).itemsize for shape, kind in form(task, stack, replies.layout, served).values()
     )
@@ -86,7 +104,7 @@ def cost(task: Task, stack: Stack, replies: Replies, asked: int) -> Cost:
     looked_at = [score.examples for score in task.choose if isinstance(score, Loss)]
     looked_at += [task.fit[0].batch] if task.looks_ahead else []
     seen = sum(int(np.minimum(sizes, most or np.inf).sum()) for most in looked_at)
-    seen += int(report.sees(sizes).sum()) if report.losses else 0
+    reported = judged * int(report.sees(sizes).sum()) if report.losses else 0
     steps = sum(fit.count(int(n)) for fit in task.fit for n in sizes)
     raced = 0 if replies.evaluations is None else int(replies.evaluations.sum())
-    return Cost(asked * down, len(replies) * up_bytes, models * seen + raced, steps)
+    return Cost(asked * down, len(replies) * up_bytes, models * seen + reported + raced, steps)

@@ -200,6 +200,8 @@ class Report:
     mean train loss under every model received, ``metrics`` names the split to be evaluated with the resulting model.
     The losses are those that are trained, or ``bounded`` ones, in [0, 1]: ``zero-one`` (of classes alone), or
     ``clipped`` (at 1, cross entropy in units of that of a guess among all classes).
+    With ``differences`` each comes as |L(w) - L(own)|, own the model that the client's label names, which may be a
+    reference; so the losses themselves do not leave the client.
     With a ``sample`` the losses are those of a part of the train split, and their spread comes back beside the mean;
     with a ``half`` those of the half that ``Fit.half`` names, which a pass of the same key on the other does not see.
     ``mix`` is for clients that are served several models: how their outputs become one (``models.layout.MIXES``).
@@ -212,6 +214,7 @@ class Report:
     sample: Sample | None = None
     bounded: str | None = None
     half: int | None = None
+    differences: bool = False
 
     def __post_init__(self) -> None:
         known = (None, "train", "validation", "test")
@@ -222,6 +225,8 @@ class Report:
         _require(self.mix in (None, *MIXES), "report.mix", repr(self.mix), " or ".join(MIXES))
         _require(self.mix is None or self.params is None, "report.params", repr(self.params), "None for a mixture")
         _require(self.metrics in known, "report.metrics", repr(self.metrics), "train, validation or test")
+        whole = not self.differences or (self.losses and self.sample is None)
+        _require(whole, "report.differences", "true", "false without losses, or with a sample of them")
         _require(self.half in (None, 0, 1), "report.half", self.half, "0 or 1, or none")
         alone = self.half is None or (self.losses and self.sample is None)
         _require(alone, "report.half", self.half, "None without losses, or with a sample of them")

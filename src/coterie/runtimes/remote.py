@@ -44,8 +44,9 @@ class Remote:
     def ask(self, task: Task, stack: Stack, labels: Array, clients: Array, key: Key) -> Replies:
         """One packed exchange with each client; clients that work on the same rows get the same bytes."""
         rows = dict(zip(clients.tolist(), labels, strict=True))
+        sent = message.told(task)
         packed = {
-            row.tobytes(): pack_task(self.run, task, key, self.model, message.down(task, stack, row)) for row in labels
+            row.tobytes(): pack_task(self.run, sent, key, self.model, message.down(task, stack, row)) for row in labels
         }
         heard = self.exchange({client: packed[row.tobytes()] for client, row in rows.items()})
         missing = {self.names[client]: why for client, why in heard.missing.items()}
@@ -63,7 +64,7 @@ class Remote:
 def read_reply(content: bytes, wanted: message.Form, task: Task, row: Array, rows: int) -> message.Arrays:
     """The arrays of a reply to a task, exactly those that it asked for; anything else is an error.
 
-    Where a client was sent its own model alone, its label is the one it was asked under.
+    Where a client had nothing to choose, its label is the one it was asked under.
     """
     arrays = open_reply(content)[0]
     if arrays.keys() != wanted.keys():
@@ -74,7 +75,7 @@ def read_reply(content: bytes, wanted: message.Form, task: Task, row: Array, row
             raise FederationError(f"sent {name} of shape {told} where {shape} of {kind} was asked for")
     if arrays["examples"][0] < 1:
         raise FederationError(f"says it has {arrays['examples'][0]} examples; at least 1 is needed")
-    if not task.receives_all:
+    if not task.choose:
         return {**arrays, "labels": np.asarray(row)[None]}
     most = rows - task.references
     if not ((arrays["labels"] >= 0) & (arrays["labels"] < most)).all():
