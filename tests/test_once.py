@@ -474,6 +474,45 @@ class TestMethods:
         assert done[2].state.moments["first"][:, 0].tolist() == pytest.approx(towards)
         assert done[2].state.stack.params[:, 0].tolist() == pytest.approx(formed + towards / 2)
 
+    @pytest.mark.parametrize("losses", ["data", "models"])
+    def test_iterations_make_the_models_that_are_compared_and_the_round_stays_what_it_is(self, losses, toy, train):
+        """From 0 two steps lead to 3/4 of a slope, one to 1/2 of it.
+
+        A slope's loss under such a model is 1/16 if it is its own, and 49/16 if not: a distance of 2 * 48/16 by either
+        equation; by the models of the round it would be 2 * (9/4 - 1/4).
+        """
+        text = f"lcfl(warmup=0,losses={losses},iterations=2)"
+        apart, plain = (train(each, toy, 1, fit=HALF, state=begin(0.0, 6))[0] for each in (text, "lcfl(warmup=0)"))
+        assert apart.state.memory["distances"][0].tolist() == pytest.approx([0, 6, 0, 6, 0, 6], abs=1e-9)
+        assert plain.state.memory["distances"][0].tolist() == pytest.approx([0, 4, 0, 4, 0, 4], abs=1e-9)
+        assert apart.state.memory["means"][:, 0].tolist() == pytest.approx([0.75, -0.75])
+        assert apart.state.labels.tolist() == [0, 1, 0, 1, 0, 1]
+        assert apart.state.stack.params[:, 0].tolist() == pytest.approx([0.5, -0.5])
+        assert (apart.cost.steps, plain.cost.steps) == (6 * 1 + 6 * 2, 6 * 1)
+        assert apart.cost.bytes_down - plain.cost.bytes_down == 6 * (2 * 8 + 8)
+        assert apart.cost.bytes_up - plain.cost.bytes_up == 6 * (2 * 8 + 3 * 8)
+
+    @pytest.mark.parametrize("seed", [1, 2, 3])
+    def test_with_iterations_clusters_begin_with_the_mean_of_those_who_were_drawn(self, seed, toy, train):
+        """Two of six are drawn, all are compared; a cluster of which nobody was drawn goes on from the one model."""
+        done = train(
+            "lcfl(warmup=0,iterations=3)", toy, 1, fit=HALF, state=begin(0.2, 6), participation=0.34, seed=seed
+        )
+        drawn = {SLOPES[client] for client in done[0].replies.clients}
+        assert done[0].state.labels.tolist() == [0, 1, 0, 1, 0, 1]
+        wanted = [(0.2 + slope) / 2 if slope in drawn else 0.2 for slope in (1.0, -1.0)]
+        assert done[0].state.stack.params[:, 0].tolist() == pytest.approx(wanted)
+        assert done[0].cost.steps == 2 * 1 + 6 * 3
+
+    def test_as_many_iterations_as_steps_need_no_further_exchange(self, toy, train):
+        one, other = (train(f"lcfl(warmup=0{each})", toy, 2, fit=HALF) for each in ("", ",iterations=1"))
+        assert [step.cost for step in one] == [step.cost for step in other]
+        assert np.array_equal(one[-1].state.stack.params, other[-1].state.stack.params)
+
+    def test_iterations_that_cannot_be_are_refused(self):
+        with pytest.raises(UsageError, match="iterations is 0; it must be at least 1"):
+            ct.lcfl(iterations=0)
+
     def test_losses_part_what_directions_cannot(self, lines, simulator, train):
         """Slopes 1 and 4 pull the same way from 0, by cosine all are alike; their losses under each other are not."""
         sim = simulator(lines((1.0, 4.0, 1.0, 4.0), (1, 1, 1, 1)), "linear", threads=1)

@@ -22,7 +22,7 @@ from coterie.server.loop import evaluate, rounds
 
 ADDED = ["wecfl+cks", "ifca+con-rep", "fesem+con-cks", "ifca+cam(warmup=1)", "fesem+cam(sequential=true)"]
 EVERY = [*algorithms, *ADDED, "joint(pinned=true)+cks", "ifca(choose=race)", "lcfl(cross=sampled)"]
-EVERY += ["lcfl(loss=zero-one)"]
+EVERY += ["lcfl(loss=zero-one)", "lcfl(iterations=3)"]
 
 
 @pytest.fixture(scope="module")
