@@ -42,7 +42,7 @@ VARIANTS = (
     "lcfl(losses=models,start=global,server=adam)",
     "lcfl(cross=sampled)",
     "lcfl(loss=zero-one)",
-    "lcfl(iterations=7)",
+    "lcfl(warmup=0,iterations=7)",
     "lcfl(loss=clipped,losses=models,cross=sampled(first=4))",
     "lcfl(cross=sampled(first=4),losses=models,warmup=0)",
     "diffnorm(warmup=2,clusterer=agglomerative(linkage=complete))",
