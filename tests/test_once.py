@@ -101,6 +101,13 @@ class TestDistances:
         found = pairwise(iter([np.array([[0.0, 0.0], [3.0, 4.0], [0.0, 0.0]])]), 3, "cosine")
         assert found.tolist() == [[0, 1, 1], [1, 0, 1], [1, 1, 0]]
 
+    @pytest.mark.parametrize("formula", [distances.between_models, distances.between_clients])
+    def test_loss_distances_do_not_satisfy_the_triangle_inequality(self, formula):
+        """The paper says that they do. Clients 0 and 1 serve each other badly, and client 2 well, who serves both well."""
+        losses = np.zeros((3, 3))
+        losses[0, 1] = losses[1, 0] = 10
+        assert formula(losses).tolist() == [[0, 20, 0], [20, 0, 0], [0, 0, 0]]
+
     def test_an_unknown_metric_is_refused(self):
         with pytest.raises(UnknownName, match="did you mean 'euclidean'"):
             of_updates("euclidian")
