@@ -38,10 +38,10 @@ def lcfl(
 ) -> Algorithm:
     """Cluster the clients once by how ill each is served by the others' models, after a warm-up with one model.
 
-    d(i, j) = |L_i(w_i) - L_i(w_j)| + |L_j(w_i) - L_j(w_j)| on train data. Gu et al., "Novel clustered
-    federated learning based on local loss", eq. 2, of which clients send the two halves; ``losses=models`` is eq. 6, and
-    they send losses. After ``warmup`` rounds of FedAvg all clients train and are sent each other's models, and any
-    ``clusterer`` of the catalogue parts the matrix (``clusters=auto``: it is found).
+    d(i, j) = |L_i(w_i) - L_i(w_j)| + |L_j(w_i) - L_j(w_j)| on train data, of which i sends the first half and j the
+    second. Gu et al., "Novel clustered federated learning based on local loss", eq. 2; ``losses=models`` is eq. 6, for
+    which they send losses. After ``warmup`` rounds of FedAvg all clients train and are sent each other's models, and
+    any ``clusterer`` of the catalogue parts the matrix (``clusters=auto``: it is found).
     ``loss``: that which is trained, or zero-one (wrong or not), or clipped to [0, 1], which no single example can rule.
     ``cross=sampled``: each L_i is the mean over few examples, over more only where an error could change a cluster.
     ``iterations``: the models that are compared are made by so many steps, apart from the training of the round.
