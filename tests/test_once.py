@@ -103,7 +103,7 @@ class TestDistances:
 
     @pytest.mark.parametrize("formula", [distances.between_models, distances.between_clients])
     def test_loss_distances_do_not_satisfy_the_triangle_inequality(self, formula):
-        """The paper says that they do. Clients 0 and 1 serve each other badly, and both serve client 2 and are served."""
+        """The paper says that they do. Clients 0 and 1 serve each other badly, and client 2 well both ways."""
         losses = np.zeros((3, 3))
         losses[0, 1] = losses[1, 0] = 10
         assert formula(losses).tolist() == [[0, 20, 0], [20, 0, 0], [0, 0, 0]]
