@@ -29,6 +29,7 @@ from coterie.protocol.task import Fit, Loss, Report, Task
 from coterie.runtimes import answering, codec
 from coterie.runtimes.remote import Heard, Remote
 from coterie.runtimes.simulator import Simulator
+from coterie.server import distances
 from coterie.server.loop import evaluate, rounds
 
 TASK = Task(choose=(Loss(),), fit=(Fit(steps=2, batch=8),))
@@ -93,6 +94,20 @@ def test_sites_give_the_simulator_s_models_with_every_algorithm(make, data, name
         np.testing.assert_allclose(a.state.stack.params, b.state.stack.params, rtol=0, atol=1e-6)
     mine, yours = (evaluate(algorithm, f, s[-1].state, 1).metrics for f, s in ((near, ours), (far, theirs)))
     np.testing.assert_allclose(mine, yours, atol=1e-5)
+
+
+def test_sites_tell_differences_to_their_own_models_in_blocks_of_others(make, data, monkeypatch):
+    """In blocks of one model each site is sent that and its own; what leaves is how far apart the two losses are."""
+    algorithm, net = build_algorithm("lcfl", fit=Fit(steps=2)), build_model("mlp(4)", data.shape, data.classes)
+    monkeypatch.setattr(distances, "BLOCK_BYTES", 1)
+    near, far = (list(islice(rounds(algorithm, f, 1), 2)) for f in (Simulator(data, net), remote(make, data, net)))
+    assert not far[-1].missing
+    assert near[-1].cost == far[-1].cost
+    matrices = [done[-1].state.memory["distances"] for done in (near, far)]
+    np.testing.assert_allclose(*matrices, atol=1e-6)
+    asked = [line["asked"] for line in read_audit(make().audit.path)]
+    assert asked.count("report differences of losses") == 4
+    assert "report losses" not in asked
 
 
 def test_a_hello_tells_who_is_there_and_nothing_of_an_example(site, data):
@@ -230,7 +245,7 @@ def test_a_model_that_does_not_fit_is_a_problem_and_takes_no_memory(site, data, 
         ({"params": np.full((2, 280), np.inf, np.float32)}, "not finite"),
         ({"buffers": np.zeros((2, 1), np.float32)}, "0 buffers"),
         ({"row": np.array([2])}, "out of range"),
-        ({"row": np.array([-1])}, "out of range"),
+        ({"row": np.array([-2])}, "out of range"),
         ({"row": np.array([0, 1])}, "it must name one"),
         ({"row": np.array([[0, 1]])}, "only where their outputs are mixed"),
         ({"row": np.array([0], np.int32)}, "row I32"),

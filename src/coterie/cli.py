@@ -64,7 +64,10 @@ def run(
         return
     console.print(comparison({settings.algorithm: [result.summary]}, console))
     if "advise" in result.summary:
-        console.print(result.summary["advise"]["text"], soft_wrap=True)
+        advice = result.summary["advise"]
+        for said in (advice, advice.get("certain")):
+            if said is not None:
+                console.print(said["text"], soft_wrap=True)
     _print_together({settings.algorithm: [folder]}, result.summary)
     console.print(f"results are in {folder}")
 

@@ -28,10 +28,11 @@ from coterie.protocol.federation import Federation
 from coterie.protocol.replies import Replies
 from coterie.protocol.task import Fit
 from coterie.results import summary
-from coterie.results.clients import client_rows, save_clients
+from coterie.results.clients import client_rows, save_clients, save_distances
 from coterie.results.known import Known, known_of
 from coterie.results.record import CONFIG, SCHEMA, RunFolder
 from coterie.runtimes.attendance import Attended
+from coterie.server.formed import DISTANCES
 from coterie.server.loop import Algorithm, Round, check_rounds, evaluate, rounds, served
 from coterie.server.state import State
 from coterie.settings import Settings, load_settings
@@ -221,6 +222,8 @@ class Session:
         total = summary.summarise(history, self.settings, self.known, state, there)
         if folder is not None:
             save_clients(folder.path, rows)
+            if DISTANCES in state.memory:
+                save_distances(folder.path, self.known.names, state.memory[DISTANCES])
             folder.finish(total)
         trained = Trained(self.algorithm, self.model, state, rows, self.settings.seed, self.known.unit)
         return Finished(total, history, state, trained)

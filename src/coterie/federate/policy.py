@@ -9,6 +9,8 @@ from fnmatch import fnmatchcase
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+
 from coterie.catalogue import parse_one
 from coterie.errors import Refused, UnknownName, UsageError
 from coterie.models.zoo import models as zoo
@@ -135,9 +137,9 @@ def _rests_on(task: Task, sizes: Mapping[str, int]) -> list[tuple[str, int]]:
     found = [("the reply", examples)]
     found += [("the choice of a model", _looked_at(score, task.fit, examples)) for score in task.choose]
     found += [("a pass of training", min(fit.sees(examples), fit.count(examples) * fit.batch)) for fit in task.fit]
-    if report.sample is not None:
-        window = min(report.sample.end, examples) - min(report.sample.begin, examples)
-        found.append(("the losses of a sample", window))
+    if report.sample is not None or report.half is not None:
+        part = "a sample" if report.half is None else "a half"
+        found.append((f"the losses of {part}", int(report.sees(np.array(examples)))))
     if report.metrics is not None:
         found.append((f"the metrics on the {report.metrics} split", sizes.get(report.metrics, 0)))
     return found

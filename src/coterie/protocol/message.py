@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -30,12 +31,17 @@ def down(task: Task, stack: Stack, row: int | Array, layout: Layout) -> Arrays:
     """What one client is sent: every model where the task needs them, otherwise its own; and references.
 
     ``row`` names the model it works on, or the several whose outputs are mixed; a client without a cluster works on one
-    of the references, which it is sent twice. What all rows share is sent once.
+    of the references, which it is sent twice. Of references that are the clients' own models it gets its own, last.
+    What all rows share is sent once.
     """
     models, own = len(stack) - task.references, np.atleast_1d(row)
-    sent = stack if task.receives_all else stack.take([*own, *range(models, len(stack))])
-    own_place = np.where(own < models, np.arange(len(own)), len(own) + own - models).reshape(np.shape(row))
-    place = row if task.receives_all else own_place
+    rows = [*own, *range(models, len(stack))]
+    place = np.where(own < models, np.arange(len(own)), len(own) + own - models).reshape(np.shape(row))
+    if has_own(task):
+        rows, place = [*range(models), *own], np.asarray(models)
+    elif task.receives_all:
+        rows, place = [*range(len(stack))], np.asarray(row)
+    sent = stack.take(rows)
     common = _half(sent, layout, "global", 1) if task.sends == "halves" else {}
     rest = _half(sent, layout, PARTS[task.sends], len(sent))
     return {**rest, **{f"common_{name}": rows for name, rows in common.items()}, "row": np.array([place])}
@@ -69,6 +75,16 @@ def _half(stack: Stack, layout: Layout, part: str, rows: int) -> Arrays:
     places = (layout.part(part), layout.buffer_part(part))
     cut = zip(FIELDS, stack, places, strict=True)
     return {name: np.ascontiguousarray(array[:rows, place]) for name, array, place in cut}
+
+
+def has_own(task: Task) -> bool:
+    """Whether the references are the clients' own models, of which each gets one."""
+    return task.report.differences and task.references > 0
+
+
+def told(task: Task) -> Task:
+    """The task as it is sent to one client, with as many references as it gets."""
+    return replace(task, references=1) if has_own(task) else task
 
 
 def up(reply: Replies) -> Arrays:
@@ -124,6 +140,7 @@ def cost(task: Task, stack: Stack, replies: Replies, asked: int) -> Cost:
     """
     models, served = len(stack) - task.references, replies.labels.shape[1] if task.report.mix else 1
     rows = len(stack) if task.receives_all else served + task.references
+    rows, judged = (models + 1, models + 1) if has_own(task) else (rows, models)
     once = _width("global", stack, replies.layout) if task.sends == "halves" else 0
     down = rows * _width(PARTS[task.sends], stack, replies.layout) + once + 8 * served
     up_bytes = sum(
@@ -133,9 +150,8 @@ def cost(task: Task, stack: Stack, replies: Replies, asked: int) -> Cost:
     sizes = replies.examples
     looked_at = [score.examples for score in task.choose if isinstance(score, Loss)]
     looked_at += [task.fit[0].batch] if task.looks_ahead else []
-    looked_at += [None] if report.losses and report.sample is None else []
     seen = sum(int(np.minimum(sizes, most or np.inf).sum()) for most in looked_at)
-    seen += 0 if report.sample is None else int(report.sample.count(sizes).sum())
+    reported = judged * int(report.sees(sizes).sum()) if report.losses else 0
     steps = sum(fit.count(int(n)) for fit in task.fit for n in sizes)
     raced = 0 if replies.evaluations is None else int(replies.evaluations.sum())
-    return Cost(asked * down, len(replies) * up_bytes, models * seen + raced, steps)
+    return Cost(asked * down, len(replies) * up_bytes, models * seen + reported + raced, steps)

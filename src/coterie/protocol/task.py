@@ -9,8 +9,10 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 from math import isfinite
 
+import numpy as np
+
 from coterie.errors import require as _require
-from coterie.models.layout import MIXES
+from coterie.models.layout import MIXES, Array
 from coterie.protocol.sample import Sample
 
 
@@ -196,11 +198,25 @@ class Fit:
         return examples if self.half is None else max(1, (examples + 1 - self.half) // 2)
 
 
+BOUNDED = ("zero-one", "clipped")
+"""Losses in [0, 1] that a report may ask for in place of the loss that is trained."""
+
+
+def check_bounded(loss: str | None, classes: int | None) -> None:
+    """Refuse a bounded loss that these data do not have."""
+    _require(loss != "zero-one" or classes is not None, "loss", "zero-one and the target a number", "clipped, or none")
+
+
 @dataclass(frozen=True)
 class Report:
     """What comes back: ``params`` names the part of the trained model (None: nothing of it), ``losses`` asks for the
     mean train loss under every model received, ``metrics`` names the split to be evaluated with the resulting model.
-    With a ``sample`` the losses are those of a part of the train split, and their spread comes back beside the mean.
+    The losses are those that are trained, or ``bounded`` ones, in [0, 1]: ``zero-one`` (of classes alone), or
+    ``clipped`` (at 1, cross entropy in units of that of a guess among all classes).
+    With ``differences`` each comes as |L(w) - L(own)|, own the model that the client's label names, which may be a
+    reference; so the losses themselves do not leave the client.
+    With a ``sample`` the losses are those of a part of the train split, and their spread comes back beside the mean;
+    with a ``half`` those of the half that ``Fit.half`` names, which a pass of the same key on the other does not see.
     ``mix`` is for clients that are served several models: how their outputs become one (``models.layout.MIXES``).
     """
 
@@ -209,13 +225,36 @@ class Report:
     metrics: str | None = None
     mix: str | None = None
     sample: Sample | None = None
+    bounded: str | None = None
+    half: int | None = None
+    differences: bool = False
 
     def __post_init__(self) -> None:
         known = (None, "train", "validation", "test")
+        _require(self.bounded in (None, *BOUNDED), "report.bounded", repr(self.bounded), " or ".join(BOUNDED))
+        _require(
+            self.bounded is None or self.losses, "report.bounded", self.bounded, "None where no losses are reported"
+        )
         _require(self.mix in (None, *MIXES), "report.mix", repr(self.mix), " or ".join(MIXES))
         _require(self.mix is None or self.params is None, "report.params", repr(self.params), "None for a mixture")
         _require(self.metrics in known, "report.metrics", repr(self.metrics), "train, validation or test")
+        whole = not self.differences or (self.losses and self.sample is None)
+        _require(whole, "report.differences", "true", "false without losses, or with a sample of them")
+        _require(self.half in (None, 0, 1), "report.half", self.half, "0 or 1, or none")
+        alone = self.half is None or (self.losses and self.sample is None)
+        _require(alone, "report.half", self.half, "None without losses, or with a sample of them")
         _require(self.sample is None or self.losses, "report.sample", self.sample, "None where no losses are reported")
+
+    def sees(self, sizes: Array) -> Array:
+        """How many of their examples the losses of clients with so many are of.
+
+        >>> Report(losses=True, half=1).sees(np.array([1, 4, 5])).tolist()
+        [1, 2, 2]
+        """
+        if self.sample is not None:
+            return self.sample.count(sizes)
+        found: Array = sizes if self.half is None else np.maximum(1, (sizes + 1 - self.half) // 2)
+        return found
 
 
 @dataclass(frozen=True)

@@ -44,9 +44,9 @@ class Remote:
     def ask(self, task: Task, stack: Stack, labels: Array, clients: Array, key: Key) -> Replies:
         """One packed exchange with each client; clients that work on the same rows get the same bytes."""
         rows = dict(zip(clients.tolist(), labels, strict=True))
-        layout = self.model.layout
+        layout, sent = self.model.layout, message.told(task)
         packed = {
-            row.tobytes(): pack_task(self.run, task, key, self.model, message.down(task, stack, row, layout))
+            row.tobytes(): pack_task(self.run, sent, key, self.model, message.down(task, stack, row, layout))
             for row in labels
         }
         heard = self.exchange({client: packed[row.tobytes()] for client, row in rows.items()})

@@ -17,6 +17,7 @@ from coterie.protocol.stack import Stack
 from coterie.protocol.task import Fit, Report, Task
 from coterie.server.aggregate import average, by_examples
 from coterie.server.assign import Assign, Weigh
+from coterie.server.certain import Opinion
 from coterie.server.place import Place, least_loss
 from coterie.server.start import BEGINNING, Start
 from coterie.server.state import UNPLACED, Assignment, State
@@ -59,6 +60,7 @@ class Algorithm:
     chooses   whether clients choose among the cluster models
     least_rounds  how many rounds there must be for its warm-up and its shots to take place
     name, fit what it is called and how its clients train, for tables and run folders only
+    opinion   what else it can say where advice is asked for
     """
 
     start: Start
@@ -79,6 +81,7 @@ class Algorithm:
     least_rounds: int = 1
     name: str = "nameless"
     fit: Fit = Fit()
+    opinion: Opinion | None = None
 
 
 @dataclass(frozen=True)

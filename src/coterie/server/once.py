@@ -19,7 +19,7 @@ from coterie.server.aggregate import average
 from coterie.server.assign import Ask, Assign, Weigh, keep, placed
 from coterie.server.distances import KeyedMeasure
 from coterie.server.events import Event
-from coterie.server.formed import have_formed, means, origin, remembered
+from coterie.server.formed import have_formed, matrix_of, means, origin, remembered
 from coterie.server.gather import complete, train
 from coterie.server.matrix_clusterers import Clusterer
 from coterie.server.place import cosines
@@ -55,21 +55,29 @@ def once(when: Event, rule: Rule, then: Assign, shots: int = 1) -> Assign:
 
 
 def cluster_once(
-    measure: KeyedMeasure, clusterer: Clusterer, weigh: Weigh, fit: Fit, all_clients: bool = True, start: str = "mean"
+    measure: KeyedMeasure,
+    clusterer: Clusterer,
+    weigh: Weigh,
+    fit: Fit,
+    all_clients: bool = True,
+    start: str = "mean",
+    compared: Fit | None = None,
 ) -> Rule:
     """Cluster the clients by a measure of what they made of one model.
 
     ``all_clients``: those that were not drawn in this round train as well. ``start`` of the cluster models: the mean of
     the members' models, the model that all were sent (global), or that of the member nearest to the others (medoid);
     without ``all_clients`` they are what the round's own update makes of them. When applied again, the clients that
-    answered train once more from the model of the first time.
+    answered train once more from the model of the first time. ``compared``: all clients train so in a further exchange
+    to make the models that are measured, whatever the round's training is; the mean with which clusters begin is that
+    of the round's.
     """
     if start not in STARTS:
         raise UnknownName("start", start, STARTS)
 
     def rule(state: State, replies: Replies, key: Key, ask: Ask) -> Assignment | None:
-        enough, sent = max(2, clusterer.least_points), origin(state)
-        answers = _answers(state, replies, fit, all_clients, ask)
+        enough, sent, count = max(2, clusterer.least_points), origin(state), len(state.labels)
+        answers = _answers(state, replies, fit, all_clients, ask, compared)
         if len(answers) < enough:
             return None
         starts = np.broadcast_to(sent.params[0], (len(answers), sent.params.shape[1]))
@@ -81,28 +89,33 @@ def cluster_once(
         likeness = likeness_to_formed(state, found, answers.layout)
         numbers, parents = follow(new, state.labels[answers.clients], len(state.stack), likeness)
         labels, clusters = numbers[new], len(parents)
-        ordered = found.take(np.argsort(numbers))
+        one_each, ordered = sent.take([0] * clusters), found.take(np.argsort(numbers))
         advice = {} if ADVICE in state.memory else {ADVICE: on_distances(clusterer, distances, key)}
         same, again = clusters == len(state.stack), "shots" in state.memory
         old = state if same else replace(state, labels=np.full_like(state.labels, UNPLACED))
+        every = placed(old, answers, labels)
+        first = ordered if compared is None else average(replies, every[replies.clients], weigh(replies), one_each)[0]
         return Assignment(
-            placed(old, answers, labels),
-            {**state.memory, **remembered(sent, ordered), **advice},
+            every,
+            {**state.memory, **remembered(sent, ordered), **matrix_of(answers.clients, distances, count), **advice},
             None if same else parents,
             None
             if clusters == 1 or again or not all_clients
-            else _begin(start, answers, labels, distances, ordered, sent),
+            else _begin(start, answers, labels, distances, first, sent),
             formed=True,
         )
 
     return rule
 
 
-def _answers(state: State, replies: Replies, fit: Fit, all_clients: bool, ask: Ask) -> Replies:
+def _answers(
+    state: State, replies: Replies, fit: Fit, all_clients: bool, ask: Ask, compared: Fit | None = None
+) -> Replies:
     """The models to compare: all trained from one and the same."""
-    if "shots" in state.memory:
-        return train(replies.clients, origin(state), np.zeros(len(replies), dtype=np.int64), fit, ask)
     everyone = np.arange(len(state.labels))
+    if compared is not None or "shots" in state.memory:
+        asked = replies.clients if compared is None else everyone
+        return train(asked, origin(state), np.zeros_like(asked), compared or fit, ask)
     return complete(replies, everyone, state.stack, state.labels, fit, ask) if all_clients else replies
 
 
