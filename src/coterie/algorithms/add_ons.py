@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import replace
 
+from coterie.algorithms.method import add_on
 from coterie.errors import UsageError
 from coterie.protocol.stack import Stack
 from coterie.protocol.task import Contrast, Fit, Near, Others, Task, Term
@@ -15,6 +16,7 @@ AddOn = Callable[[Algorithm], Algorithm]
 Terms = Callable[[State], tuple[Term, ...]]
 
 
+@add_on
 def cks(strength: float = 0.1, others: bool = False) -> AddOn:
     """Clusters share what they know: a penalty strength/2 |w - G|^2 towards the mean G of all cluster models.
 
@@ -27,6 +29,7 @@ def cks(strength: float = 0.1, others: bool = False) -> AddOn:
     return with_terms(lambda state: (Near(strength),), references=1)
 
 
+@add_on
 def con_para(strength: float = 0.5, temperature: float = 1.0) -> AddOn:
     """Clients are drawn to their own cluster's parameters and away from the others' (thesis eq. 4.3).
 
@@ -37,6 +40,7 @@ def con_para(strength: float = 0.5, temperature: float = 1.0) -> AddOn:
     return with_terms(lambda state: (Contrast(strength, temperature),))
 
 
+@add_on
 def con_rep(strength: float = 0.5, temperature: float = 1.0) -> AddOn:
     """Like con-para, with the cosine of representations: the head's inputs, mean over the minibatch (thesis eq. 4.4).
 
@@ -45,6 +49,7 @@ def con_rep(strength: float = 0.5, temperature: float = 1.0) -> AddOn:
     return with_terms(lambda state: (Contrast(strength, temperature, representations=True),))
 
 
+@add_on
 def con_cks(strength: float = 0.5, temperature: float = 1.0, sharing: float = 0.1) -> AddOn:
     """Heads are contrasted, bodies share: con-para on the last layer and cks on all others (thesis chapter 6)."""
     return with_terms(
@@ -52,6 +57,7 @@ def con_cks(strength: float = 0.5, temperature: float = 1.0, sharing: float = 0.
     )
 
 
+@add_on
 def finetune(steps: int | None = None, epochs: int | None = None) -> AddOn:
     """Every client trains the model it is served once more on its own train data, and is tested with the result.
 

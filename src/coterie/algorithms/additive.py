@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 
 from coterie.algorithms.add_ons import AddOn, everywhere
+from coterie.algorithms.method import add_on
 from coterie.errors import UsageError
 from coterie.models.additive import additive
 from coterie.protocol.address import Key
@@ -19,6 +20,7 @@ from coterie.server.state import Assignment, State
 from coterie.server.update import replace_models
 
 
+@add_on
 def cam(warmup: int = 0, pull: float = 0.01, sequential: bool = False) -> AddOn:
     """A global half is trained beside the cluster models, and a client is served the sum of the two.
 

@@ -35,7 +35,7 @@ def ensemble(algorithm: Algorithm, members: int) -> Algorithm:
     if members < 1:
         raise UsageError(f"members is {members}; it must be at least 1")
     others = tuple(replace(algorithm, repeat=number) for number in range(1, members))
-    return replace(algorithm, members=others, mix="probabilities")
+    return replace(algorithm, members=others, mix="probabilities", name=f"ensemble({algorithm.name},{members})")
 
 
 def soft_vote(*members: Algorithm) -> Algorithm:
@@ -46,4 +46,5 @@ def soft_vote(*members: Algorithm) -> Algorithm:
     if len({member.network for member in members}) > 1:
         raise UsageError("voters must share one network; write 'vote(fedavg,ifca)+cam' in place of a vote with cam")
     *others, last = members
-    return replace(last, members=tuple(others), mix="logits")
+    name = f"vote({','.join(member.name for member in members)})"
+    return replace(last, members=tuple(others), mix="logits", name=name)

@@ -74,6 +74,10 @@ class Algorithm:
     name: str = "nameless"
     fit: Fit = Fit()
 
+    def __add__(self, add_on: Callable[[Algorithm], Algorithm]) -> Algorithm:
+        """The algorithm with an add-on, as a text says it: ``wecfl(clusters=4) + cks(strength=0.1)``."""
+        return add_on(self)
+
 
 @dataclass(frozen=True)
 class Round:
