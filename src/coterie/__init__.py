@@ -9,7 +9,6 @@
 
 from coterie.algorithms import (
     add_ons,
-    algorithms,
     briggs,
     build_algorithm,
     cam,
@@ -38,6 +37,7 @@ from coterie.algorithms import (
     vote,
     wecfl,
 )
+from coterie.algorithms import algorithms as methods
 from coterie.data import Dataset, Federated, Schema, Split, check_own, load, load_folder, load_own, load_pooled
 from coterie.experiment import Run, run
 from coterie.protocol.task import Fit, Loss, Proximal, Report, Task
@@ -57,7 +57,6 @@ __all__ = [
     "Split",
     "Task",
     "add_ons",
-    "algorithms",
     "briggs",
     "build_algorithm",
     "cam",
@@ -83,6 +82,7 @@ __all__ = [
     "load_own",
     "load_pooled",
     "local",
+    "methods",
     "ocfl_affinity",
     "ocfl_hdbscan",
     "ocfl_kmeans",
