@@ -6,10 +6,23 @@ import importlib
 import pkgutil
 
 import pytest
+from typer.testing import CliRunner
 
 import coterie as ct
+from coterie.cli import app
+from coterie.errors import RunFolderError
+from coterie.results.record import load_rounds
 
 MODULES = [found.name for found in pkgutil.iter_modules(ct.__path__)]
+
+
+def digits(clients=6, seed=1, **options):
+    return ct.load("digits").partition("rotation(0,180)", clients=clients, seed=seed, **options)
+
+
+def timeless(run):
+    """The records of a run without the time that they took."""
+    return [{k: v for k, v in record.items() if k != "seconds"} for record in getattr(run, "history", run)]
 
 
 @pytest.mark.parametrize("name", MODULES)
@@ -28,3 +41,82 @@ def test_the_package_of_algorithms_can_be_imported_and_the_catalogue_has_a_name_
 
     assert package.wecfl is ct.wecfl
     assert ct.methods.find("wecfl") is ct.wecfl
+
+
+def test_python_goes_on_with_a_run_that_was_stopped(tmp_path):
+    clients = digits()
+    whole = ct.run(ct.wecfl(clusters=2), clients, rounds=4)
+    ct.run(ct.wecfl(clusters=2), clients, rounds=2, out=tmp_path / "run")
+    resumed = ct.run(ct.wecfl(clusters=2), clients, rounds=4, out=tmp_path / "run", resume=True)
+    assert timeless(resumed) == timeless(whole)
+
+
+@pytest.mark.parametrize(
+    ("algorithm", "words"),
+    [
+        (ct.wecfl(clusters=2), ["wecfl", "--clusters", "2"]),
+        (ct.wecfl(clusters=2, shots=3), ["wecfl(2, shots=3)"]),
+        (ct.ifca(clusters=2, choose="race", fit=ct.Fit(lr=0.1)), ["ifca", "--clusters", "2", "--choose", "race"]),
+        (ct.joint(clusters=2), ["joint", "--clusters", "2", "--steps", "7"]),
+        (ct.fedavg(ct.Fit(epochs=1, batch=16)), ["fedavg", "--epochs", "1", "--batch", "16"]),
+        (ct.fedavg(ct.Fit(steps=10)), ["fedavg", "--clusters", "3"]),
+        (ct.wecfl(clusters=2) + ct.cks(0.2) + ct.finetune(), ["wecfl+cks(strength=0.2)+finetune", "--clusters", "2"]),
+    ],
+    ids=lambda value: getattr(value, "name", ""),
+)
+@pytest.mark.parametrize("begun", ["in Python", "on the command line"])
+def test_the_command_line_goes_on_with_pythons_run_and_python_with_its(algorithm, words, begun, tmp_path):
+    out, rounds = tmp_path / "run", {"in Python": (1, 2), "on the command line": (2, 1)}[begun]
+
+    def python(number):
+        return ct.run(algorithm, digits(validation=0.2), "mlp", rounds=number, out=out, resume=True)
+
+    def command_line(number):
+        options = ["--partition", "rotation(0, 180)", "--clients", "6", "--validation", "0.2", "--model", "mlp"]
+        settled = [*options, "--rounds", str(number), "--out", str(out), "--resume", "--json", "--quiet"]
+        told = CliRunner().invoke(app, ["run", *words, *settled])
+        assert told.exit_code == 0, told.output
+
+    for step in (python, command_line) if begun == "in Python" else (command_line, python):
+        step(rounds[0] if step is python else rounds[1])
+    whole = ct.run(algorithm, digits(validation=0.2), "mlp", rounds=2)
+    assert timeless(load_rounds(out)) == timeless(whole.history)
+
+
+def test_own_tables_are_gone_on_with_from_either_side(tmp_path):
+    for name in "abcd":
+        rows = "\n".join(f"{i % 7},{i % 3},{i % 2}" for i in range(30))
+        (tmp_path / "here").mkdir(exist_ok=True)
+        (tmp_path / "here" / f"{name}.csv").write_text(f"u,v,sick\n{rows}\n")
+    clients = ct.load_own(tmp_path / "here", label="sick", ignore=["v"], test=0.3)
+    ct.run(ct.fedavg(), clients, rounds=1, out=tmp_path / "run")
+    words = ["fedavg", "--data", f"{tmp_path}/run/../here", "--label", "sick", "--ignore", "v", "--test", "0.3"]
+    done = CliRunner().invoke(app, ["run", *words, "--rounds", "2", "--out", str(tmp_path / "run"), "--resume"])
+    assert done.exit_code == 0, done.output
+    assert ct.run(ct.fedavg(), clients, rounds=3, out=tmp_path / "run", resume=True).summary["rounds"] == 3
+
+
+def test_data_without_words_are_gone_on_with_in_python_and_the_command_line_says_so(tmp_path, images):
+    out = tmp_path / "run"
+    ct.run(ct.fedavg(), images(), "mlp", rounds=1, out=out)
+    again = ct.run(ct.fedavg(), images(), "mlp", rounds=2, out=out, resume=True)
+    assert timeless(again) == timeless(ct.run(ct.fedavg(), images(), "mlp", rounds=2))
+    for target in ("fedavg", str(out / "config.toml")):
+        told = CliRunner().invoke(app, ["run", target, "--out", str(out), "--resume"])
+        assert told.exit_code == 2
+        assert "in Python on data that no setting names" in told.stderr
+        assert told.stderr.count("\n") == 1
+
+
+@pytest.mark.parametrize("other", [{"seed": 2}, {"clients": 5}, {"validation": 0.1}])
+def test_other_data_than_those_of_the_run_are_refused(other, tmp_path):
+    ct.run(ct.fedavg(), digits(), rounds=1, out=tmp_path / "run")
+    with pytest.raises(RunFolderError, match="was begun"):
+        ct.run(ct.fedavg(), digits(**other), rounds=2, out=tmp_path / "run", resume=True)
+
+
+def test_another_algorithm_than_that_of_the_run_is_refused(tmp_path):
+    ct.run(ct.wecfl(clusters=2), digits(), rounds=1, out=tmp_path / "run")
+    for other in (ct.wecfl(clusters=3), ct.wecfl(clusters=2) + ct.cks(), ct.wecfl(clusters=2, fit=ct.Fit(steps=9))):
+        with pytest.raises(RunFolderError, match="was begun with"):
+            ct.run(other, digits(), rounds=2, out=tmp_path / "run", resume=True)

@@ -34,7 +34,7 @@ from coterie.results.record import CONFIG, SCHEMA, RunFolder
 from coterie.runtimes.attendance import Attended
 from coterie.server.loop import Algorithm, Round, evaluate, rounds, served
 from coterie.server.state import State
-from coterie.settings import Settings, load_settings
+from coterie.settings import Settings, in_words, load_settings
 
 Progress = Callable[[dict[str, Any]], None]
 
@@ -94,9 +94,10 @@ def run(
     seed: int = 1,
     progress: Progress | None = None,
     out: str | Path | None = None,
+    resume: bool = False,
     **options: Any,
 ) -> Run:
-    """Train an algorithm on a federation's data.
+    """Train an algorithm on a federation's data; with ``resume`` go on where the run in ``out`` stopped.
 
     ``options``: advise, participation, join, leave, min_clients, eval_every, checkpoint_every, runtime,
     threads, plan, device.
@@ -108,10 +109,10 @@ def run(
     built = model if isinstance(model, Model) else build_model(model, clients.shape, clients.classes)
     own = ("part", "terms", "pull", "half", "lr")
     train_options = {f.name: getattr(algorithm.fit, f.name) for f in fields(Fit) if f.name not in own}
+    words = {"data": clients.data, "partition": clients.partition, **(clients.words or {})}
     settings = Settings(
         algorithm.name,
-        clients.data,
-        clients.partition,
+        **words,
         clients=len(clients),
         model=built.text,
         rounds=rounds,
@@ -120,7 +121,7 @@ def run(
         **train_options,
         **options,
     )
-    return _simulate(algorithm, clients, built, settings, None if out is None else Path(out), False, progress)
+    return _simulate(algorithm, clients, built, settings, None if out is None else Path(out), resume, progress)
 
 
 def run_settings(
@@ -233,8 +234,9 @@ class Session:
         if out is None:
             return None, None
         if resume and (out / CONFIG).exists():
+            check_worded(out, self.known)
             check_same(load_settings(out / CONFIG, {}), self.settings, out)
-            check_clients(out, self.known.names)
+            check_examples(out, self.known)
             folder = RunFolder(out)
             return folder, folder.resume()
         folder = RunFolder.create(out, config_table(self.settings, self.known))
@@ -273,7 +275,7 @@ class Session:
 def check_same(old: Settings, new: Settings, out: Path) -> None:
     """A run is resumed with the settings it was begun with; only its length and how it is watched may change."""
     free = {"rounds", "runtime", "threads", "plan", "device", "eval_every", "checkpoint_every"}
-    before, now = old.table(), new.table()
+    before, now = old.meaning(), new.meaning()
     for name in sorted(before.keys() | now.keys()):
         if name not in free and before.get(name) != now.get(name):
             raise RunFolderError(
@@ -282,20 +284,35 @@ def check_same(old: Settings, new: Settings, out: Path) -> None:
             )
 
 
-def check_clients(out: Path, names: tuple[str, ...]) -> None:
-    """A run is resumed with the clients it was begun with, where they have names of their own, in the same order."""
-    before = tomllib.loads((out / CONFIG).read_text()).get("examples", {}).get("clients")
-    if before is not None and tuple(before) != names:
-        other = sorted({*before} ^ {*names})
+def check_worded(out: Path, known: Known) -> None:
+    """A run on data that Python made by hand is resumed in Python: no settings name such data."""
+    if known.worded and not in_words(out / CONFIG):
+        raise RunFolderError(
+            f"{out} was begun in Python on data that no setting names; go on there: ct.run(..., resume=True)"
+        )
+
+
+def check_examples(out: Path, known: Known) -> None:
+    """A run is resumed with the data it was begun with: clients of their own names, in order, and their examples."""
+    examples = tomllib.loads((out / CONFIG).read_text()).get("examples", {})
+    before = examples.get("clients")
+    if before is not None and tuple(before) != known.names:
+        other = sorted({*before} ^ {*known.names})
         what = f"differs in {', '.join(other[:5])}" if other else "has the same in another order"
         raise RunFolderError(f"{out} was begun with {len(before)} clients and this {what}; give another --out")
+    if known.fingerprint is not None and examples.get("fingerprint", known.fingerprint) != known.fingerprint:
+        raise RunFolderError(
+            f"{out} was begun on other examples than these of {known.data}, perhaps drawn with another seed; "
+            "go on with the same data or give another --out"
+        )
 
 
 def config_table(settings: Settings, known: Known) -> dict[str, Any]:
     """What config.toml holds: the settings, what an example looks like, and the versions that made the run."""
     classes = {} if known.classes is None else {"classes": known.classes}
     named = {"clients": list(known.names)} if known.partition.startswith("natural") else {}
-    examples = {"shape": list(known.shape), **classes, "unit": float(known.unit), **named}
+    marks = {} if known.fingerprint is None else {"fingerprint": known.fingerprint, "words": known.worded}
+    examples = {"shape": list(known.shape), **classes, "unit": float(known.unit), **named, **marks}
     versions = {name: metadata.version(name) for name in ("coterie", "torch", "numpy", "scikit-learn")}
     made_by = {"python": platform.python_version(), **versions, **_revision()}
     return {**settings.table(), "examples": examples, "made_by": made_by}

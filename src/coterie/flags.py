@@ -17,7 +17,7 @@ from rich.console import Console
 from coterie.catalogue import read_value
 from coterie.errors import CoterieError, UsageError
 from coterie.progress import errors
-from coterie.settings import Settings, load_settings, make_settings
+from coterie.settings import Settings, in_words, load_settings, make_settings
 
 console = Console(highlight=False, width=None if sys.stdout.isatty() else 120)
 
@@ -87,5 +87,10 @@ def _flag(name: str, kind: str, text: str, default: Any) -> inspect.Parameter:
 def settings_from(target: str, given: dict[str, Any]) -> Settings:
     """Settings from flags, or from an experiment file that flags override."""
     if target.endswith(".toml"):
-        return load_settings(Path(target), given)
+        settings = load_settings(Path(target), given)
+        if "data" not in given and not in_words(Path(target)):
+            raise UsageError(
+                f"{target} is of a run begun in Python on data that no setting names; repeat it or go on there: ct.run"
+            )
+        return settings
     return make_settings({**given, "algorithm": target})

@@ -3,14 +3,25 @@
 from __future__ import annotations
 
 import tomllib
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import asdict, dataclass, field, fields, replace
 from pathlib import Path
 from typing import Any
 
-from coterie.algorithms import build_algorithm
+from coterie.algorithms import build_algorithm, spelled_out
 from coterie.algorithms.auto import AUTO
-from coterie.data import SUFFIXES, Federated, load, load_own, load_pooled, naturally_federated, sources
+from coterie.catalogue import parse_one
+from coterie.data import (
+    SUFFIXES,
+    Federated,
+    Reading,
+    load,
+    load_own,
+    load_pooled,
+    naturally_federated,
+    parse_partition,
+    sources,
+)
 from coterie.errors import UnknownName, UsageError
 from coterie.models.model import Model
 from coterie.models.zoo import build_model
@@ -187,6 +198,38 @@ class Settings:
         """As a TOML table: what is None is left out."""
         return {name: value for name, value in asdict(self).items() if value is not None}
 
+    def meaning(self) -> dict[str, Any]:
+        """What the run is, in words that do not depend on how it was said: settings of the same run are equal in this.
+
+        >>> one, other = Settings("wecfl", clusters=3), Settings("wecfl(3)", partition="rotation(0, 90,180,270)")
+        >>> one.meaning() == other.meaning()
+        True
+        """
+        full = self.completed()
+        said = {**full.table(), **full._about_algorithm(), **full._about_own(), "data": self._place_of_data()}
+        said["partition"] = _plain(lambda: parse_partition(str(full.partition)).text, str(full.partition))
+        return {name: value for name, value in said.items() if value is not None and value is not False}
+
+    def _about_algorithm(self) -> dict[str, Any]:
+        """The algorithm as one text, and how its clients really train; nothing new where Python made it by hand."""
+        try:
+            algorithm = spelled_out(self.algorithm, self.clusters, self.fit(), self.choose)
+        except UsageError:
+            return {}
+        known = {f.name for f in fields(self)}
+        fit = {f.name: getattr(algorithm.fit, f.name) for f in fields(Fit) if f.name in known}
+        steps = {} if algorithm.fit.epochs else {"steps": algorithm.fit.count(0)}
+        return {**fit, **steps, "algorithm": algorithm.name, "clusters": None, "choose": None}
+
+    def _about_own(self) -> dict[str, Any]:
+        reading = Reading(**self.reading())
+        return {**dict.fromkeys(OWN), **reading.words()} if is_own(self.data) else {}
+
+    def _place_of_data(self) -> str:
+        if is_own(self.data):
+            return str(Path(self.data).resolve())
+        return _plain(lambda: str(parse_one(self.data)), self.data)
+
 
 def load_settings(path: Path, given: Mapping[str, Any]) -> Settings:
     """Settings from an experiment file or a run's config.toml; ``given`` flags override it."""
@@ -199,6 +242,12 @@ def load_settings(path: Path, given: Mapping[str, Any]) -> Settings:
     for name in NOT_SET:
         table.pop(name, None)
     return make_settings({**table, **given}, str(path))
+
+
+def in_words(path: Path) -> bool:
+    """Whether a run's config.toml names its data, so that they can be made again from it."""
+    words: bool = tomllib.loads(path.read_text()).get("examples", {}).get("words", True)
+    return words
 
 
 def make_settings(table: Mapping[str, Any], where: str = "the command line") -> Settings:
@@ -225,6 +274,14 @@ def is_own(data: str) -> bool:
 def is_federated(data: str) -> bool:
     """Whether the data come with clients of their own: a user's folder, or a naturally federated set."""
     return Path(data).is_dir() if is_own(data) else data.partition("(")[0].strip() in naturally_federated
+
+
+def _plain(read: Callable[[], str], text: str) -> str:
+    """A text as it is written without choice, or as it is where it cannot be read."""
+    try:
+        return read()
+    except UsageError:
+        return text
 
 
 def _fits(value: Any, wanted: str) -> bool:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -35,7 +36,7 @@ class Dataset:
     ``y`` are class numbers ``0..classes-1``, or float targets when ``classes`` is None. ``scaling`` is the range of
     the raw values; clients get it mapped to [-1, 1] (scaled to [0, 1], then mean and deviation 0.5). Without it,
     bytes are taken to range over 0..255 and floats are left as they are. ``schema`` and ``unit`` are those of a user's
-    table, as in ``Federated``.
+    table, and ``words`` the settings that make these data again, as in ``Federated``.
     """
 
     name: str
@@ -49,6 +50,7 @@ class Dataset:
     owners: Owners | None = None
     schema: Schema | None = None
     unit: float = 1.0
+    words: Mapping[str, Any] | None = None
 
     def __post_init__(self) -> None:
         for what, x, y in (("train", self.x_train, self.y_train), ("test", self.x_test, self.y_test)):
@@ -75,6 +77,7 @@ class Dataset:
         [5, 5, 5, 5]
         """
         how = how or ("natural" if self.owners else "iid")
+        worded = self.words is not None and isinstance(how, str)
         how = parse_partition(how) if isinstance(how, str) else how
         count = clients if clients is not None else len(self.owners.names) if self.owners else 20
         shares = how.shares(self, count, seed)
@@ -90,6 +93,7 @@ class Dataset:
             class_names=self.class_names if shares.classes is None else (),
             schema=self.schema,
             unit=self.unit,
+            words={**(self.words or {}), "partition": how.text, "validation": validation} if worded else None,
         )
         return with_validation(federated, validation, seed) if validation else federated
 

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import hashlib
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import TYPE_CHECKING, Any
@@ -64,6 +65,7 @@ class Federated:
     ``classes`` is None (regression). ``groups`` are the true groups where they are known; they are for scoring
     only and no algorithm ever sees them. ``schema`` says how a user's tables became these arrays, ``class_names`` what
     the classes are called there, and ``unit`` what one unit of ``y`` is in the user's own units of a target.
+    ``words`` are the settings that make these data again; None where they were made by hand.
     """
 
     data: str
@@ -78,6 +80,7 @@ class Federated:
     class_names: tuple[str, ...] = ()
     schema: Schema | None = None
     unit: float = 1.0
+    words: Mapping[str, Any] | None = None
 
     def __post_init__(self) -> None:
         if len(set(self.names)) != len(self.names):
@@ -130,4 +133,15 @@ class Federated:
             test=keep(self.test),
             validation=None if self.validation is None else keep(self.validation),
             groups=None if self.groups is None else self.groups[list(clients)],
+            words=None,
         )
+
+    def fingerprint(self) -> str:
+        """A hash by which the same data are known again: names, sizes and labels, and of each client two examples."""
+        digest = hashlib.blake2b("\x1f".join(self.names).encode(), digest_size=16)
+        for split in (self.train, self.test, self.validation):
+            if split is not None:
+                ends = np.concatenate([split.offsets[:-1], split.offsets[1:] - 1])
+                for array in (split.offsets, split.y, split.x[ends]):
+                    digest.update(np.ascontiguousarray(array).data)
+        return digest.hexdigest()
