@@ -12,6 +12,8 @@ import coterie as ct
 from coterie.cli import app
 from coterie.errors import RunFolderError
 from coterie.results.record import load_rounds
+from coterie.runtimes.simulator import Simulator
+from coterie.server.loop import evaluate
 
 MODULES = [found.name for found in pkgutil.iter_modules(ct.__path__)]
 
@@ -120,3 +122,43 @@ def test_another_algorithm_than_that_of_the_run_is_refused(tmp_path):
     for other in (ct.wecfl(clusters=3), ct.wecfl(clusters=2) + ct.cks(), ct.wecfl(clusters=2, fit=ct.Fit(steps=9))):
         with pytest.raises(RunFolderError, match="was begun with"):
             ct.run(other, digits(), rounds=2, out=tmp_path / "run", resume=True)
+
+
+@pytest.fixture(scope="module")
+def finished():
+    return ct.run(ct.wecfl(clusters=2) + ct.cks(strength=0.2), digits(), rounds=2)
+
+
+def test_what_python_shows_of_a_run_is_one_short_line_that_says_something(finished):
+    simulator = Simulator(finished.data, finished.model)
+    replies = evaluate(finished.trained.algorithm, simulator, finished.state, seed=1)
+    about = {
+        repr(finished): (
+            "wecfl(clusters=2)+cks(strength=0.2)",
+            "digits",
+            "rotation(0,180)",
+            "6 clients",
+            "2 rounds",
+            "accur",
+        ),
+        repr(finished.state): ("2 rounds", "2 models", "4,810 parameters", "6 clients"),
+        repr(finished.data): (
+            "digits",
+            "rotation(0,180)",
+            "6 clients",
+            "2876 train",
+            "718 test",
+            "(1, 8, 8)",
+            "10 classes",
+        ),
+        repr(finished.data.train): ("2876", "(1, 8, 8)", "6 clients"),
+        repr(finished.trained): ("wecfl(clusters=2)+cks(strength=0.2)", "mlp(64)", "6 clients", "2 rounds"),
+        repr(finished.model): ("mlp(64)", "(1, 8, 8)", "10 classes"),
+        repr(finished.trained.algorithm): ("wecfl(clusters=2)+cks(strength=0.2)",),
+        repr(replies): ("6 clients", "0 are missing", "metrics"),
+        repr(ct.load("digits")): ("digits", "1438 train", "359 test", "10 classes"),
+    }
+    for shown, words in about.items():
+        assert len(shown) < 200
+        assert "\n" not in shown
+        assert [word for word in words if word not in shown] == []

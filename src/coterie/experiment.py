@@ -51,6 +51,13 @@ class Run:
     trained: Trained
     mix: str | None = None
 
+    def __repr__(self) -> str:
+        told, score = self.summary, "accuracy" if "accuracy" in self.summary else "rmse"
+        return (
+            f"Run({told['algorithm']} on {told['data']}, {told['partition']}: {told['clients']} clients, "
+            f"{told['rounds']} rounds, {told['clusters_found']} clusters, {score} {told[score]:.3f})"
+        )
+
     @property
     def labels(self) -> Array:
         """The cluster of every client."""

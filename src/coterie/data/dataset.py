@@ -60,6 +60,11 @@ class Dataset:
             shapes = f"{self.x_train.shape[1:]} in train and {self.x_test.shape[1:]} in test"
             raise DataError(f"an example of {self.name} has shape {shapes}; they must be equal")
 
+    def __repr__(self) -> str:
+        kind = "a real target" if self.classes is None else f"{self.classes} classes"
+        sizes = f"{len(self.y_train)} train and {len(self.y_test)} test examples of {self.x_train.shape[1:]}"
+        return f"Dataset({self.name}: {sizes}, {kind})"
+
     def partition(
         self,
         how: str | Partition | None = None,

@@ -41,6 +41,9 @@ class Split:
         np.concatenate([x for x, _ in parts], out=x)
         return cls(x, np.concatenate([y for _, y in parts]), offsets)
 
+    def __repr__(self) -> str:
+        return f"Split({len(self.y)} examples of {self.x.shape[1:]}, {len(self.sizes)} clients)"
+
     def take(self, rows: Sequence[Array]) -> Split:
         """The split in which client i holds these rows of this one, ``rows[i]``."""
         every = np.concatenate(rows)
@@ -114,6 +117,11 @@ class Federated:
 
     def __len__(self) -> int:
         return len(self.names)
+
+    def __repr__(self) -> str:
+        kind = "a real target" if self.classes is None else f"{self.classes} classes"
+        sizes = f"{len(self.train.y)} train and {len(self.test.y)} test examples of {self.shape}"
+        return f"Federated({self.data}, {self.partition}: {len(self)} clients, {sizes}, {kind})"
 
     @cached_property
     def shape(self) -> tuple[int, ...]:

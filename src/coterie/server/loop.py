@@ -74,6 +74,9 @@ class Algorithm:
     name: str = "nameless"
     fit: Fit = Fit()
 
+    def __repr__(self) -> str:
+        return f"Algorithm({self.name})"
+
     def __add__(self, add_on: Callable[[Algorithm], Algorithm]) -> Algorithm:
         """The algorithm with an add-on, as a text says it: ``wecfl(clusters=4) + cks(strength=0.1)``."""
         return add_on(self)
@@ -92,6 +95,9 @@ class Round:
     cost: Cost
     there: Array
     missing: Mapping[str, str] = field(default_factory=dict)
+
+    def __repr__(self) -> str:
+        return f"Round({self.before.round}: {self.replies!r})"
 
 
 def rounds(

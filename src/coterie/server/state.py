@@ -31,6 +31,10 @@ class State:
     memory: Mapping[str, Any] = field(default_factory=dict)
     members: tuple[State, ...] = ()
 
+    def __repr__(self) -> str:
+        placed, beside = int((self.labels >= 0).sum()), f", {len(self.members)} members beside" if self.members else ""
+        return f"State({self.round} rounds: {self.stack!r}, {len(self.labels)} clients, {placed} placed{beside})"
+
 
 @dataclass(frozen=True)
 class Assignment:
