@@ -4,13 +4,17 @@ from __future__ import annotations
 
 import importlib
 import pkgutil
+from dataclasses import replace
 
+import numpy as np
 import pytest
+import torch
 from typer.testing import CliRunner
 
 import coterie as ct
 from coterie.cli import app
-from coterie.errors import RunFolderError
+from coterie.errors import FederationError, RunFolderError
+from coterie.results.clients import load_rows
 from coterie.results.record import load_rounds
 from coterie.runtimes.simulator import Simulator
 from coterie.server.loop import evaluate
@@ -162,3 +166,55 @@ def test_what_python_shows_of_a_run_is_one_short_line_that_says_something(finish
         assert len(shown) < 200
         assert "\n" not in shown
         assert [word for word in words if word not in shown] == []
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "wecfl+finetune",
+        "ifca(fresh=true)",
+        "ifca(fresh=true)+finetune(steps=3)",
+        "fedavg-ensemble(members=2)+finetune",
+        "ifca+cam+finetune",
+        "vote(fedavg,wecfl)",
+        "local",
+    ],
+)
+def test_the_model_that_is_handed_over_is_the_one_that_was_scored(text, tmp_path):
+    clients = ct.load("digits").partition("rotation(0,180)", clients=6, seed=1)
+    algorithm = ct.build_algorithm(text, 2, ct.Fit(steps=3))
+    run = ct.run(algorithm, clients, rounds=2, out=tmp_path / "run", join={"client-001": 1}, leave={"client-002": 1})
+    for client, row in enumerate(load_rows(tmp_path / "run")):
+        x, y = clients.test.of(client)
+        guess = run.model_for(client)(torch.from_numpy(x)).argmax(-1).numpy()
+        assert client == 2 or float(row["accuracy"]) == np.mean(guess == y)
+    assert row["accuracy"] != "", "somebody was tested"
+
+
+def test_who_had_left_is_handed_over_what_it_would_have_been_served(tmp_path):
+    clients, algorithm = digits(), ct.fedavg(ct.Fit(steps=3))
+    run = ct.run(algorithm + ct.finetune(), clients, rounds=2, leave={"client-002": 1}, out=tmp_path / "run")
+    assert load_rows(tmp_path / "run")[2]["accuracy"] == ""
+    tested = evaluate(run.trained.algorithm, Simulator(clients, run.model), run.state, seed=1, clients=np.array([2]))
+    x, y = clients.test.of(2)
+    guess = run.model_for(2)(torch.from_numpy(x)).argmax(-1).numpy()
+    assert np.mean(guess == y) == tested.metrics[0, 0]
+
+
+def test_a_client_that_diverges_while_it_is_fine_tuned_has_no_model():
+    wild = ct.fedavg(ct.Fit(steps=1, lr=1e9)) + ct.finetune(steps=50)
+    clients = digits()
+    run = ct.run(ct.fedavg(ct.Fit(steps=1)), clients, rounds=1)
+    broken = replace(run, trained=replace(run.trained, algorithm=wild))
+    with pytest.raises(FederationError, match=r"client 'client-000' has no model"):
+        broken.model_for(0)
+
+
+def test_a_client_that_chooses_again_before_its_test_is_handed_over_what_it_chose(tmp_path):
+    clients, algorithm = digits(), ct.ifca(clusters=2, fresh=True, fit=ct.Fit(steps=3))
+    run = ct.run(algorithm, clients, rounds=1, participation=0.5, out=tmp_path / "run")
+    assert (run.labels < 0).sum() == 3, "three clients were never asked, so they have no cluster yet"
+    for client, row in enumerate(load_rows(tmp_path / "run")):
+        x, y = clients.test.of(client)
+        guess = run.model_for(client)(torch.from_numpy(x)).argmax(-1).numpy()
+        assert float(row["accuracy"]) == np.mean(guess == y)

@@ -9,16 +9,17 @@ import tomllib
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, closing
 from dataclasses import dataclass, fields, replace
-from functools import partial
+from functools import cached_property, partial
 from importlib import metadata
 from pathlib import Path
 from typing import Any, NamedTuple
 
+import numpy as np
 from torch import nn
 
 from coterie.algorithms import advised
 from coterie.data import Federated
-from coterie.errors import RunFolderError, UnknownName, UsageError
+from coterie.errors import FederationError, RunFolderError, UnknownName, UsageError
 from coterie.models.layout import Array
 from coterie.models.mixture import Mixture
 from coterie.models.model import Model
@@ -32,7 +33,8 @@ from coterie.results.clients import client_rows, save_clients
 from coterie.results.known import Known, known_of
 from coterie.results.record import CONFIG, SCHEMA, RunFolder
 from coterie.runtimes.attendance import Attended
-from coterie.server.loop import Algorithm, Round, evaluate, rounds, served
+from coterie.runtimes.simulator import Simulator
+from coterie.server.loop import Algorithm, HandedOver, Round, evaluate, hand_over, rounds
 from coterie.server.state import State
 from coterie.settings import Settings, in_words, load_settings
 
@@ -49,6 +51,7 @@ class Run:
     model: Model
     data: Federated
     trained: Trained
+    settings: Settings
     mix: str | None = None
 
     def __repr__(self) -> str:
@@ -64,13 +67,34 @@ class Run:
         return self.state.labels
 
     def model_for(self, client: int | str) -> nn.Module:
-        """The network that serves a client, given by position or name, in evaluation mode."""
+        """The network that a client, given by position or name, was tested with last, in evaluation mode.
+
+        What it does before a test, such as choosing again or fine-tuning, is done again in the same way. A client that
+        was not there in the last round gets what it would have been served.
+        """
         if client not in (self.data.names if isinstance(client, str) else range(len(self.data))):
             raise UnknownName("client", str(client), self.data.names)
         place = self.data.names.index(client) if isinstance(client, str) else client
-        stack, rows = served(self.state)
-        first, *others = (self.model.with_row(stack.params[row], stack.buffers[row]) for row in rows[place])
+        tested, places = self._tested
+        found, at = (tested, places[place]) if place in places else (self._hand_over(np.array([place])), 0)
+        if min(member.rows[at] for member in found) < 0:
+            raise FederationError(
+                f"client {self.data.names[place]!r} has no model: it diverged; lower the learning rate"
+            )
+        rows = [(member.models, member.rows[at]) for member in found]
+        first, *others = (self.model.with_row(stack.params[row], stack.buffers[row]) for stack, row in rows)
         return first if self.mix is None else Mixture([first, *others], self.mix, self.model.classes)
+
+    @cached_property
+    def _tested(self) -> tuple[list[HandedOver], dict[int, int]]:
+        """The models of those who were tested last, asked together as they were then, and where each of them is."""
+        there = self.settings.build_attendance(self.data.names).present(self.state.round - 1)
+        return self._hand_over(there), {client: at for at, client in enumerate(there.tolist())}
+
+    def _hand_over(self, clients: Array) -> list[HandedOver]:
+        how = self.settings
+        simulator = Simulator(self.data, self.model, how.threads, how.plan, how.device)
+        return hand_over(self.trained.algorithm, simulator, self.state, how.seed, clients)
 
     def assign(self, x: Array, y: Array) -> Placement:
         """The cluster of a client that the run has never seen, with these examples."""
@@ -165,7 +189,7 @@ def _simulate(
 
         session = Session(algorithm, known_of(data), model, settings, reach)
         done = session.train(out, resume, progress)
-    return Run(done.summary, done.history, done.state, session.model, data, done.trained, session.mix)
+    return Run(done.summary, done.history, done.state, session.model, data, done.trained, settings, session.mix)
 
 
 class Finished(NamedTuple):
