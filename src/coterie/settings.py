@@ -52,6 +52,7 @@ class Settings:
 
     algorithm: str
     data: str = _option("digits", "a data set (coterie list data), or your own folder or file (.npz, .csv, .parquet)")
+    classes: str | None = _option(None, "only these classes of the data, by name or number: a..j or 1,3,7")
     partition: str | None = _option(None, "how data are dealt to clients, e.g. 'dirichlet(0.1,10)'")
     clients: int | None = _option(None, "number of clients (40 for digits, otherwise 200)")
     clusters: int | str | None = _option(None, "number of clusters, or auto: find it (4 for digits, otherwise 10)")
@@ -135,15 +136,19 @@ class Settings:
 
     def about_data(self) -> tuple[Any, ...]:
         """What the data depend on: settings that agree in this have the same data."""
-        return tuple(getattr(self, name) for name in ("data", "partition", "clients", "validation", "seed", *OWN))
+        return tuple(
+            getattr(self, name) for name in ("data", "classes", "partition", "clients", "validation", "seed", *OWN)
+        )
 
     def build_data(self) -> Federated:
         """The federation's data."""
         full = self.completed()
         if is_own(self.data) and self._has_clients():
+            self._refuse(("classes",), f"{self.data} has clients of its own: choose their rows there")
             return self._own_clients()
         self._refuse(() if is_own(self.data) else OWN, f"{self.data} is no table of yours")
         whole = load_pooled(self.data, **self.reading()) if is_own(self.data) else load(self.data)
+        whole = whole if self.classes is None else whole.only(self.classes)
         return whole.partition(full.partition, full.clients, full.seed, full.validation)
 
     def _has_clients(self) -> bool:

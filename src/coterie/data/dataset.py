@@ -11,6 +11,7 @@ import numpy as np
 from coterie.data.federated import Federated, Split
 from coterie.data.partitioning.catalogue import parse_partition
 from coterie.data.partitioning.shares import Partition, Shares
+from coterie.data.subset import of_classes
 from coterie.data.validation import with_validation
 from coterie.errors import DataError
 
@@ -36,7 +37,8 @@ class Dataset:
     ``y`` are class numbers ``0..classes-1``, or float targets when ``classes`` is None. ``scaling`` is the range of
     the raw values; clients get it mapped to [-1, 1] (scaled to [0, 1], then mean and deviation 0.5). Without it,
     bytes are taken to range over 0..255 and floats are left as they are. ``schema`` and ``unit`` are those of a user's
-    table, and ``words`` the settings that make these data again, as in ``Federated``.
+    table, and ``words`` the settings that make these data again, as in ``Federated``. ``notes`` are for the
+    run's record.
     """
 
     name: str
@@ -51,6 +53,7 @@ class Dataset:
     schema: Schema | None = None
     unit: float = 1.0
     words: Mapping[str, Any] | None = None
+    notes: tuple[str, ...] = ()
 
     def __post_init__(self) -> None:
         for what, x, y in (("train", self.x_train, self.y_train), ("test", self.x_test, self.y_test)):
@@ -64,6 +67,17 @@ class Dataset:
         kind = "a real target" if self.classes is None else f"{self.classes} classes"
         sizes = f"{len(self.y_train)} train and {len(self.y_test)} test examples of {self.x_train.shape[1:]}"
         return f"Dataset({self.name}: {sizes}, {kind})"
+
+    def only(self, classes: str) -> Dataset:
+        """The examples of some classes alone, by name or number: ``a..j``, ``1,3,7``, ``coat,bag``.
+
+        Labels are numbered anew, in the old order. Owners who are left with too few examples are left out.
+
+        >>> x, y = np.zeros((9, 2)), np.arange(9) % 3
+        >>> Dataset("toy", x, y, x, y, classes=3, class_names=("ape", "bat", "cat")).only("ape,cat").class_names
+        ('ape', 'cat')
+        """
+        return of_classes(self, classes)
 
     def partition(
         self,
@@ -94,7 +108,7 @@ class Dataset:
             test=self._hand_over("test", self.x_test, self.y_test, shares),
             classes=self.classes if shares.classes is None else shares.classes,
             groups=shares.groups,
-            notes=shares.notes,
+            notes=(*self.notes, *shares.notes),
             class_names=self.class_names if shares.classes is None else (),
             schema=self.schema,
             unit=self.unit,
