@@ -25,6 +25,7 @@ from coterie.data import (
 from coterie.errors import UnknownName, UsageError
 from coterie.models.model import Model
 from coterie.models.zoo import build_model
+from coterie.presets import expand
 from coterie.protocol.address import Key
 from coterie.protocol.task import Fit
 from coterie.runtimes.attendance import Attendance, attendance
@@ -238,15 +239,18 @@ class Settings:
 
 def load_settings(path: Path, given: Mapping[str, Any]) -> Settings:
     """Settings from an experiment file or a run's config.toml; ``given`` flags override it."""
+    return make_settings({**read_table(path), **given}, str(path))
+
+
+def read_table(path: Path) -> dict[str, Any]:
+    """What an experiment file or a run's config.toml says of settings."""
     try:
         table = tomllib.loads(path.read_text())
     except FileNotFoundError:
         raise UsageError(f"there is no experiment file {path}; name an algorithm or an existing .toml file") from None
     except (OSError, UnicodeDecodeError, tomllib.TOMLDecodeError) as error:
         raise UsageError(f"cannot read {path}: {error}; it must be a TOML file of settings") from None
-    for name in NOT_SET:
-        table.pop(name, None)
-    return make_settings({**table, **given}, str(path))
+    return {name: value for name, value in table.items() if name not in NOT_SET}
 
 
 def in_words(path: Path) -> bool:
@@ -256,7 +260,8 @@ def in_words(path: Path) -> bool:
 
 
 def make_settings(table: Mapping[str, Any], where: str = "the command line") -> Settings:
-    """Settings from names and values; unknown names and wrong types are errors."""
+    """Settings from names and values, and those of a paper where one is named; what is unknown or wrong is an error."""
+    table = expand(table)
     known = {f.name: f for f in fields(Settings)}
     for name, value in table.items():
         if name not in known:

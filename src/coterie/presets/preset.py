@@ -1,0 +1,91 @@
+"""The parts of a preset: a paper's value of a setting or an argument, where it says so, and why ours is another."""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from coterie.algorithms import parts
+from coterie.catalogue import Call, Value, parse, parse_one, with_arguments
+from coterie.errors import UsageError
+
+ABOUT_DATA = ("data", "classes", "partition", "clients", "clusters", "model")
+"""What a paper says of its own data sets alone."""
+
+
+@dataclass(frozen=True)
+class Said:
+    """A value of a setting, where the paper says it, and why ours is another (nothing where it is the same)."""
+
+    value: Value
+    source: str
+    why: str = ""
+
+
+@dataclass(frozen=True)
+class Argument:
+    """A value of an argument of these algorithms or add-ons, ``unless`` one of some others stands beside it."""
+
+    of: tuple[str, ...]
+    name: str
+    said: Said
+    unless: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True)
+class Preset:
+    """What a paper says: settings for all of its data sets, for each of them, and arguments of algorithms.
+
+    The first of ``data`` is the one where none is named. ``seeds`` is how many there are.
+    """
+
+    name: str
+    settings: Mapping[str, Said]
+    data: Mapping[str, Mapping[str, Said]]
+    arguments: tuple[Argument, ...] = ()
+    seeds: int | None = None
+
+    def settings_for(self, data: str | None) -> dict[str, Said]:
+        """The settings for a data set; for one that the paper has not, how it trains on its first."""
+        first = next(iter(self.data))
+        if data is None:
+            return {"data": Said(first, "its first"), **self.settings, **self.data[first]}
+        known = _known(data, self.data)
+        if known is not None:
+            return {**self.settings, **self.data[known]}
+        everything = {**self.settings, **self.data[first]}
+        return {name: said for name, said in everything.items() if name not in ABOUT_DATA}
+
+    def spell(self, text: str) -> str:
+        """The text of an algorithm with the paper's arguments where the text has none of its own."""
+        calls = parse(text)
+        names = {call.name for call in calls}
+        values = {f"{call.name}.{each.name}": each.said.value for call in calls for each in self.of(call, names)}
+        return with_arguments(text, values, parts) if values else text
+
+    def of(self, call: Call, beside: set[str]) -> Iterator[Argument]:
+        """The arguments that the paper gives to a call, beside others of these names, and that it has not."""
+        for each in self.arguments:
+            if call.name in each.of and not beside & set(each.unless) and each.name not in _written(call):
+                yield each
+
+
+def _known(data: str, known: Mapping[str, Any]) -> str | None:
+    """The data set of a paper that a text names, whatever else the text says of it."""
+    try:
+        call = parse_one(data)
+    except UsageError:  # a user's own folder
+        return None
+    spellings = (str(Call(call.name, call.args[:1])), call.name)
+    return next((text for text in spellings if text in known), None)
+
+
+def _written(call: Call) -> set[str]:
+    """The arguments that the text of a call gives itself."""
+    signature = inspect.signature(parts.find(call.name))
+    try:
+        return set(signature.bind_partial(*call.args, **dict(call.kwargs)).arguments)
+    except TypeError:  # told when the algorithm is built
+        return {name for name, _ in call.kwargs}
