@@ -62,10 +62,10 @@ def _entry(which: str, name: str) -> Text:
 
 
 def published(name: str) -> str:
-    """The published values of an algorithm's arguments, which ``coterie tune`` searches, a line each.
+    """The published values of an algorithm's arguments: those that ``coterie tune`` searches, and what papers have.
 
-    >>> print(published("cam").strip())
-    published values of pull: 0.001, 0.01, 0.1
+    >>> print(published("cks").strip())
+    published values of strength: 0.001, 0.01, 0.1, 1
     """
     known = {argument.rpartition(".")[2]: values for argument, values in RANGES.get(name, {}).items()}
     lines = [f"published values of {each}: {', '.join(map(str, values))}" for each, values in known.items()]
