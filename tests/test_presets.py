@@ -57,6 +57,11 @@ def test_as_the_thesis_did():
         ("fedprox", "fedprox(strength=0.95)"),
         ("fedavg-ensemble", "fedavg-ensemble(members=10)"),
         ("fedavg+finetune", "fedavg+finetune"),
+        ("vote", "vote(first=fedavg,second=ifca(start=random))"),
+        (
+            "vote(ifca,wecfl(shots=3),clusters=4)",
+            "vote(first=ifca(start=random),second=wecfl(shots=3,layer=linear),clusters=4)",
+        ),
     ],
 )
 def test_the_thesis_arguments(text, full):

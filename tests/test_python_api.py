@@ -218,3 +218,19 @@ def test_a_client_that_chooses_again_before_its_test_is_handed_over_what_it_chos
         x, y = clients.test.of(client)
         guess = run.model_for(client)(torch.from_numpy(x)).argmax(-1).numpy()
         assert float(row["accuracy"]) == np.mean(guess == y)
+
+
+def test_the_fingerprint_knows_the_same_data_again_and_no_others():
+    def moved(by):
+        data = digits()
+        return replace(data, train=replace(data.train, x=data.train.x + np.float32(by)))
+
+    assert digits().fingerprint() == digits().fingerprint() == moved(1e-7).fingerprint()
+    others = [
+        moved(0.5),
+        digits(seed=2),
+        digits(clients=5),
+        digits(validation=0.1),
+        digits().select([1, 0, 2, 3, 4, 5]),
+    ]
+    assert len({other.fingerprint() for other in (digits(), *others)}) == 6

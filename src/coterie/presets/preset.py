@@ -7,7 +7,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from coterie.algorithms import parts
+from coterie.algorithms import algorithms, parts
 from coterie.catalogue import Call, Value, parse, parse_one, with_arguments
 from coterie.errors import UsageError
 
@@ -60,10 +60,17 @@ class Preset:
 
     def spell(self, text: str) -> str:
         """The text of an algorithm with the paper's arguments where the text has none of its own."""
-        calls = parse(text)
+        before = parse(text)
+        calls = tuple(map(self._with_inner, before))
         names = {call.name for call in calls}
         values = {f"{call.name}.{each.name}": each.said.value for call in calls for each in self.of(call, names)}
-        return with_arguments(text, values, parts) if values else text
+        return with_arguments("+".join(map(str, calls)), values, parts) if values or calls != before else text
+
+    def _with_inner(self, call: Call) -> Call:
+        """The call with the paper's arguments inside those of its own that name algorithms, as the voters of a vote."""
+        inner = _algorithms_in(call)
+        spelled = {name: self.spell(text) for name, text in inner.items()}
+        return call if spelled == inner else Call(call.name, (), tuple({**_written(call), **spelled}.items()))
 
     def of(self, call: Call, beside: set[str]) -> Iterator[Argument]:
         """The arguments that the paper gives to a call, beside others of these names, and that it has not."""
@@ -82,10 +89,30 @@ def _known(data: str, known: Mapping[str, Any]) -> str | None:
     return next((text for text in spellings if text in known), None)
 
 
-def _written(call: Call) -> set[str]:
+def _written(call: Call) -> dict[str, Any]:
     """The arguments that the text of a call gives itself."""
     signature = inspect.signature(parts.find(call.name))
     try:
-        return set(signature.bind_partial(*call.args, **dict(call.kwargs)).arguments)
+        return signature.bind_partial(*call.args, **dict(call.kwargs)).arguments
     except TypeError:  # told when the algorithm is built
-        return {name for name, _ in call.kwargs}
+        return dict(call.kwargs)
+
+
+def _default(call: Call, name: str) -> Any:
+    return inspect.signature(parts.find(call.name)).parameters[name].default
+
+
+def _algorithms_in(call: Call) -> dict[str, str]:
+    """The arguments of a call, as written or by default, that name algorithms."""
+    if call.name not in parts:  # told when the algorithm is built
+        return {}
+    given = _written(call)
+    values = {name: given.get(name, _default(call, name)) for name in parts.arguments(call.name)}
+    return {name: value for name, value in values.items() if isinstance(value, str) and _names_algorithm(value)}
+
+
+def _names_algorithm(text: str) -> bool:
+    try:
+        return parse(text)[0].name in algorithms
+    except UsageError:
+        return False
