@@ -55,7 +55,7 @@ WRONG = {
     "an unknown optimiser": (["fedavg", "--optimizer", "adm"], ["optimizer is 'adm'", "sgd or adam"]),
     "an unknown plan": (["fedavg", "--plan", "fast"], ["unknown plan 'fast'"]),
     "a device that is not there": (["fedavg", "--device", "cuda:9"], ["device 'cuda:9'", "--device cpu"]),
-    "a model too large for the images": (["fedavg", "--model", "cnn-lcfl"], ["(1, 8, 8)"]),
+    "a model too large for the images": (["fedavg", "--model", "lenet"], ["(1, 8, 8)"]),
     "a model that cannot be imported": (
         ["fedavg", "--model", "nowhere:net"],
         ["cannot import 'nowhere'", "PYTHONPATH"],

@@ -15,7 +15,7 @@ from coterie import listing, tuning
 from coterie.cli_data import data_app
 from coterie.cli_federate import federate_app
 from coterie.experiment import run_settings
-from coterie.flags import AsJson, Out, Quiet, console, guarded, settings_from, with_settings
+from coterie.flags import AsJson, Out, Quiet, console, each_settings_from, guarded, settings_from, with_settings
 from coterie.newcomers import load_trained, read_newcomer
 from coterie.progress import errors, watch
 from coterie.results.clients import load_clients, together
@@ -88,9 +88,10 @@ def compare(
 
     Finished runs in --out are not run again; an interrupted comparison goes on where it stopped.
     """
-    names = [*algorithms, *(["local"] if local and "local" not in algorithms else [])]
+    asked = [*algorithms, *(["local"] if local and "local" not in algorithms else [])]
     numbers = parse_seeds(seeds)
-    base = settings_from(names[0], given)
+    base, *others = each_settings_from(asked, given)
+    names = [each.algorithm for each in (base, *others)]
     plan = grid(base, names, numbers)
     for settings in plan[: len(names)]:
         settings.build_algorithm()

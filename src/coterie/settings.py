@@ -3,17 +3,29 @@
 from __future__ import annotations
 
 import tomllib
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import asdict, dataclass, field, fields, replace
 from pathlib import Path
 from typing import Any
 
-from coterie.algorithms import build_algorithm
+from coterie.algorithms import build_algorithm, spelled_out
 from coterie.algorithms.auto import AUTO
-from coterie.data import SUFFIXES, Federated, load, load_own, load_pooled, naturally_federated, sources
+from coterie.catalogue import parse_one
+from coterie.data import (
+    SUFFIXES,
+    Federated,
+    Reading,
+    load,
+    load_own,
+    load_pooled,
+    naturally_federated,
+    parse_partition,
+    sources,
+)
 from coterie.errors import UnknownName, UsageError
 from coterie.models.model import Model
 from coterie.models.zoo import build_model
+from coterie.presets import expand
 from coterie.protocol.address import Key
 from coterie.protocol.task import Fit
 from coterie.runtimes.attendance import Attendance, attendance
@@ -41,6 +53,7 @@ class Settings:
 
     algorithm: str
     data: str = _option("digits", "a data set (coterie list data), or your own folder or file (.npz, .csv, .parquet)")
+    classes: str | None = _option(None, "only these classes of the data, by name or number: a..j or 1,3,7")
     partition: str | None = _option(None, "how data are dealt to clients, e.g. 'dirichlet(0.1,10)'")
     clients: int | None = _option(None, "number of clients (40 for digits, otherwise 200)")
     clusters: int | str | None = _option(None, "number of clusters, or auto: find it (4 for digits, otherwise 10)")
@@ -126,15 +139,19 @@ class Settings:
 
     def about_data(self) -> tuple[Any, ...]:
         """What the data depend on: settings that agree in this have the same data."""
-        return tuple(getattr(self, name) for name in ("data", "partition", "clients", "validation", "seed", *OWN))
+        return tuple(
+            getattr(self, name) for name in ("data", "classes", "partition", "clients", "validation", "seed", *OWN)
+        )
 
     def build_data(self) -> Federated:
         """The federation's data."""
         full = self.completed()
         if is_own(self.data) and self._has_clients():
+            self._refuse(("classes",), f"{self.data} has clients of its own: choose their rows there")
             return self._own_clients()
         self._refuse(() if is_own(self.data) else OWN, f"{self.data} is no table of yours")
         whole = load_pooled(self.data, **self.reading()) if is_own(self.data) else load(self.data)
+        whole = whole if self.classes is None else whole.only(self.classes)
         return whole.partition(full.partition, full.clients, full.seed, full.validation)
 
     def _has_clients(self) -> bool:
@@ -189,22 +206,64 @@ class Settings:
         """As a TOML table: what is None is left out."""
         return {name: value for name, value in asdict(self).items() if value is not None}
 
+    def meaning(self) -> dict[str, Any]:
+        """What the run is, in words that do not depend on how it was said: settings of the same run are equal in this.
+
+        >>> one, other = Settings("wecfl", clusters=3), Settings("wecfl(3)", partition="rotation(0, 90,180,270)")
+        >>> one.meaning() == other.meaning()
+        True
+        """
+        full = self.completed()
+        said = {**full.table(), **full._about_algorithm(), **full._about_own(), "data": self._place_of_data()}
+        said["partition"] = _plain(lambda: parse_partition(str(full.partition)).text, str(full.partition))
+        return {name: value for name, value in said.items() if value is not None and value is not False}
+
+    def _about_algorithm(self) -> dict[str, Any]:
+        """The algorithm as one text, and how its clients really train; nothing new where Python made it by hand."""
+        try:
+            algorithm = spelled_out(self.algorithm, self.clusters, self.fit(), self.choose)
+        except UsageError:
+            return {}
+        known = {f.name for f in fields(self)}
+        fit = {f.name: getattr(algorithm.fit, f.name) for f in fields(Fit) if f.name in known}
+        steps = {} if algorithm.fit.epochs else {"steps": algorithm.fit.count(0)}
+        return {**fit, **steps, "algorithm": algorithm.name, "clusters": None, "choose": None}
+
+    def _about_own(self) -> dict[str, Any]:
+        reading = Reading(**self.reading())
+        return {**dict.fromkeys(OWN), **reading.words()} if is_own(self.data) else {}
+
+    def _place_of_data(self) -> str:
+        if is_own(self.data):
+            return str(Path(self.data).resolve())
+        return _plain(lambda: str(parse_one(self.data)), self.data)
+
 
 def load_settings(path: Path, given: Mapping[str, Any]) -> Settings:
     """Settings from an experiment file or a run's config.toml; ``given`` flags override it."""
+    return make_settings({**read_table(path), **given}, str(path))
+
+
+def read_table(path: Path) -> dict[str, Any]:
+    """What an experiment file or a run's config.toml says of settings."""
     try:
         table = tomllib.loads(path.read_text())
     except FileNotFoundError:
         raise UsageError(f"there is no experiment file {path}; name an algorithm or an existing .toml file") from None
     except (OSError, UnicodeDecodeError, tomllib.TOMLDecodeError) as error:
         raise UsageError(f"cannot read {path}: {error}; it must be a TOML file of settings") from None
-    for name in NOT_SET:
-        table.pop(name, None)
-    return make_settings({**table, **given}, str(path))
+    return {name: value for name, value in table.items() if name not in NOT_SET}
+
+
+def in_words(path: Path) -> bool:
+    """Whether a run's config.toml names its data, so that they can be made again from it."""
+    words: bool = tomllib.loads(path.read_text()).get("examples", {}).get("words", True)
+    return words
 
 
 def make_settings(table: Mapping[str, Any], where: str = "the command line") -> Settings:
-    """Settings from names and values; unknown names and wrong types are errors."""
+    """Settings from names and values, and those of a paper where one is named; what is unknown or wrong is an error."""
+    table = expand(table)
     known = {f.name: f for f in fields(Settings)}
     for name, value in table.items():
         if name not in known:
@@ -227,6 +286,14 @@ def is_own(data: str) -> bool:
 def is_federated(data: str) -> bool:
     """Whether the data come with clients of their own: a user's folder, or a naturally federated set."""
     return Path(data).is_dir() if is_own(data) else data.partition("(")[0].strip() in naturally_federated
+
+
+def _plain(read: Callable[[], str], text: str) -> str:
+    """A text as it is written without choice, or as it is where it cannot be read."""
+    try:
+        return read()
+    except UsageError:
+        return text
 
 
 def _fits(value: Any, wanted: str) -> bool:

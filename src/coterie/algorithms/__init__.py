@@ -11,6 +11,7 @@ from coterie.algorithms.catalogue import (
     build_algorithm,
     has_number,
     parts,
+    spelled_out,
     vote,
 )
 from coterie.algorithms.choosing import ifca, joint
@@ -56,6 +57,7 @@ __all__ = [
     "parts",
     "sattler",
     "soft_vote",
+    "spelled_out",
     "vote",
     "wecfl",
 ]

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import replace
 
+from coterie.algorithms.method import add_on
 from coterie.errors import UsageError, require
 from coterie.protocol.stack import Stack
 from coterie.protocol.task import SEEN, Contrast, Fit, Near, Others, Task, Term
@@ -15,6 +16,7 @@ AddOn = Callable[[Algorithm], Algorithm]
 Terms = Callable[[State], tuple[Term, ...]]
 
 
+@add_on
 def cks(strength: float = 0.1, others: bool = False) -> AddOn:
     """Clusters share what they know: a penalty strength/2 |w - G|^2 towards the mean G of all cluster models.
 
@@ -31,6 +33,7 @@ LAYERS = {"head": ("projection", "features"), "last": ("head", "body"), "all": (
 """The parts of a model that are contrasted and shared, by the layer that a text names."""
 
 
+@add_on
 def con_para(strength: float = 0.5, temperature: float = 1.0, layer: str = "all") -> AddOn:
     """Clients are drawn to their own cluster's parameters and away from the others' (thesis eq. 4.3).
 
@@ -43,6 +46,7 @@ def con_para(strength: float = 0.5, temperature: float = 1.0, layer: str = "all"
     return with_terms(lambda state: (Contrast(strength, temperature, part=contrasted),))
 
 
+@add_on
 def con_rep(strength: float = 0.5, temperature: float = 1.0, of: str = "inputs", each: str = "batch") -> AddOn:
     """Like con-para, with the cosine of representations of the same minibatch (thesis eq. 4.4).
 
@@ -54,6 +58,7 @@ def con_rep(strength: float = 0.5, temperature: float = 1.0, of: str = "inputs",
     return with_terms(lambda state: (Contrast(strength, temperature, of, each),))
 
 
+@add_on
 def con_cks(strength: float = 0.5, temperature: float = 1.0, sharing: float = 0.1, layer: str = "head") -> AddOn:
     """Heads are contrasted, bodies share: con-para on the last layers and cks on all others (thesis chapter 6).
 
@@ -71,6 +76,7 @@ def _layer(name: str) -> tuple[str, str]:
     return LAYERS[name]
 
 
+@add_on
 def finetune(steps: int | None = None, epochs: int | None = None) -> AddOn:
     """Every client trains the model it is served once more on its own train data, and is tested with the result.
 

@@ -8,6 +8,7 @@ from dataclasses import dataclass, replace
 import numpy as np
 
 from coterie.algorithms.add_ons import AddOn, everywhere
+from coterie.algorithms.method import add_on
 from coterie.errors import UsageError
 from coterie.models.additive import additive
 from coterie.models.layout import Layout
@@ -28,6 +29,7 @@ PULL = 0.01
 """How far every local step moves a cluster half back, where nothing is said."""
 
 
+@add_on
 def cam(warmup: int = 0, pull: float | None = None, sequential: bool = False, alternate: bool = False) -> AddOn:
     """A global half is trained beside the cluster models, and a client is served the sum of the two.
 

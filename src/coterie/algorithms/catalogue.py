@@ -165,6 +165,15 @@ def build_algorithm(
     >>> build_algorithm("wecfl(shots=10) + cks(strength=0.1)", clusters=4).name
     'wecfl(shots=10)+cks(strength=0.1)'
     """
+    return replace(spelled_out(text, clusters, fit, choose), name="+".join(map(str, parse(text))))
+
+
+def spelled_out(text: str, clusters: int | str | None = None, fit: Fit = Fit(), choose: str | None = None) -> Algorithm:
+    """The same algorithm, named by all that was said, in the text or beside it, and no default.
+
+    >>> spelled_out("wecfl(shots=10) + cks(0.2)", clusters=4).name
+    'wecfl(clusters=4,shots=10)+cks(strength=0.2)'
+    """
     options = {"fit": fit, "clusters": clusters, "choose": choose}
     given = {name: value for name, value in options.items() if value is not None}
     first, *rest = parse(text)
@@ -178,4 +187,4 @@ def build_algorithm(
     algorithm: Algorithm = algorithms.build(first, **given)
     for call in rest:
         algorithm = add_ons.build(call)(algorithm)
-    return replace(algorithm, name="+".join(map(str, (first, *rest))))
+    return algorithm

@@ -38,7 +38,7 @@ def ensemble(algorithm: Algorithm, members: int, by: str = "softmax") -> Algorit
     if members < 1:
         raise UsageError(f"members is {members}; it must be at least 1")
     others = tuple(replace(algorithm, repeat=number) for number in range(1, members))
-    return replace(algorithm, members=others, mix=by)
+    return replace(algorithm, members=others, mix=by, name=f"ensemble({algorithm.name},{members})")
 
 
 def soft_vote(*members: Algorithm, by: str = "logits") -> Algorithm:
@@ -53,4 +53,5 @@ def soft_vote(*members: Algorithm, by: str = "logits") -> Algorithm:
     if len({member.network for member in members}) > 1:
         raise UsageError("voters must share one network; write 'vote(fedavg,ifca)+cam' in place of a vote with cam")
     *others, last = members
-    return replace(last, members=tuple(others), mix=by)
+    name = f"vote({','.join(member.name for member in members)})"
+    return replace(last, members=tuple(others), mix=by, name=name)

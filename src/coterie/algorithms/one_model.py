@@ -20,7 +20,7 @@ def local(fit: Fit = Fit()) -> Algorithm:
 
 
 @method
-def fedavg(weights: str = "examples", fit: Fit = Fit()) -> Algorithm:
+def fedavg(fit: Fit = Fit(), *, weights: str = "examples") -> Algorithm:
     """One model for all: clients train it, the server averages by examples.
 
     T <- sum_i (n_i / n) w_i; ``weights=uniform``: T <- 1/m sum_i w_i. McMahan et al., "Communication-efficient

@@ -12,7 +12,20 @@ from coterie.results.record import write_atomically
 from coterie.settings import Settings, make_settings
 
 ABOUT_DATA = (
-    *("data", "partition", "clients", "validation", "label", "client", "group", "ignore", "missing", "task", "test"),
+    *(
+        "data",
+        "classes",
+        "partition",
+        "clients",
+        "validation",
+        "label",
+        "client",
+        "group",
+        "ignore",
+        "missing",
+        "task",
+        "test",
+    ),
     *("runtime", "threads", "plan", "device"),
 )
 """Settings of a simulation that mean nothing to a federation: there the sites have the data and the machines."""

@@ -60,6 +60,10 @@ class Model:
     classes: int | None
     half: str = ""
 
+    def __repr__(self) -> str:
+        outputs = "a real target" if self.classes is None else f"{self.classes} classes"
+        return f"Model({self.text}{' in two halves' if self.half else ''}: {self.shape} to {outputs})"
+
     def module(self) -> nn.Module:
         """A fresh module whose dropout draws from addressed generators."""
         return address_dropout(self.build())

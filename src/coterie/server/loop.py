@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from typing import NamedTuple
 
 import numpy as np
 
@@ -83,6 +84,13 @@ class Algorithm:
     fit: Fit = Fit()
     opinion: Opinion | None = None
 
+    def __repr__(self) -> str:
+        return f"Algorithm({self.name})"
+
+    def __add__(self, add_on: Callable[[Algorithm], Algorithm]) -> Algorithm:
+        """The algorithm with an add-on, as a text says it: ``wecfl(clusters=4) + cks(strength=0.1)``."""
+        return add_on(self)
+
 
 @dataclass(frozen=True)
 class Round:
@@ -97,6 +105,9 @@ class Round:
     cost: Cost
     there: Array
     missing: Mapping[str, str] = field(default_factory=dict)
+
+    def __repr__(self) -> str:
+        return f"Round({self.before.round}: {self.replies!r})"
 
 
 def check_rounds(algorithm: Algorithm, rounds: int) -> None:
@@ -218,13 +229,47 @@ def evaluate(
 
     ``clients``: only these.
     """
-    mix = algorithm.mix if state.members else None
-    task = replace(algorithm.serve, report=Report(params=None, metrics=split, mix=mix))
     asked = np.arange(len(federation.names)) if clients is None else clients
+    return _serve(algorithm, federation, state, seed, Report(params=None, metrics=split), asked)
+
+
+def _serve(
+    algorithm: Algorithm, federation: Federation, state: State, seed: int, report: Report, clients: Array
+) -> Replies:
+    """Let clients do what they do to get their models at test time, and report of it."""
+    mix = algorithm.mix if state.members else None
+    task = replace(algorithm.serve, report=replace(report, mix=mix))
     if mix is not None:
         stack, rows = served(state)
-        return federation.ask(task, stack, rows[asked], asked, Key(seed, state.round))
-    return Meter(federation, Key(seed, state.round), state.shares).ask(task, state.stack, state.labels[asked], asked)
+        return federation.ask(task, stack, rows[clients], clients, Key(seed, state.round))
+    meter = Meter(federation, Key(seed, state.round), state.shares)
+    return meter.ask(task, state.stack, state.labels[clients], clients)
+
+
+class HandedOver(NamedTuple):
+    """The models of one member of an ensemble, or of the only one, and the row that serves each client (-1: none)."""
+
+    models: Stack
+    rows: Array
+
+
+def hand_over(
+    algorithm: Algorithm, federation: Federation, state: State, seed: int, clients: Array
+) -> list[HandedOver]:
+    """The very models with which ``evaluate`` tests these clients, member by member: chosen and trained the same."""
+    undone = replace(algorithm, serve=replace(algorithm.serve, fit=()))
+    chosen = _serve(undone, federation, state, seed, Report(params=None), clients).labels
+    stack, rows = (served(state)[0], chosen) if state.members else with_mean(state.stack, chosen, state.shares)
+    columns = np.atleast_2d(rows.T)
+    if not algorithm.serve.fit:
+        return [HandedOver(stack, column) for column in columns]
+    task, key = replace(algorithm.serve, choose=(), report=Report()), Key(seed, state.round)
+    return [_trained(federation.ask(task, stack, column, clients, key), clients) for column in columns]
+
+
+def _trained(replies: Replies, clients: Array) -> HandedOver:
+    places = np.searchsorted(replies.clients, clients)
+    return HandedOver(replies.models(), np.where(np.isin(clients, replies.clients), places, UNPLACED))
 
 
 def served(state: State) -> tuple[Stack, Array]:

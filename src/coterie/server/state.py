@@ -39,6 +39,10 @@ class State:
         found: Array = (self.labels != UNPLACED) & self.formed
         return found
 
+    def __repr__(self) -> str:
+        placed, beside = int((self.labels >= 0).sum()), f", {len(self.members)} members beside" if self.members else ""
+        return f"State({self.round} rounds: {self.stack!r}, {len(self.labels)} clients, {placed} placed{beside})"
+
 
 @dataclass(frozen=True)
 class Assignment:
