@@ -2,13 +2,9 @@
 
 from __future__ import annotations
 
-import io
-
 import numpy as np
 import pytest
-from rich.console import Console
 
-from coterie.results.compare import comparison
 from coterie.results.scores import agreement, client_scores, cluster_shape, clusterability, majority_hits, silhouette
 from coterie.results.summary import finite
 
@@ -74,25 +70,3 @@ def test_what_json_cannot_say_is_none():
         "c": 1.0,
         "d": [1],
     }
-
-
-def test_a_regression_table_shows_small_gains_and_names_what_gained():
-    shared = {
-        "data": "d",
-        "partition": "p",
-        "clients": 2,
-        "model": "linear",
-        "rounds": 3,
-        "r2": 0.5,
-        "worst_client": 0.3,
-    }
-    shared |= {"clusters_found": 1, "seconds": 1.0, "bytes_down": 1, "bytes_up": 1}
-    runs = {
-        name: [{**shared, "algorithm": name, "seed": s, "rmse": rmse + s / 1000} for s in (1, 2)]
-        for name, rmse in (("fedavg", 0.15), ("ifca", 0.11))
-    }
-    console = Console(width=150, record=True, file=io.StringIO())
-    console.print(comparison(runs, console))
-    text = console.export_text()
-    assert "+0.040" in text
-    assert "Gains in rmse over fedavg" in text

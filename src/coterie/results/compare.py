@@ -82,10 +82,11 @@ def gain(ours: Sequence[float], first: Sequence[float], scale: float = 100.0) ->
 
 
 def comparison(runs: dict[str, list[Summary]], console: Console) -> Table:
-    """The table of a comparison: method -> its summaries, one a seed, the same seeds for all.
+    """The table of a comparison: method -> its summaries ``with_shown``, one a seed, the same seeds for all.
 
     On a narrow screen the last columns are left out rather than squeezed; ``--json`` has all numbers.
     """
+    runs = {name: [s | s["shown"] for s in summaries] for name, summaries in runs.items()}
     everything = [s for summaries in runs.values() for s in summaries]
     regression = "rmse" in everything[0]
     columns = [c for c in (REGRESSION if regression else CLASSIFICATION) if any(c.key in s for s in everything)]
@@ -111,7 +112,8 @@ def _table(runs: dict[str, list[Summary]], columns: list[Column], regression: bo
         paired: tuple[str, ...] = ()
         if len(runs) > 1:
             ours, theirs = ([s[target] for s in some] for some in (summaries, runs[first]))
-            paired = ("—",) * 3 if name == first else gain(ours, theirs, scale).cells(3 if regression else 1)
+            unknown = name == first or None in (*ours, *theirs)
+            paired = ("—",) * 3 if unknown else gain(ours, theirs, scale).cells(3 if regression else 1)
         table.add_row(name, *paired, *(_cell(c, name, summaries, best[c.key]) for c in columns))
     return table
 
@@ -141,7 +143,8 @@ def _caption(everything: list[Summary], first: str, regression: bool) -> str:
     some = everything[0]
     lines = [
         f"{some['data']}, {some['partition']}, {some['clients']} clients, {some['model']}, {some['rounds']} rounds, "
-        f"seed{'s' * (len(seeds) > 1)} {', '.join(map(str, seeds))}"
+        f"seed{'s' * (len(seeds) > 1)} {', '.join(map(str, seeds))}",
+        f"{'Errors' if regression else 'Accuracy, macro-F1'} and worst client: {_which(some['last'])}.",
     ]
     if len({s["algorithm"] for s in everything}) > 1:
         what = "rmse" if regression else "accuracy"
@@ -150,3 +153,7 @@ def _caption(everything: list[Summary], first: str, regression: bool) -> str:
         majority = np.mean([s["majority"] for s in everything]) * 100
         lines.append(f"Always guessing each client's majority class gives {majority:.1f} %.")
     return "\n".join(lines)
+
+
+def _which(last: int) -> str:
+    return "last round" if last == 1 else f"mean of the last {last} rounds"

@@ -16,6 +16,7 @@ from coterie.protocol.replies import Replies
 from coterie.protocol.stack import Stack
 from coterie.results.known import Known
 from coterie.results.scores import agreement, client_scores, cluster_shape, clusterability, silhouette
+from coterie.results.shown import judged
 from coterie.server.advice import ADVICE
 from coterie.server.loop import Round, with_mean
 from coterie.server.loop import served as members_of
@@ -110,11 +111,10 @@ def summarise(
     history: Sequence[dict[str, Any]], settings: Any, known: Known, state: State, there: Array
 ) -> dict[str, Any]:
     """The summary of a run from its records; ``there`` are the clients of the last round."""
-    judged = [r for r in history if "accuracy" in r or "rmse" in r]
-    if not judged:
+    evaluated = judged(history)
+    if not evaluated:
         why = history[-1].get("unevaluated", {})
         raise FederationError(f"nobody evaluated a model, so there is nothing to sum up; reasons: {_few(why)}")
-    last = judged[-1]
     steps, seconds = sum(r["steps"] for r in history), sum(r["seconds"] for r in history)
     found = {
         "algorithm": settings.algorithm,
@@ -126,7 +126,7 @@ def summarise(
         "rounds": history[-1]["round"] + 1,
         "seed": settings.seed,
         **({"advise": dict(state.memory[ADVICE])} if ADVICE in state.memory else {}),
-        **_quality(judged, last, known, there),
+        **_quality(evaluated, known, there),
         **_clusters(history),
         "bytes_down": sum(r["bytes_down"] for r in history),
         "bytes_up": sum(r["bytes_up"] for r in history),
@@ -140,12 +140,13 @@ def summarise(
     return finite(found)
 
 
-def _quality(judged: list[dict[str, Any]], last: dict[str, Any], known: Known, there: Array) -> dict[str, Any]:
+def _quality(evaluated: list[dict[str, Any]], known: Known, there: Array) -> dict[str, Any]:
+    last = evaluated[-1]
     if known.classes is None:
         found = {"rmse": last["rmse"], "r2": last["r2"], "worst_client": last["worst"]}
         return found | {name: last[name] for name in ("validation_rmse",) if name in last}
-    three = judged[-3:]
-    means = {name: _mean(judged, name) for name in ("pf1", "gf1", "gap")}
+    three = evaluated[-3:]
+    means = {name: _mean(evaluated, name) for name in ("pf1", "gf1", "gap")}
     return {
         "accuracy": last["accuracy"],
         "accuracy_last3": _mean(three, "accuracy"),
