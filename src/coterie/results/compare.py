@@ -11,6 +11,8 @@ from rich.console import Console
 from rich.table import Table
 from scipy import stats
 
+from coterie.results.shown import which
+
 Summary = dict[str, Any]
 
 
@@ -144,7 +146,7 @@ def _caption(everything: list[Summary], first: str, regression: bool) -> str:
     lines = [
         f"{some['data']}, {some['partition']}, {some['clients']} clients, {some['model']}, {some['rounds']} rounds, "
         f"seed{'s' * (len(seeds) > 1)} {', '.join(map(str, seeds))}",
-        f"{'Errors' if regression else 'Accuracy, macro-F1'} and worst client: {_which(some['last'])}.",
+        f"{'Errors' if regression else 'Accuracy, macro-F1'} and worst client: {which(some['last'])}.",
     ]
     if len({s["algorithm"] for s in everything}) > 1:
         what = "rmse" if regression else "accuracy"
@@ -153,7 +155,3 @@ def _caption(everything: list[Summary], first: str, regression: bool) -> str:
         majority = np.mean([s["majority"] for s in everything]) * 100
         lines.append(f"Always guessing each client's majority class gives {majority:.1f} %.")
     return "\n".join(lines)
-
-
-def _which(last: int) -> str:
-    return "last round" if last == 1 else f"mean of the last {last} rounds"

@@ -11,7 +11,7 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
 from coterie.models.layout import Array
-from coterie.results.shown import judged, of_last
+from coterie.results.shown import judged, of_last, which
 
 History = list[dict[str, Any]]
 
@@ -33,7 +33,11 @@ def save_comparison(path: Path, runs: dict[str, list[History]], title: str, last
         _label(worst, "worst client", "round")
         for axes in gains:
             _gains(axes, gains_by_seed(runs, target, last))
-            _label(axes, f"gain over {next(iter(runs))}, each seed", "points" if target == "accuracy" else "rmse less")
+            _label(
+                axes,
+                f"gain over {next(iter(runs))}, each seed",
+                f"{'points' if target == 'accuracy' else 'rmse less'}, {which(last)}",
+            )
         curve.legend(frameon=False, loc="best")
         figure.suptitle(title, x=0.01, ha="left", fontsize=10)
         figure.savefig(path, dpi=150)

@@ -55,3 +55,8 @@ def check_last(last: int | None, most: int, what: str = "rounds") -> None:
     """Refuse a number of last rounds that a run does not have."""
     if last is not None and not 1 <= last <= most:
         raise UsageError(f"last is {last}; the run has {most} {what}, so 1 to {most}")
+
+
+def which(last: int) -> str:
+    """Which rounds are shown, in words."""
+    return "last round" if last == 1 else f"mean of the last {last} rounds"

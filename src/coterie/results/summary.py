@@ -50,7 +50,8 @@ class Watch:
         record: dict[str, Any] = {"round": state.round - 1}
         if test is not None and test.metrics is not None and len(test):
             record |= client_scores(test.metrics, self.known.classes, self.known.unit)
-            record |= self._general(state, test.metrics, test.labels)
+            general = self._general(state, test.labels)
+            record |= general and learning_gap([record | general])
         if test is not None and test.missing:
             record["unevaluated"] = dict(test.missing)
         if validation is not None and validation.metrics is not None and len(validation):
@@ -68,16 +69,15 @@ class Watch:
             record["missing"] = dict(step.missing)
         return finite(record | vars(step.cost))
 
-    def _general(self, state: State, table: Array, served: Array) -> dict[str, Any]:
-        """GF1: each client's model on the uniform test, and the gap to its own test."""
+    def _general(self, state: State, served: Array) -> dict[str, Any]:
+        """GF1: the mean over clients of their models' macro-F1 on the uniform test."""
         if self.judge is None or self.known.uniform is None:
             return {}
         models, rows = (members_of(state)[0], served) if state.members else with_mean(state.stack, served, state.shares)
         used, place = np.unique(rows, axis=0, return_inverse=True)
         if len(used) > MOST_MODELS and state.round < self.rounds:
             return {}
-        general = self.judge(models, self.known.uniform, used)[place.ravel(), 1]
-        return {"gf1": float(general.mean()), "gap": float(np.abs(table[:, 1] - general).mean())}
+        return {"gf1": float(self.judge(models, self.known.uniform, used)[place.ravel(), 1].mean())}
 
     def _diagnostics(self, step: Round) -> dict[str, Any]:
         """Silhouette of the heads and the thesis' clusterability of the updates, where they cost little."""
@@ -146,7 +146,6 @@ def _quality(evaluated: list[dict[str, Any]], known: Known, there: Array) -> dic
         found = {"rmse": last["rmse"], "r2": last["r2"], "worst_client": last["worst"]}
         return found | {name: last[name] for name in ("validation_rmse",) if name in last}
     three = evaluated[-3:]
-    means = {name: _mean(evaluated, name) for name in ("pf1", "gf1", "gap")}
     return {
         "accuracy": last["accuracy"],
         "accuracy_last3": _mean(three, "accuracy"),
@@ -156,9 +155,23 @@ def _quality(evaluated: list[dict[str, Any]], known: Known, there: Array) -> dic
         "p10_client": last["p10"],
         "std_clients": last["std"],
         **({} if known.hits is None else {"majority": float(known.hits[there].sum() / known.test[there].sum())}),
-        **means,
+        **learning_gap(evaluated),
         **{name: last[name] for name in ("validation_accuracy", "validation_macro_f1") if name in last},
     }
+
+
+def learning_gap(records: Sequence[dict[str, Any]]) -> dict[str, Any]:
+    """PF1, GF1 and the learning gap |PF1 - GF1| between these means over clients and rounds (ocfl eq. 5).
+
+    All are over the rounds that have both, which with many models (see ``MOST_MODELS``) is the last one alone. Where
+    there is no common test, PF1 is over all evaluated rounds and the others are None.
+
+    >>> learning_gap([{"pf1": 0.5}, {"pf1": 0.25, "gf1": 0.5}, {"pf1": 0.75, "gf1": 0.25}])
+    {'pf1': 0.5, 'gf1': 0.375, 'gap': 0.125}
+    """
+    both = [r for r in records if r.get("gf1") is not None] or records
+    own, general = (_mean(both, name) for name in ("pf1", "gf1"))
+    return {"pf1": own, "gf1": general, "gap": None if own is None or general is None else abs(own - general)}
 
 
 def _clusters(history: Sequence[dict[str, Any]]) -> dict[str, Any]:

@@ -1,0 +1,94 @@
+"""Records of rounds and the summary of a run, with numbers made by hand."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from types import SimpleNamespace
+
+import numpy as np
+import pytest
+
+from coterie.data.federated import Split
+from coterie.models.layout import Layout
+from coterie.protocol.replies import Cost, Replies
+from coterie.protocol.stack import Stack
+from coterie.results.known import Known
+from coterie.results.summary import Watch, summarise
+from coterie.server.loop import Round
+from coterie.server.state import State
+
+ALL = np.arange(2)
+LAYOUT = Layout(2, 0, {"all": ALL, "head_weight": ALL}, {"all": np.arange(0), "head_weight": np.arange(0)})
+UNIFORM = Split(np.zeros((1, 1), np.float32), np.zeros(1, np.int64), np.array([0, 1]))
+ASKED = SimpleNamespace(algorithm="a", model="m", seed=1)
+
+
+def stack_of(*rows):
+    params = np.array(rows, np.float32)
+    return Stack(params, np.zeros((len(params), 0), np.float32))
+
+
+def known_of(count, groups=None, **more):
+    names = tuple(f"client-{i}" for i in range(count))
+    sizes = np.full(count, 10)
+    truth = None if groups is None else np.array(groups)
+    return Known("d", "p", names, (1,), 2, sizes, sizes, groups=truth, uniform=UNIFORM, **more)
+
+
+def state_of(models, labels, number=0, **more):
+    stack = stack_of(*models)
+    return State(stack, np.array(labels), number, stack, np.full(len(stack), 1 / len(stack)), **more)
+
+
+def round_of(models, labels, params, after=None, examples=None, **more):
+    """Clients that trained from the models of ``labels`` to ``params``, and were put ``after`` that."""
+    before = state_of(models, labels)
+    clients = np.arange(len(labels))
+    sizes = np.full(len(labels), 10) if examples is None else np.array(examples)
+    trained = stack_of(*params)
+    replies = Replies(LAYOUT, clients, before.labels, sizes, trained.params, trained.buffers)
+    state = replace(before, labels=before.labels if after is None else np.array(after), round=1)
+    return Round(before, state, replies, Cost(), clients, **more)
+
+
+def judged_as(rows, labels):
+    """Replies of clients about their test splits: accuracy, macro-F1, loss, examples."""
+    return Replies(LAYOUT, np.arange(len(rows)), np.array(labels), np.full(len(rows), 10), metrics=np.array(rows))
+
+
+def record_of(number, **values):
+    empty = {"bytes_down": 0, "bytes_up": 0, "evaluations": 0, "steps": 0, "seconds": 1.0}
+    scores = dict.fromkeys(("accuracy", "macro_f1", "worst", "p10", "std", "pf1"), 0.5)
+    return {"round": number, **empty, **scores, **values}
+
+
+def summary_of(records, known=None):
+    known = known_of(4) if known is None else known
+    state = state_of([[0, 0]], [0] * len(known), len(records))
+    return summarise(records, ASKED, known, state, np.arange(len(known)))
+
+
+class TestTheLearningGap:
+    def test_a_round_s_gap_is_between_the_means_and_not_the_mean_of_gaps(self):
+        # Own tests 0.9 and 0.1, the common test 0.2 and 0.6: the means are 0.5 and 0.4, the gaps 0.7 and 0.5.
+        def judge(models, uniform, used):
+            return np.array([[0, 0.2, 0, 0], [0, 0.6, 0, 0]])[used]
+
+        step = round_of([[0, 0], [1, 1]], [0, 1], [[0, 0], [1, 1]])
+        found = Watch(known_of(2), judge, 1).describe(step, judged_as([[1, 0.9, 0, 10], [1, 0.1, 0, 10]], [0, 1]), None)
+        assert (found["pf1"], found["gf1"]) == pytest.approx((0.5, 0.4))
+        assert found["gap"] == pytest.approx(0.1)
+
+    def test_a_run_s_gap_is_between_the_means_over_its_rounds(self):
+        # |0.5 - 0.4| of the means; the mean of the rounds' own gaps is 0.5.
+        found = summary_of([record_of(0, pf1=0.2, gf1=0.6, gap=0.4), record_of(1, pf1=0.8, gf1=0.2, gap=0.6)])
+        assert (found["pf1"], found["gf1"], found["gap"]) == pytest.approx((0.5, 0.4, 0.1))
+
+    def test_both_sides_are_of_the_same_rounds(self):
+        found = summary_of([record_of(0, pf1=0.1), record_of(1, pf1=0.3), record_of(2, pf1=0.8, gf1=0.5, gap=0.3)])
+        assert (found["pf1"], found["gf1"], found["gap"]) == pytest.approx((0.8, 0.5, 0.3))
+
+    def test_without_a_common_test_there_is_no_gap(self):
+        found = summary_of([record_of(0, pf1=0.1), record_of(1, pf1=0.3)])
+        assert found["pf1"] == pytest.approx(0.2)
+        assert found["gf1"] is found["gap"] is None
