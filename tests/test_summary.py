@@ -92,3 +92,38 @@ class TestTheLearningGap:
         found = summary_of([record_of(0, pf1=0.1), record_of(1, pf1=0.3)])
         assert found["pf1"] == pytest.approx(0.2)
         assert found["gf1"] is found["gap"] is None
+
+
+def clustered(number, sizes, ari, completeness, purity=0.5):
+    scores = {"ari": ari, "ami": ari / 2, "nmi": 0.0, "homogeneity": 0.0, "completeness": completeness, "matched": 0.0}
+    return record_of(number, clusters=sizes, purity=purity, **scores)
+
+
+class TestTheMeansOverRounds:
+    def test_an_event_in_round_2_of_50_gives_the_paper_s_0_96_in_all_three(self):
+        before = [clustered(t, [4], 0.0, 1.0) for t in (0, 1)]
+        after = [{**clustered(t, [2, 2], 1.0, 1.0, 1.0), "ami": 1.0} for t in range(2, 50)]
+        found = summary_of([*before, *after], known_of(4, [0, 0, 1, 1]))
+        assert [found[f"mean_{name}"] for name in ("ari", "ami", "completeness")] == pytest.approx([0.96] * 3)
+        assert found["completeness"] == 1
+        assert found["rounds_to"] == 2
+
+    def test_one_model_for_all_completes_nothing(self):
+        found = summary_of([clustered(t, [4, 0], 0.0, 1.0) for t in range(3)], known_of(4, [0, 0, 1, 1]))
+        assert found["mean_completeness"] == 0
+        assert found["completeness"] == 1
+        assert found["rounds_to"] is None
+
+    def test_one_model_for_one_group_is_right(self):
+        found = summary_of([clustered(t, [4], 1.0, 1.0) for t in range(3)], known_of(4, [7] * 4))
+        assert [found[f"mean_{name}"] for name in ("ari", "ami", "completeness")] == [1, 0.5, 1]
+
+    def test_rounds_in_which_nobody_is_placed_or_that_a_warm_up_counts_as_are_before_the_clusters(self):
+        # Round 0 without labels; rounds 1 to 3 in one exchange: (0 + 0 + 0 + 0.8 + 0.6) / 5.
+        records = [record_of(0, clusters=[0, 0]), clustered(3, [2, 2], 0.8, 0.5), clustered(4, [1, 3], 0.6, 1.0, 0.9)]
+        found = summary_of(records, known_of(4, [0, 0, 1, 1]))
+        assert (found["mean_ari"], found["mean_ami"], found["mean_completeness"]) == pytest.approx((0.28, 0.14, 0.3))
+        assert found["rounds_to"] == 4
+
+    def test_without_the_truth_nothing_is_said_of_it(self):
+        assert "mean_ari" not in summary_of([record_of(0, clusters=[4])])

@@ -127,7 +127,7 @@ def summarise(
         "seed": settings.seed,
         **({"advise": dict(state.memory[ADVICE])} if ADVICE in state.memory else {}),
         **_quality(evaluated, known, there),
-        **_clusters(history),
+        **_clusters(history, known),
         "bytes_down": sum(r["bytes_down"] for r in history),
         "bytes_up": sum(r["bytes_up"] for r in history),
         "evaluations": sum(r["evaluations"] for r in history),
@@ -174,17 +174,33 @@ def learning_gap(records: Sequence[dict[str, Any]]) -> dict[str, Any]:
     return {"pf1": own, "gf1": general, "gap": None if own is None or general is None else abs(own - general)}
 
 
-def _clusters(history: Sequence[dict[str, Any]]) -> dict[str, Any]:
+def _clusters(history: Sequence[dict[str, Any]], known: Known) -> dict[str, Any]:
     """Agreement with the truth at the end, averaged over rounds, and when purity first reached 0.9."""
     names = ("ari", "ami", "nmi", "homogeneity", "completeness", "purity", "matched")
     if "ari" not in history[-1]:
         return {}
+    assert known.groups is not None, "agreement is with the truth"
+    one_group = len(set(known.groups.tolist())) == 1
+    mean = _mean if one_group else mean_when_parted
     reached = [r["round"] for r in history if r.get("purity", 0) >= 0.9]
     return {
         **{name: history[-1][name] for name in names},
-        **{f"mean_{name}": _mean(history, name) for name in ("ari", "ami", "completeness")},
+        **{f"mean_{name}": mean(history, name) for name in ("ari", "ami", "completeness")},
         "rounds_to": reached[0] if reached else None,
     }
+
+
+def mean_when_parted(history: Sequence[dict[str, Any]], name: str) -> float:
+    """The mean of a score over all rounds; those in which all clients are in one cluster or none count 0.
+
+    So the ocfl paper counts rounds before the event; sklearn's completeness of a single cluster is 1. Rounds without a
+    record are those of a warm-up that counts as several, so before any cluster.
+
+    >>> mean_when_parted([{"round": 0, "clusters": [4], "ari": 1}, {"round": 3, "clusters": [2, 2], "ari": 1}], "ari")
+    0.25
+    """
+    parted = [r for r in history if sum(size > 0 for size in r["clusters"]) > 1]
+    return float(sum(r[name] for r in parted) / (history[-1]["round"] + 1))
 
 
 def _few(reasons: dict[str, str]) -> str:
