@@ -53,6 +53,7 @@ WRONG = {
     "an unknown partition": (["fedavg", "--partition", "dirichle(1)"], ["did you mean 'dirichlet'"]),
     "an unknown model": (["fedavg", "--model", "mpl"], ["did you mean 'mlp'"]),
     "an unknown optimiser": (["fedavg", "--optimizer", "adm"], ["optimizer is 'adm'", "sgd or adam"]),
+    "an unknown weight": (["fedavg", "--weigh-by", "size"], ["weigh-by is 'size'", "test or train"]),
     "an unknown plan": (["fedavg", "--plan", "fast"], ["unknown plan 'fast'"]),
     "a device that is not there": (["fedavg", "--device", "cuda:9"], ["device 'cuda:9'", "--device cpu"]),
     "a model too large for the images": (["fedavg", "--model", "cnn-lcfl"], ["(1, 8, 8)"]),

@@ -23,6 +23,16 @@ def test_regression_scores_pool_the_squared_errors():
     assert scores["worst"] == 2
 
 
+def test_clients_may_count_by_other_examples_than_those_of_their_tests():
+    weights = np.array([30, 10])
+    scores = client_scores(np.array([[0.5, 0.4, 1.0, 10], [1.0, 0.8, 0.5, 30]]), classes=3, weights=weights)
+    assert (scores["accuracy"], scores["macro_f1"], scores["test_loss"]) == pytest.approx((0.625, 0.5, 0.875))
+    assert (scores["accuracy_mean"], scores["pf1"]) == pytest.approx((0.75, 0.6))
+    errors = client_scores(np.array([[1.0, 4.0, 1.0, 10], [4.0, 8.0, 4.0, 30]]), classes=None, weights=weights)
+    assert errors["rmse"] == pytest.approx(np.sqrt(1.75))
+    assert (errors["r2"], errors["test_loss"]) == pytest.approx((1 - 1.75 / 5, 1.75))
+
+
 def test_purity_and_matching_differ_when_a_group_is_split():
     scores = agreement(np.array([0, 0, 1, 2]), np.array([0, 0, 0, 1]))
     assert scores["purity"] == 1

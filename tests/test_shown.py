@@ -96,6 +96,13 @@ def test_a_regression_table_shows_small_gains_and_names_what_gained():
     assert "last round" in text
 
 
+def test_the_table_says_when_clients_count_by_train_examples():
+    runs = {"fedavg": [{**run_of("fedavg", 1, [0.5], last=1)[0], "weigh_by": "train"}]}
+    assert "Clients count by their train examples." in printed(runs)
+    runs["fedavg"][0]["weigh_by"] = "test"
+    assert "Clients count" not in printed(runs)
+
+
 def test_a_method_that_went_astray_has_no_gain():
     runs = {name: [run_of(name, 1, [value], last=1)[0]] for name, value in (("fedavg", 0.5), ("ifca", 0.6))}
     runs["ifca"][0]["shown"]["accuracy"] = None

@@ -13,14 +13,14 @@ from coterie.models.layout import Layout
 from coterie.protocol.replies import Cost, Replies
 from coterie.protocol.stack import Stack
 from coterie.results.known import Known
-from coterie.results.summary import Watch, summarise
+from coterie.results.summary import Watch, majority_rate, summarise
 from coterie.server.loop import Round
 from coterie.server.state import State
 
 ALL = np.arange(2)
 LAYOUT = Layout(2, 0, {"all": ALL, "head_weight": ALL}, {"all": np.arange(0), "head_weight": np.arange(0)})
 UNIFORM = Split(np.zeros((1, 1), np.float32), np.zeros(1, np.int64), np.array([0, 1]))
-ASKED = SimpleNamespace(algorithm="a", model="m", seed=1)
+ASKED = SimpleNamespace(algorithm="a", model="m", seed=1, weigh_by="test")
 
 
 def stack_of(*rows):
@@ -127,3 +127,15 @@ class TestTheMeansOverRounds:
 
     def test_without_the_truth_nothing_is_said_of_it(self):
         assert "mean_ari" not in summary_of([record_of(0, clusters=[4])])
+
+
+@pytest.mark.parametrize(("weigh_by", "accuracy", "majority"), [("test", 0.5, 0.35), ("train", 0.75, 0.225)])
+def test_clients_count_by_test_or_by_train_examples(weigh_by, accuracy, majority):
+    # Accuracies 1 and 0 on 10 tests each; 30 and 10 train examples; 1 and 6 of the tests are of the majority class.
+    known = known_of(2, hits=np.array([1, 6]))
+    known = replace(known, train=np.array([30, 10]))
+    replies = replace(judged_as([[1, 1, 0, 10], [0, 0, 0, 10]], [0, 0]), examples=known.train)
+    watch = Watch(known, None, 1, weigh_by)
+    found = watch.describe(round_of([[0, 0]], [0, 0], [[0, 0], [1, 1]]), replies, replies)
+    assert found["accuracy"] == found["validation_accuracy"] == accuracy
+    assert majority_rate(known, weigh_by, np.arange(2)) == pytest.approx(majority)

@@ -77,6 +77,7 @@ OPTIONS = (
     "leave",
     "min_clients",
     "eval_every",
+    "weigh_by",
     "checkpoint_every",
     "runtime",
     "threads",
@@ -98,7 +99,7 @@ def run(
 ) -> Run:
     """Train an algorithm on a federation's data.
 
-    ``options``: advise, participation, join, leave, min_clients, eval_every, checkpoint_every, runtime,
+    ``options``: advise, participation, join, leave, min_clients, eval_every, weigh_by, checkpoint_every, runtime,
     threads, plan, device.
     How clients train is the algorithm's own: ``ct.wecfl(clusters=4, fit=ct.Fit(steps=20, lr=0.05))``.
     """
@@ -188,7 +189,8 @@ class Session:
         self.federation = Attended(self.clients, self.attendance)
         self.mix = algorithm.mix if algorithm.members else None
         judge = getattr(self.clients, "judge", None)
-        self.watch = summary.Watch(known, judge and partial(judge, mix=self.mix), settings.rounds)
+        judged = judge and partial(judge, mix=self.mix)
+        self.watch = summary.Watch(known, judged, settings.rounds, settings.weigh_by)
         settings.check_enough(self.attendance)
 
     def train(self, out: Path | None, resume: bool, progress: Progress | None) -> Finished:

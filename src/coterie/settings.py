@@ -16,6 +16,7 @@ from coterie.models.model import Model
 from coterie.models.zoo import build_model
 from coterie.protocol.address import Key
 from coterie.protocol.task import Fit
+from coterie.results.scores import WEIGHTS
 from coterie.runtimes.attendance import Attendance, attendance
 from coterie.runtimes.ray import RayFederation
 from coterie.runtimes.simulator import Simulator
@@ -72,6 +73,7 @@ class Settings:
     min_clients: int = _option(1, "answers without which a round fails")
     seed: int = _option(1, "the seed of everything: draw, starts, minibatches")
     eval_every: int = _option(1, "evaluate every so many rounds (the last three always)")
+    weigh_by: str = _option("test", "in scores over clients each counts by its test or its train examples")
     checkpoint_every: int = _option(1, "save the state every so many rounds")
     runtime: str = _option("simulator", "where clients run: simulator, in this process, or ray, in worker processes")
     threads: int | None = _option(None, "worker threads, or Ray workers (all cores)")
@@ -91,6 +93,8 @@ class Settings:
             raise UsageError(f"validation is {self.validation}; it must be in [0, 1)")
         if self.runtime not in RUNTIMES:
             raise UnknownName("runtime", self.runtime, RUNTIMES)
+        if self.weigh_by not in WEIGHTS:
+            raise UsageError(f"weigh-by is {self.weigh_by!r}; it must be {' or '.join(WEIGHTS)}")
         self.fit()
 
     def completed(self) -> Settings:

@@ -148,6 +148,8 @@ def _caption(everything: list[Summary], first: str, regression: bool) -> str:
         f"seed{'s' * (len(seeds) > 1)} {', '.join(map(str, seeds))}",
         f"{'Errors' if regression else 'Accuracy, macro-F1'} and worst client: {which(some['last'])}.",
     ]
+    if some.get("weigh_by") == "train":
+        lines.append("Clients count by their train examples.")
     if len({s["algorithm"] for s in everything}) > 1:
         what = "rmse" if regression else "accuracy"
         lines.append(f"Gains in {what} over {first} are paired by seed; p: two-sided paired t-test.")

@@ -39,23 +39,26 @@ Judge = Callable[[Stack, Split, Array], Array]
 
 
 class Watch:
-    """Describes rounds as records, one dictionary each; without a ``judge`` there is no common test."""
+    """Describes rounds as records, one dictionary each; without a ``judge`` there is no common test.
 
-    def __init__(self, known: Known, judge: Judge | None, rounds: int) -> None:
-        self.known, self.judge, self.rounds = known, judge, rounds
+    In scores over clients they count by their test examples, or ``weigh_by`` their train examples.
+    """
+
+    def __init__(self, known: Known, judge: Judge | None, rounds: int, weigh_by: str = "test") -> None:
+        self.known, self.judge, self.rounds, self.weigh_by = known, judge, rounds, weigh_by
 
     def describe(self, step: Round, test: Replies | None, validation: Replies | None) -> dict[str, Any]:
         """The record of one round, with the clients' replies about their test and validation splits."""
         state, replies = step.state, step.replies
         record: dict[str, Any] = {"round": state.round - 1}
-        if test is not None and test.metrics is not None and len(test):
-            record |= client_scores(test.metrics, self.known.classes, self.known.unit)
+        if test is not None and len(test):
+            record |= self._scores(test)
             general = self._general(state, test.labels)
             record |= general and learning_gap([record | general])
         if test is not None and test.missing:
             record["unevaluated"] = dict(test.missing)
-        if validation is not None and validation.metrics is not None and len(validation):
-            scores = client_scores(validation.metrics, self.known.classes, self.known.unit)
+        if validation is not None and len(validation):
+            scores = self._scores(validation)
             record |= {f"validation_{name}": scores[name] for name in VALIDATION if name in scores}
         record |= {"there": len(step.there), **cluster_shape(state.labels[step.there], len(state.stack))}
         record["moved"] = moved(step)
@@ -68,6 +71,11 @@ class Watch:
         if step.missing:
             record["missing"] = dict(step.missing)
         return finite(record | vars(step.cost))
+
+    def _scores(self, replies: Replies) -> dict[str, Any]:
+        assert replies.metrics is not None, "an evaluation always asks for metrics"
+        weights = replies.examples if self.weigh_by == "train" else None
+        return client_scores(replies.metrics, self.known.classes, self.known.unit, weights)
 
     def _general(self, state: State, served: Array) -> dict[str, Any]:
         """GF1: the mean over clients of their models' macro-F1 on the uniform test."""
@@ -125,8 +133,9 @@ def summarise(
         "clusters_found": len(set(state.labels[there].tolist()) - {UNPLACED}),
         "rounds": history[-1]["round"] + 1,
         "seed": settings.seed,
+        "weigh_by": settings.weigh_by,
         **({"advise": dict(state.memory[ADVICE])} if ADVICE in state.memory else {}),
-        **_quality(evaluated, known, there),
+        **_quality(evaluated, known, settings.weigh_by, there),
         **_clusters(history, known),
         "bytes_down": sum(r["bytes_down"] for r in history),
         "bytes_up": sum(r["bytes_up"] for r in history),
@@ -140,7 +149,7 @@ def summarise(
     return finite(found)
 
 
-def _quality(evaluated: list[dict[str, Any]], known: Known, there: Array) -> dict[str, Any]:
+def _quality(evaluated: list[dict[str, Any]], known: Known, weigh_by: str, there: Array) -> dict[str, Any]:
     last = evaluated[-1]
     if known.classes is None:
         found = {"rmse": last["rmse"], "r2": last["r2"], "worst_client": last["worst"]}
@@ -154,10 +163,18 @@ def _quality(evaluated: list[dict[str, Any]], known: Known, there: Array) -> dic
         "worst_client": last["worst"],
         "p10_client": last["p10"],
         "std_clients": last["std"],
-        **({} if known.hits is None else {"majority": float(known.hits[there].sum() / known.test[there].sum())}),
+        **({} if known.hits is None else {"majority": majority_rate(known, weigh_by, there)}),
         **learning_gap(evaluated),
         **{name: last[name] for name in ("validation_accuracy", "validation_macro_f1") if name in last},
     }
+
+
+def majority_rate(known: Known, weigh_by: str, there: Array) -> float:
+    """The accuracy of always guessing each client's most frequent train class; clients count as in the accuracy."""
+    assert known.hits is not None, "only a simulation knows them"
+    return float(
+        np.average(known.hits[there] / np.maximum(known.test[there], 1), weights=getattr(known, weigh_by)[there])
+    )
 
 
 def learning_gap(records: Sequence[dict[str, Any]]) -> dict[str, Any]:
