@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from dataclasses import replace
-from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -16,11 +15,12 @@ from coterie.results.known import Known
 from coterie.results.summary import Watch, majority_rate, summarise
 from coterie.server.loop import Round
 from coterie.server.state import State
+from coterie.settings import Settings
 
 ALL = np.arange(2)
 LAYOUT = Layout(2, 0, {"all": ALL, "head_weight": ALL}, {"all": np.arange(0), "head_weight": np.arange(0)})
 UNIFORM = Split(np.zeros((1, 1), np.float32), np.zeros(1, np.int64), np.array([0, 1]))
-ASKED = SimpleNamespace(algorithm="a", model="m", seed=1, weigh_by="test")
+ASKED = Settings("a", model="m", rounds=50)
 
 
 def stack_of(*rows):
@@ -62,10 +62,10 @@ def record_of(number, **values):
     return {"round": number, **empty, **scores, **values}
 
 
-def summary_of(records, known=None):
+def summary_of(records, known=None, asked=ASKED):
     known = known_of(4) if known is None else known
     state = state_of([[0, 0]], [0] * len(known), len(records))
-    return summarise(records, ASKED, known, state, np.arange(len(known)))
+    return summarise(records, asked, known, state, np.arange(len(known)))
 
 
 class TestTheLearningGap:
@@ -139,3 +139,23 @@ def test_clients_count_by_test_or_by_train_examples(weigh_by, accuracy, majority
     found = watch.describe(round_of([[0, 0]], [0, 0], [[0, 0], [1, 1]]), replies, replies)
     assert found["accuracy"] == found["validation_accuracy"] == accuracy
     assert majority_rate(known, weigh_by, np.arange(2)) == pytest.approx(majority)
+
+
+@pytest.mark.parametrize(
+    ("until", "key", "wanted"),
+    [
+        ("accuracy=0.7", "rounds_to_accuracy", 2),
+        ("ari=0.3", "rounds_to_ari", 1),
+        ("macro_f1=1", "rounds_to_macro_f1", None),
+    ],
+)
+def test_the_first_round_that_reached_the_goal_is_recorded(until, key, wanted):
+    aris, accuracies = (0.0, 0.3, 0.1), (0.2, 0.6, 0.7)
+    records = [
+        {**clustered(t, [2, 2], ari, 0.0), "accuracy": accuracy}
+        for t, (ari, accuracy) in enumerate(zip(aris, accuracies, strict=True))
+    ]
+    asked = replace(ASKED, until=until, rounds=3)
+    found = summary_of(records, known_of(4, [0, 0, 1, 1]), asked)
+    assert (found["until"], found[key], found["rounds_to"]) == (until, wanted, None)
+    assert found["stopped"] is False

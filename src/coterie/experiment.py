@@ -31,6 +31,7 @@ from coterie.results import summary
 from coterie.results.clients import client_rows, save_clients
 from coterie.results.known import Known, known_of
 from coterie.results.record import CONFIG, SCHEMA, RunFolder
+from coterie.results.shown import judged
 from coterie.runtimes.attendance import Attended
 from coterie.server.loop import Algorithm, Round, evaluate, rounds, served
 from coterie.server.state import State
@@ -77,6 +78,8 @@ OPTIONS = (
     "leave",
     "min_clients",
     "eval_every",
+    "until",
+    "stop",
     "weigh_by",
     "checkpoint_every",
     "runtime",
@@ -99,8 +102,8 @@ def run(
 ) -> Run:
     """Train an algorithm on a federation's data.
 
-    ``options``: advise, participation, join, leave, min_clients, eval_every, weigh_by, checkpoint_every, runtime,
-    threads, plan, device.
+    ``options``: advise, participation, join, leave, min_clients, eval_every, until, stop, weigh_by,
+    checkpoint_every, runtime, threads, plan, device.
     How clients train is the algorithm's own: ``ct.wecfl(clusters=4, fit=ct.Fit(steps=20, lr=0.05))``.
     """
     for name in options:
@@ -189,9 +192,12 @@ class Session:
         self.federation = Attended(self.clients, self.attendance)
         self.mix = algorithm.mix if algorithm.members else None
         judge = getattr(self.clients, "judge", None)
-        judged = judge and partial(judge, mix=self.mix)
-        self.watch = summary.Watch(known, judged, settings.rounds, settings.weigh_by)
+        general = judge and partial(judge, mix=self.mix)
+        self.watch = summary.Watch(known, general, settings.rounds, settings.weigh_by)
         settings.check_enough(self.attendance)
+        self.goal = settings.goal()
+        if self.goal is not None:
+            self.goal.check(known)
 
     def train(self, out: Path | None, resume: bool, progress: Progress | None) -> Finished:
         """All rounds, recorded; a stop by Ctrl-C saves the last recorded round first."""
@@ -201,7 +207,7 @@ class Session:
         test: Replies | None = None
         begun = time.perf_counter()
         try:
-            while state is None or state.round < self.settings.rounds:
+            while state is None or not self._ends(state.round, history[-1]):
                 step = next(steps)
                 if step.state.round > self.settings.rounds:
                     raise UsageError(
@@ -268,8 +274,16 @@ class Session:
             history.append(record)
             return
         folder.add(record, state.labels)
-        if state.round % self.settings.checkpoint_every == 0 or state.round == self.settings.rounds:
+        if state.round % self.settings.checkpoint_every == 0 or self._ends(state.round, record):
             folder.checkpoint(state)
+
+    def _ends(self, number: int, record: dict[str, Any]) -> bool:
+        """Whether so many rounds, of which this is the last record, are all: in number, or since the goal is reached.
+
+        A run ends with a round that was evaluated, so that its last record says how it ended.
+        """
+        reached = self.settings.stop and self.goal is not None and self.goal.holds(record) and judged([record])
+        return number >= self.settings.rounds or bool(reached)
 
 
 def check_same(old: Settings, new: Settings, out: Path) -> None:

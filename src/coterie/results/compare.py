@@ -11,6 +11,7 @@ from rich.console import Console
 from rich.table import Table
 from scipy import stats
 
+from coterie.results.goal import read_goal
 from coterie.results.shown import which
 
 Summary = dict[str, Any]
@@ -95,7 +96,7 @@ def comparison(runs: dict[str, list[Summary]], console: Console) -> Table:
     while True:
         table = _table(runs, columns, regression)
         if len(columns) <= 3 or table.__rich_measure__(console, console.options).maximum <= console.width:
-            table.caption = _caption(everything, next(iter(runs)), regression)
+            table.caption = _caption(runs, everything, regression)
             return table
         columns = columns[:-1]
 
@@ -140,16 +141,20 @@ def _cell(column: Column, name: str, summaries: list[Summary], best: str | None)
     return f"[bold]{text}[/bold]" if name == best else text
 
 
-def _caption(everything: list[Summary], first: str, regression: bool) -> str:
+def _caption(runs: dict[str, list[Summary]], everything: list[Summary], regression: bool) -> str:
     seeds = sorted({s["seed"] for s in everything})
-    some = everything[0]
+    some, first = everything[0], next(iter(runs))
+    lengths = sorted({s["rounds"] for s in everything})
+    rounds = " to ".join(str(number) for number in dict.fromkeys((lengths[0], lengths[-1])))
     lines = [
-        f"{some['data']}, {some['partition']}, {some['clients']} clients, {some['model']}, {some['rounds']} rounds, "
+        f"{some['data']}, {some['partition']}, {some['clients']} clients, {some['model']}, {rounds} rounds, "
         f"seed{'s' * (len(seeds) > 1)} {', '.join(map(str, seeds))}",
         f"{'Errors' if regression else 'Accuracy, macro-F1'} and worst client: {which(some['last'])}.",
     ]
     if some.get("weigh_by") == "train":
         lines.append("Clients count by their train examples.")
+    if "until" in some:
+        lines.append(_when_reached(runs, some["until"]))
     if len({s["algorithm"] for s in everything}) > 1:
         what = "rmse" if regression else "accuracy"
         lines.append(f"Gains in {what} over {first} are paired by seed; p: two-sided paired t-test.")
@@ -157,3 +162,9 @@ def _caption(everything: list[Summary], first: str, regression: bool) -> str:
         majority = np.mean([s["majority"] for s in everything]) * 100
         lines.append(f"Always guessing each client's majority class gives {majority:.1f} %.")
     return "\n".join(lines)
+
+
+def _when_reached(runs: dict[str, list[Summary]], until: str) -> str:
+    key = read_goal(until).key
+    found = {name: ", ".join("never" if s[key] is None else str(s[key]) for s in some) for name, some in runs.items()}
+    return f"Round (from 0) in which {until} first held, by seed: {'; '.join(f'{n} {r}' for n, r in found.items())}."

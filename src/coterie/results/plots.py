@@ -45,10 +45,23 @@ def save_comparison(path: Path, runs: dict[str, list[History]], title: str, last
 
 def _curve(axes: Axes, histories: list[History], key: str, name: str, colour: str) -> None:
     """Mean over seeds as a line, lowest to highest seed as a band."""
-    rounds = [r["round"] + 1 for r in judged(histories[0])]
-    values = np.array([[r[key] for r in judged(h)] for h in histories], dtype=float)
+    rounds, values = curves(histories, key)
     axes.plot(rounds, values.mean(axis=0), color=colour, label=name, linewidth=1.6)
     axes.fill_between(rounds, values.min(axis=0), values.max(axis=0), color=colour, alpha=0.15, linewidth=0)
+
+
+def curves(histories: list[History], key: str) -> tuple[Array, Array]:
+    """The evaluated rounds, and a score of every run in each ``(runs, rounds)``; one that has ended keeps its last.
+
+    >>> short, long = [{"round": 0, "worst": 0.5}], [{"round": 0, "worst": 0.25}, {"round": 1, "worst": 0.75}]
+    >>> [part.tolist() for part in curves([short, long], "worst")]
+    [[1, 2], [[0.5, 0.5], [0.25, 0.75]]]
+    """
+    own = [np.array([r["round"] + 1 for r in judged(h)]) for h in histories]
+    rounds = np.unique(np.concatenate(own))
+    places = [np.maximum(np.searchsorted(numbers, rounds, side="right") - 1, 0) for numbers in own]
+    scores = [np.array([r[key] for r in judged(h)], dtype=float) for h in histories]
+    return rounds, np.array([values[place] for values, place in zip(scores, places, strict=True)])
 
 
 def gains_by_seed(runs: dict[str, list[History]], key: str, last: int) -> dict[str, Array]:

@@ -14,6 +14,7 @@ from coterie.errors import FederationError
 from coterie.models.layout import Array
 from coterie.protocol.replies import Replies
 from coterie.protocol.stack import Stack
+from coterie.results.goal import PURE, Goal
 from coterie.results.known import Known
 from coterie.results.scores import agreement, client_scores, cluster_shape, clusterability, silhouette
 from coterie.results.shown import judged
@@ -137,6 +138,7 @@ def summarise(
         **({"advise": dict(state.memory[ADVICE])} if ADVICE in state.memory else {}),
         **_quality(evaluated, known, settings.weigh_by, there),
         **_clusters(history, known),
+        **_reached(history, settings),
         "bytes_down": sum(r["bytes_down"] for r in history),
         "bytes_up": sum(r["bytes_up"] for r in history),
         "evaluations": sum(r["evaluations"] for r in history),
@@ -199,12 +201,19 @@ def _clusters(history: Sequence[dict[str, Any]], known: Known) -> dict[str, Any]
     assert known.groups is not None, "agreement is with the truth"
     one_group = len(set(known.groups.tolist())) == 1
     mean = _mean if one_group else mean_when_parted
-    reached = [r["round"] for r in history if r.get("purity", 0) >= 0.9]
     return {
         **{name: history[-1][name] for name in names},
         **{f"mean_{name}": mean(history, name) for name in ("ari", "ami", "completeness")},
-        "rounds_to": reached[0] if reached else None,
+        "rounds_to": PURE.first(history),
     }
+
+
+def _reached(history: Sequence[dict[str, Any]], settings: Any) -> dict[str, Any]:
+    """When the score that the run was to reach first held, and whether that ended it."""
+    goal: Goal | None = settings.goal()
+    if goal is None:
+        return {}
+    return {"until": str(goal), goal.key: goal.first(history), "stopped": history[-1]["round"] + 1 < settings.rounds}
 
 
 def mean_when_parted(history: Sequence[dict[str, Any]], name: str) -> float:
