@@ -3,14 +3,17 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from itertools import combinations
 
 import numpy as np
 import pytest
+from scipy.spatial.distance import cosine
 
 from coterie.data.federated import Split
 from coterie.models.layout import Layout
 from coterie.protocol.replies import Cost, Replies
 from coterie.protocol.stack import Stack
+from coterie.results.diagnostics import diagnostics
 from coterie.results.known import Known
 from coterie.results.summary import Watch, majority_rate, summarise
 from coterie.server.loop import Round
@@ -159,3 +162,37 @@ def test_the_first_round_that_reached_the_goal_is_recorded(until, key, wanted):
     found = summary_of(records, known_of(4, [0, 0, 1, 1]), asked)
     assert (found["until"], found[key], found["rounds_to"]) == (until, wanted, None)
     assert found["stopped"] is False
+
+
+class TestDiagnostics:
+    def test_temperature_is_of_the_updates_from_where_each_client_started(self):
+        # Updates (1, 0), (0, 2) and (-3, 0): cosine distances 1, 2 and 1, each twice; the most would be 6 times 2.
+        step = round_of([[5, 5], [7, 7]], [0, 1, 0], [[6, 5], [7, 9], [2, 5]])
+        assert diagnostics(step)["temperature"] == pytest.approx(((1 + 4 + 1) * 2 / (6 * 4)) ** 0.5)
+
+    def test_a_client_without_a_cluster_started_from_the_mean_by_shares(self):
+        # It was sent 0.75 (0, 0) + 0.25 (4, 4) = (1, 1), and went (1, 0) from there; the other went (0, 1).
+        made = round_of([[0, 0], [4, 4]], [0, -1], [[0, 1], [2, 1]])
+        before = replace(made.before, shares=np.array([0.75, 0.25]))
+        found = diagnostics(replace(made, before=before))
+        assert found["temperature"] == pytest.approx((2 * 1 / (2 * 4)) ** 0.5)
+        assert "clusterability" not in found
+
+    def test_fewer_than_two_answers_or_no_training_have_no_temperature(self):
+        assert "temperature" not in diagnostics(round_of([[0, 0]], [0], [[1, 0]]))
+        assert "temperature" not in diagnostics(round_of([[1, 2]], [0, 0], [[1, 2], [1, 2]]))
+
+    @pytest.mark.parametrize(("limit", "most"), [("MOST_CLIENTS", 2), ("MOST_BYTES", 23)])
+    def test_large_rounds_go_without(self, monkeypatch, limit, most):
+        step = round_of([[0, 0]], [0, 0, 0], [[1, 0], [0, 1], [1, 1]])
+        monkeypatch.setattr(f"coterie.results.diagnostics.{limit}", most + 1)
+        assert diagnostics(step)
+        monkeypatch.setattr(f"coterie.results.diagnostics.{limit}", most)
+        assert diagnostics(step) == {}
+
+    def test_fedavg_s_records_have_it_too(self, images, simulator, train):
+        step = train("fedavg", simulator(images(), "mlp(8)"), 1)[0]
+        record = Watch(known_of(8), None, 1).describe(step, None, None)
+        updates = step.replies.params.astype(np.float64) - step.before.stack.params
+        distances = [cosine(a, b) for a, b in combinations(updates, 2)]
+        assert record["temperature"] == pytest.approx(np.sqrt(2 * np.sum(np.square(distances)) / (8 * 7 * 4)))

@@ -14,9 +14,10 @@ from coterie.errors import FederationError
 from coterie.models.layout import Array
 from coterie.protocol.replies import Replies
 from coterie.protocol.stack import Stack
+from coterie.results.diagnostics import diagnostics
 from coterie.results.goal import PURE, Goal
 from coterie.results.known import Known
-from coterie.results.scores import agreement, client_scores, cluster_shape, clusterability, silhouette
+from coterie.results.scores import agreement, client_scores, cluster_shape
 from coterie.results.shown import judged
 from coterie.server.advice import ADVICE
 from coterie.server.loop import Round, with_mean
@@ -26,14 +27,8 @@ from coterie.server.state import UNPLACED, State
 MOST_MODELS = 64
 """With more models than this (local on many clients) GF1 is left to the last round."""
 
-MOST_CLIENTS, MOST_BYTES = 500, 128 << 20
-"""With more clients, or larger replies, the quadratic or memory-hungry diagnostics are left out."""
-
 VALIDATION = ("accuracy", "macro_f1", "rmse", "test_loss")
 """The scores of the validation split that are recorded."""
-
-REMEMBERED = ("temperature",)
-"""What an assign rule remembers and a record shows."""
 
 Judge = Callable[[Stack, Split, Array], Array]
 """The metrics of these rows of a stack on one common set of examples."""
@@ -65,8 +60,7 @@ class Watch:
         record["moved"] = moved(step)
         if self.known.groups is not None:
             record |= agreement(state.labels[step.there], self.known.groups[step.there])
-        record |= self._diagnostics(step)
-        record |= {name: state.memory[name] for name in REMEMBERED if name in state.memory}
+        record |= diagnostics(step)
         if replies.loss is not None:
             record["loss"] = float(np.average(replies.loss, weights=replies.examples))
         if step.missing:
@@ -87,20 +81,6 @@ class Watch:
         if len(used) > MOST_MODELS and state.round < self.rounds:
             return {}
         return {"gf1": float(self.judge(models, self.known.uniform, used)[place.ravel(), 1].mean())}
-
-    def _diagnostics(self, step: Round) -> dict[str, Any]:
-        """Silhouette of the heads and the thesis' clusterability of the updates, where they cost little."""
-        replies, labels = step.replies, step.state.labels[step.replies.clients]
-        if replies.params is None or len(replies) > MOST_CLIENTS or replies.params.nbytes > MOST_BYTES:
-            return {}
-        if (labels < 0).any() or (replies.labels < 0).any():
-            return {}
-        updates = replies.params - step.before.stack.params[replies.labels]
-        found = {
-            "silhouette": silhouette(replies.part("head_weight"), labels),
-            "clusterability": clusterability(updates, labels, replies.examples),
-        }
-        return {name: value for name, value in found.items() if value is not None}
 
 
 def finite(record: dict[str, Any]) -> dict[str, Any]:
