@@ -29,6 +29,7 @@ from coterie.protocol.replies import Replies
 from coterie.protocol.task import Fit
 from coterie.results import summary
 from coterie.results.clients import client_rows, save_clients
+from coterie.results.costs import Weighed, fedavg_unit, in_models
 from coterie.results.known import Known, known_of
 from coterie.results.record import CONFIG, SCHEMA, RunFolder
 from coterie.results.shown import judged
@@ -186,10 +187,11 @@ class Session:
     ) -> None:
         algorithm = advised(algorithm) if settings.advise else algorithm
         self.algorithm, self.known, self.settings = algorithm, known, settings
-        self.model = algorithm.network(model)
+        self.unit, self.model = fedavg_unit(model), algorithm.network(model)
         self.clients = reach(self.model)
+        self.weighed = Weighed(self.clients)
         self.attendance = settings.build_attendance(known.names)
-        self.federation = Attended(self.clients, self.attendance)
+        self.federation = Attended(self.weighed, self.attendance)
         self.mix = algorithm.mix if algorithm.members else None
         judge = getattr(self.clients, "judge", None)
         general = judge and partial(judge, mix=self.mix)
@@ -215,7 +217,7 @@ class Session:
                         f"{step.state.round}; give more rounds or a shorter warm-up"
                     )
                 test, validation = self._judge(step)
-                record = self.watch.describe(step, test, validation)
+                record = self.watch.describe(step, test, validation) | {"bytes_stored": self.weighed.take()}
                 now = time.perf_counter()
                 record["seconds"], begun = now - begun, now
                 self._keep(record, step.state, folder, history)
@@ -230,7 +232,7 @@ class Session:
         if test is None:  # all rounds were done already, but for what follows
             test = evaluate(self.algorithm, self.clients, state, self.settings.seed, clients=there)
         rows = client_rows(self.known, state.labels, test, self.attendance)
-        total = summary.summarise(history, self.settings, self.known, state, there)
+        total = summary.summarise(history, self.settings, self.known, state, there) | in_models(history, self.unit)
         if folder is not None:
             save_clients(folder.path, rows)
             folder.finish(total)

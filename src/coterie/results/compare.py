@@ -43,6 +43,9 @@ CLASSIFICATION = (
     Column("seconds", "seconds", 1, 1, None),
     Column("bytes_down", "MB down", 1e-6, 1, None),
     Column("bytes_up", "MB up", 1e-6, 1, None),
+    Column("models_down", "down/fedavg", 1, 2, None),
+    Column("models_up", "up/fedavg", 1, 2, None),
+    Column("models_stored", "stored/fedavg", 1, 2, None),
 )
 REGRESSION = (
     Column("worst_client", "worst rmse", 1, 3, "min"),

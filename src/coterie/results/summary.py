@@ -56,6 +56,7 @@ class Watch:
         if validation is not None and len(validation):
             scores = self._scores(validation)
             record |= {f"validation_{name}": scores[name] for name in VALIDATION if name in scores}
+        record["asked"] = len(replies) + len(replies.missing)
         record |= {"there": len(step.there), **cluster_shape(state.labels[step.there], len(state.stack))}
         record["moved"] = moved(step)
         if self.known.groups is not None:
