@@ -407,6 +407,13 @@ def test_sites_may_count_by_their_train_examples(data, near, order, board):
     assert done.summary["accuracy"] == train.summary["accuracy"] != test.summary["accuracy"]
 
 
+def test_sites_tell_their_gradients_if_asked_for(data, near, order, board):
+    done = carry_out(replace(order, settings={**order.settings, "diagnose": True}), near, board)
+    expected = run_settings(replace(SETTINGS, plan="workers", threads=1, diagnose=True), data=data)
+    for name in ("objective", "gradient_clusterability", "clusterability", "temperature", "bytes_stored"):
+        assert [record[name] for record in done.history] == [record[name] for record in expected.history]
+
+
 def test_the_summary_of_a_federation_is_json(near, order, board, tmp_path):
     carry_out(order, near, board)
     assert json.dumps(load_summary(tmp_path / "run"))

@@ -7,15 +7,21 @@ from itertools import combinations
 
 import numpy as np
 import pytest
+import torch
 from scipy.spatial.distance import cosine
 
 from coterie.data.federated import Split
+from coterie.errors import UsageError
+from coterie.experiment import run_settings
+from coterie.models.additive import additive
 from coterie.models.layout import Layout
+from coterie.models.zoo import build_model
 from coterie.protocol.replies import Cost, Replies
 from coterie.protocol.stack import Stack
-from coterie.results.diagnostics import diagnostics
+from coterie.results.diagnostics import ask_gradients, check_gradients, diagnostics, of_gradients
 from coterie.results.known import Known
 from coterie.results.summary import Watch, majority_rate, summarise
+from coterie.runtimes.simulator import Simulator
 from coterie.server.loop import Round
 from coterie.server.state import State
 from coterie.settings import Settings
@@ -43,13 +49,13 @@ def state_of(models, labels, number=0, **more):
     return State(stack, np.array(labels), number, stack, np.full(len(stack), 1 / len(stack)), **more)
 
 
-def round_of(models, labels, params, after=None, examples=None, **more):
+def round_of(models, labels, params, after=None, examples=None, layout=LAYOUT, **more):
     """Clients that trained from the models of ``labels`` to ``params``, and were put ``after`` that."""
     before = state_of(models, labels)
     clients = np.arange(len(labels))
     sizes = np.full(len(labels), 10) if examples is None else np.array(examples)
     trained = stack_of(*params)
-    replies = Replies(LAYOUT, clients, before.labels, sizes, trained.params, trained.buffers)
+    replies = Replies(layout, clients, before.labels, sizes, trained.params, trained.buffers)
     state = replace(before, labels=before.labels if after is None else np.array(after), round=1)
     return Round(before, state, replies, Cost(), clients, **more)
 
@@ -196,3 +202,92 @@ class TestDiagnostics:
         updates = step.replies.params.astype(np.float64) - step.before.stack.params
         distances = [cosine(a, b) for a, b in combinations(updates, 2)]
         assert record["temperature"] == pytest.approx(np.sqrt(2 * np.sum(np.square(distances)) / (8 * 7 * 4)))
+
+    def test_the_clustering_objective_is_the_mean_square_from_the_model_after_averaging(self):
+        # From (0, 0), (3, 2) and (3, 2): 1, 4 and 4 + 9, by 10, 20 and 10 examples.
+        made = round_of([[9, 9]], [0, 0, 0], [[1, 0], [3, 4], [5, 5]], after=[0, 1, 1], examples=[10, 20, 10])
+        averaged = replace(made.state, stack=stack_of([0, 0], [3, 2]))
+        assert diagnostics(replace(made, state=averaged))["clustering_objective"] == pytest.approx(220 / 40)
+
+    def test_the_clustering_objective_of_wecfl_is_its_kmeans_inertia_by_examples(self, images, simulator, train):
+        step = train("wecfl", simulator(images(), "mlp(8)"), 1)[0]
+        heads, labels, sizes = step.replies.part("head_weight"), step.state.labels, step.replies.examples
+        total = 0.0
+        for k in set(labels.tolist()):
+            inside = heads[labels == k].astype(np.float64)
+            centre = np.average(inside, axis=0, weights=sizes[labels == k])
+            total += (sizes[labels == k] * np.square(inside - centre).sum(axis=1)).sum()
+        assert diagnostics(step)["clustering_objective"] == pytest.approx(total / sizes.sum(), rel=1e-5)
+
+    def test_halves_are_measured_apart_and_everybody_is_one_cluster_of_the_global_half(self):
+        # Cluster half: 1 and 3 about 2, and 5 alone. Global half: 1, 3 and -2 about 2/3, the last 8/3 away.
+        layout = replace(LAYOUT, parts={**LAYOUT.parts, "global": ALL[:1], "cluster": ALL[1:]})
+        step = round_of([[0, 0], [0, 0]], [0, 0, 1], [[1, 1], [3, 3], [-2, 5]], layout=layout)
+        found = diagnostics(step)
+        assert found["clusterability_cluster"] == pytest.approx(1 / 2)
+        assert found["clusterability_global"] == pytest.approx((8 / 3) / (2 / 3))
+        assert found["clusterability"] == pytest.approx(2**0.5 / 8**0.5)
+        assert "clusterability_cluster" not in diagnostics(replace(step, replies=replace(step.replies, layout=LAYOUT)))
+
+
+class TestGradients:
+    """Client i's loss is (w - slope)^2 + b^2, so its gradient is (2 (w - slope), 2 b)."""
+
+    @pytest.fixture
+    def data(self, lines):
+        return lines([1, 3, -1], [1, 3, 1])
+
+    def test_they_are_taken_at_the_cluster_s_model(self, data, simulator):
+        # Cluster 0 at (0, 0): (-2, 0) by 2 examples and (-6, 0) by 6, about -5; cluster 1 at (1, 1) has one client.
+        state = state_of([[0, 0], [1, 1]], [0, 0, 1])
+        found = of_gradients(state, ask_gradients(simulator(data, "linear"), state, 1, np.arange(3)))
+        assert found["gradient_clusterability"] == pytest.approx(3 / 5, rel=1e-5)
+        assert found["objective"] == pytest.approx((2 * 1 + 6 * 9 + 2 * 5) / 10, rel=1e-5)
+
+    def test_both_halves_of_a_sum_have_theirs(self, data):
+        # The sum has the same gradient in both halves: (-2, 0), (-6, 0), (4, 2), all about (-3.2, 0.4).
+        federation = Simulator(data, additive(build_model("linear", data.shape, None)))
+        state = state_of([[0, 0, 0, 0], [0, 0, 1, 1]], [0, 0, 1])
+        found = of_gradients(state, ask_gradients(federation, state, 1, np.arange(3)))
+        assert found["gradient_clusterability_cluster"] == pytest.approx(3 / 5, rel=1e-5)
+        wanted = np.hypot(7.2, 1.6) / np.hypot(3.2, 0.4)
+        assert found["gradient_clusterability_global"] == pytest.approx(wanted, rel=1e-5)
+        assert found["objective"] == pytest.approx(6.6, rel=1e-5)
+
+    def test_those_without_a_cluster_are_not_asked(self, data, simulator):
+        federation = simulator(data, "linear")
+        state = state_of([[0, 0], [1, 1]], [-1, 0, -1])
+        assert ask_gradients(federation, state, 1, np.arange(3)).clients.tolist() == [1]
+        assert ask_gradients(federation, state, 1, np.array([0, 2])) is None
+
+    def test_they_are_measured_in_evaluated_rounds_if_asked_for_and_change_and_cost_nothing(self):
+        plain = Settings(
+            "wecfl+cam(warmup=0)", clients=8, clusters=2, partition="rotation(0,180)", rounds=5, eval_every=2
+        )
+        without, found = run_settings(plain), run_settings(replace(plain, diagnose=True))
+        new = {"objective", *(f"gradient_clusterability{half}" for half in ("", "_cluster", "_global"))}
+        timeless = new | {"seconds"}
+        strip = [{k: v for k, v in record.items() if k not in timeless} for record in found.history]
+        assert strip == [{k: v for k, v in record.items() if k != "seconds"} for record in without.history]
+        assert [new <= record.keys() for record in found.history] == [False, True, True, True, True]
+
+        def total_loss(client):
+            x, y = map(torch.from_numpy, found.data.train.of(client))
+            return float(torch.nn.functional.cross_entropy(found.model_for(client)(x), y, reduction="sum").detach())
+
+        wanted = sum(map(total_loss, range(8))) / len(found.data.train.y)
+        assert found.history[-1]["objective"] == pytest.approx(wanted, rel=1e-5)
+
+    @pytest.mark.parametrize(
+        ("limit", "most", "complaint"),
+        [
+            ("MOST_EXAMPLES", 9, "diagnose takes up to 9 examples a client, one has 10"),
+            ("MOST_BYTES", 1 << 20, "diagnose takes up to 1 MB of gradients, these have 2"),
+        ],
+    )
+    def test_what_is_too_large_to_compare_is_refused(self, monkeypatch, limit, most, complaint):
+        layout = replace(LAYOUT, size=1 << 18)
+        check_gradients(known_of(2), layout)
+        monkeypatch.setattr(f"coterie.results.diagnostics.{limit}", most)
+        with pytest.raises(UsageError, match=complaint):
+            check_gradients(known_of(2), layout)

@@ -30,6 +30,7 @@ from coterie.protocol.task import Fit
 from coterie.results import summary
 from coterie.results.clients import client_rows, save_clients
 from coterie.results.costs import Weighed, fedavg_unit, in_models
+from coterie.results.diagnostics import ask_gradients, check_gradients
 from coterie.results.known import Known, known_of
 from coterie.results.record import CONFIG, SCHEMA, RunFolder
 from coterie.results.shown import judged
@@ -81,6 +82,7 @@ OPTIONS = (
     "eval_every",
     "until",
     "stop",
+    "diagnose",
     "weigh_by",
     "checkpoint_every",
     "runtime",
@@ -103,8 +105,8 @@ def run(
 ) -> Run:
     """Train an algorithm on a federation's data.
 
-    ``options``: advise, participation, join, leave, min_clients, eval_every, until, stop, weigh_by,
-    checkpoint_every, runtime, threads, plan, device.
+    ``options``: advise, participation, join, leave, min_clients, eval_every, until, stop, diagnose,
+    weigh_by, checkpoint_every, runtime, threads, plan, device.
     How clients train is the algorithm's own: ``ct.wecfl(clusters=4, fit=ct.Fit(steps=20, lr=0.05))``.
     """
     for name in options:
@@ -200,6 +202,8 @@ class Session:
         self.goal = settings.goal()
         if self.goal is not None:
             self.goal.check(known)
+        if settings.diagnose:
+            check_gradients(known, self.model.layout)
 
     def train(self, out: Path | None, resume: bool, progress: Progress | None) -> Finished:
         """All rounds, recorded; a stop by Ctrl-C saves the last recorded round first."""
@@ -216,8 +220,8 @@ class Session:
                         f"rounds is {self.settings.rounds}, but the warm-up of {self.algorithm.name} takes until round "
                         f"{step.state.round}; give more rounds or a shorter warm-up"
                     )
-                test, validation = self._judge(step)
-                record = self.watch.describe(step, test, validation) | {"bytes_stored": self.weighed.take()}
+                test, *others = self._judge(step)
+                record = self.watch.describe(step, test, *others) | {"bytes_stored": self.weighed.take()}
                 now = time.perf_counter()
                 record["seconds"], begun = now - begun, now
                 self._keep(record, step.state, folder, history)
@@ -258,16 +262,18 @@ class Session:
             self.algorithm, self.federation, settings.seed, state, settings.participation, settings.min_clients
         )
 
-    def _judge(self, step: Round) -> tuple[Replies | None, Replies | None]:
-        """The replies of those who were there on their test and validation splits, where the round is evaluated.
+    def _judge(self, step: Round) -> tuple[Replies | None, Replies | None, Replies | None]:
+        """The replies of those who were there on their test and validation splits and on their gradients, if asked for.
 
         It is measurement, so it does not matter whether they are still there in the next round.
         """
         state = step.state
         if state.round % self.settings.eval_every and state.round <= self.settings.rounds - 3:
-            return None, None
+            return None, None, None
         ask = partial(evaluate, self.algorithm, self.clients, state, self.settings.seed, clients=step.there)
-        return ask("test"), ask("validation") if self.known.validated else None
+        found = partial(ask_gradients, self.clients, state, self.settings.seed, step.there)
+        gradients = found() if self.settings.diagnose else None
+        return ask("test"), ask("validation") if self.known.validated else None, gradients
 
     def _keep(
         self, record: dict[str, Any], state: State, folder: RunFolder | None, history: list[dict[str, Any]]

@@ -78,6 +78,7 @@ class Settings:
         None, "record when a score is reached: accuracy=0.9; macro_f1, purity, ari, rmse (at most)"
     )
     stop: bool | None = _option(None, "end the run in the first evaluated round in which --until holds")
+    diagnose: bool | None = _option(None, "also record clusterability from gradients, and the objective: one more pass")
     weigh_by: str = _option("test", "in scores over clients each counts by its test or its train examples")
     checkpoint_every: int = _option(1, "save the state every so many rounds")
     runtime: str = _option("simulator", "where clients run: simulator, in this process, or ray, in worker processes")

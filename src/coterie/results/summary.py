@@ -14,7 +14,7 @@ from coterie.errors import FederationError
 from coterie.models.layout import Array
 from coterie.protocol.replies import Replies
 from coterie.protocol.stack import Stack
-from coterie.results.diagnostics import diagnostics
+from coterie.results.diagnostics import diagnostics, of_gradients
 from coterie.results.goal import PURE, Goal
 from coterie.results.known import Known
 from coterie.results.scores import agreement, client_scores, cluster_shape
@@ -43,8 +43,10 @@ class Watch:
     def __init__(self, known: Known, judge: Judge | None, rounds: int, weigh_by: str = "test") -> None:
         self.known, self.judge, self.rounds, self.weigh_by = known, judge, rounds, weigh_by
 
-    def describe(self, step: Round, test: Replies | None, validation: Replies | None) -> dict[str, Any]:
-        """The record of one round, with the clients' replies about their test and validation splits."""
+    def describe(
+        self, step: Round, test: Replies | None, validation: Replies | None, gradients: Replies | None = None
+    ) -> dict[str, Any]:
+        """The record of one round, with the clients' replies about their test and validation splits and gradients."""
         state, replies = step.state, step.replies
         record: dict[str, Any] = {"round": state.round - 1}
         if test is not None and len(test):
@@ -62,6 +64,7 @@ class Watch:
         if self.known.groups is not None:
             record |= agreement(state.labels[step.there], self.known.groups[step.there])
         record |= diagnostics(step)
+        record |= {} if gradients is None else of_gradients(state, gradients)
         if replies.loss is not None:
             record["loss"] = float(np.average(replies.loss, weights=replies.examples))
         if step.missing:
