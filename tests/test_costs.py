@@ -40,6 +40,10 @@ def test_a_warm_up_that_counts_as_several_rounds_is_beside_as_many_of_fedavg():
     assert [found[name] for name in COSTS] == [0.5, 0.5, 1]
 
 
+def test_a_run_begun_before_storage_was_recorded_has_no_such_costs():
+    assert in_models([{"round": 0, "bytes_down": 5}, record(1, 2, 60, 0, 30)], Unit(down=10, up=10)) == {}
+
+
 @pytest.mark.parametrize("changes", [{}, {"participation": 0.5}, {"leave": "0.5@1"}, {"model": "tiny-vgg"}])
 def test_fedavg_costs_one_of_each_whoever_takes_part(changes):
     assert costs("fedavg", **changes) == [1, 1, 1]

@@ -40,12 +40,14 @@ def in_models(history: Sequence[dict[str, Any]], unit: Unit) -> dict[str, float]
 
     FedAvg has 1 of each, ifca as many down and stored as it has clusters, and 1 up. A warm-up that counts as several
     rounds is one exchange in the place of as many. Table 7.6 counts the same storage, that of a client's device, and as
-    communication the way down alone.
+    communication the way down alone. Where a record does not say, nothing is told.
 
     >>> record = {"round": 1, "asked": 5, "bytes_down": 200, "bytes_up": 100, "bytes_stored": 40}
     >>> in_models([record], Unit(down=10, up=10))
     {'models_down': 2.0, 'models_up': 1.0, 'models_stored': 4.0}
     """
+    if any("bytes_stored" not in record for record in history):
+        return {}  # begun before this was recorded
     numbers = [-1, *(record["round"] for record in history)]
     asked = sum(record["asked"] * rounds for record, rounds in zip(history, np.diff(numbers).tolist(), strict=True))
     return {
