@@ -16,6 +16,7 @@ from coterie.protocol.replies import Replies
 from coterie.protocol.sample import Sample
 from coterie.protocol.stack import Stack
 from coterie.protocol.task import Fit, Report, Task
+from coterie.results.diagnostics import diagnostics
 from coterie.results.record import load_state, save_state
 from coterie.server import distances, events
 from coterie.server.clusterers import clusterers
@@ -382,15 +383,18 @@ class TestTemperature:
         replies = Meter(toy, KEY).ask(Task(fit=(HALF,)), state.stack, state.labels[:1], np.arange(1))
         assert temperature_rises()(state, replies) == (False, {})
 
-    def test_records_show_it_until_the_clusters_form(self):
-        clients = ct.load("digits").partition("rotation(0,180)", clients=6, seed=1)
-        history = ct.run(ct.ocfl_kmeans(fit=Fit(steps=2)), clients, model="mlp(8)", rounds=6, seed=1).history
-        shown = [record["temperature"] for record in history if "temperature" in record]
-        assert len(shown) >= 2
-        falling = shown[:-1]
-        assert falling == sorted(falling, reverse=True)
+    @pytest.mark.parametrize("text", ["ocfl-kmeans", "ocfl-kmeans+cam"])
+    def test_records_show_in_every_round_what_the_event_sees_until_the_clusters_form(
+        self, text, images, simulator, train
+    ):
+        done = train(text, simulator(images(), "mlp(8)"), 6)
+        shown = [diagnostics(step)["temperature"] for step in done]
+        seen = [step.state.memory.get("temperature") for step in done]
+        fired = [len(step.state.stack) for step in done].index(2)
+        assert shown[: fired + 1] == seen[: fired + 1]
+        assert seen[fired + 1 :] == [None] * (5 - fired)
+        assert shown[:fired] == sorted(shown[:fired], reverse=True)
         assert all(0 < value < 1 for value in shown)
-        assert shown == [record.get("temperature") for record in history[: len(shown)]]
 
     def test_the_norm_must_be_one(self):
         with pytest.raises(UsageError, match=r"p is 0\.5; it must be at least 1"):

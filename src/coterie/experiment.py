@@ -30,8 +30,11 @@ from coterie.protocol.replies import Replies
 from coterie.protocol.task import Fit
 from coterie.results import summary
 from coterie.results.clients import client_rows, save_clients, save_distances
+from coterie.results.costs import Weighed, fedavg_unit, in_models
+from coterie.results.diagnostics import ask_gradients, check_gradients
 from coterie.results.known import Known, known_of
 from coterie.results.record import CONFIG, SCHEMA, RunFolder
+from coterie.results.shown import judged
 from coterie.runtimes.attendance import Attended
 from coterie.runtimes.simulator import Simulator
 from coterie.server.formed import DISTANCES
@@ -109,6 +112,10 @@ OPTIONS = (
     "leave",
     "min_clients",
     "eval_every",
+    "until",
+    "stop",
+    "diagnose",
+    "weigh_by",
     "checkpoint_every",
     "runtime",
     "threads",
@@ -131,8 +138,8 @@ def run(
 ) -> Run:
     """Train an algorithm on a federation's data; with ``resume`` go on where the run in ``out`` stopped.
 
-    ``options``: advise, participation, join, leave, min_clients, eval_every, checkpoint_every, runtime,
-    threads, plan, device.
+    ``options``: advise, participation, join, leave, min_clients, eval_every, until, stop, diagnose,
+    weigh_by, checkpoint_every, runtime, threads, plan, device.
     How clients train is the algorithm's own: ``ct.wecfl(clusters=4, fit=ct.Fit(steps=20, lr=0.05))``.
     """
     for name in options:
@@ -216,14 +223,21 @@ class Session:
         check_rounds(algorithm, settings.rounds)
         algorithm = advised(algorithm) if settings.advise else algorithm
         self.algorithm, self.known, self.settings = algorithm, known, settings
-        self.model = algorithm.network(model)
+        self.unit, self.model = fedavg_unit(model), algorithm.network(model)
         self.clients = reach(self.model)
+        self.weighed = Weighed(self.clients)
         self.attendance = settings.build_attendance(known.names)
-        self.federation = Attended(self.clients, self.attendance)
+        self.federation = Attended(self.weighed, self.attendance)
         self.mix = algorithm.mix if algorithm.members else None
         judge = getattr(self.clients, "judge", None)
-        self.watch = summary.Watch(known, judge and partial(judge, mix=self.mix), settings.rounds)
+        general = judge and partial(judge, mix=self.mix)
+        self.watch = summary.Watch(known, general, settings.rounds, settings.weigh_by)
         settings.check_enough(self.attendance)
+        self.goal = settings.goal()
+        if self.goal is not None:
+            self.goal.check(known)
+        if settings.diagnose:
+            check_gradients(known, self.model.layout)
 
     def train(self, out: Path | None, resume: bool, progress: Progress | None) -> Finished:
         """All rounds, recorded; a stop by Ctrl-C saves the last recorded round first."""
@@ -233,10 +247,10 @@ class Session:
         test: Replies | None = None
         begun = time.perf_counter()
         try:
-            while state is None or state.round < self.settings.rounds:
+            while state is None or not self._ends(state.round, history[-1]):
                 step = next(steps)
-                test, validation = self._judge(step)
-                record = self.watch.describe(step, test, validation)
+                test, *others = self._judge(step)
+                record = self.watch.describe(step, test, *others) | {"bytes_stored": self.weighed.take()}
                 now = time.perf_counter()
                 record["seconds"], begun = now - begun, now
                 self._keep(record, step.state, folder, history)
@@ -251,7 +265,7 @@ class Session:
         if test is None:  # all rounds were done already, but for what follows
             test = evaluate(self.algorithm, self.clients, state, self.settings.seed, clients=there)
         rows = client_rows(self.known, state.labels, test, self.attendance)
-        total = summary.summarise(history, self.settings, self.known, state, there)
+        total = summary.summarise(history, self.settings, self.known, state, there) | in_models(history, self.unit)
         if folder is not None:
             save_clients(folder.path, rows)
             if DISTANCES in state.memory:
@@ -280,16 +294,18 @@ class Session:
             self.algorithm, self.federation, settings.seed, state, settings.participation, settings.min_clients
         )
 
-    def _judge(self, step: Round) -> tuple[Replies | None, Replies | None]:
-        """The replies of those who were there on their test and validation splits, where the round is evaluated.
+    def _judge(self, step: Round) -> tuple[Replies | None, Replies | None, Replies | None]:
+        """The replies of those who were there on their test and validation splits and on their gradients, if asked for.
 
         It is measurement, so it does not matter whether they are still there in the next round.
         """
         state = step.state
         if state.round % self.settings.eval_every and state.round <= self.settings.rounds - 3:
-            return None, None
+            return None, None, None
         ask = partial(evaluate, self.algorithm, self.clients, state, self.settings.seed, clients=step.there)
-        return ask("test"), ask("validation") if self.known.validated else None
+        found = partial(ask_gradients, self.clients, state, self.settings.seed, step.there)
+        gradients = found() if self.settings.diagnose else None
+        return ask("test"), ask("validation") if self.known.validated else None, gradients
 
     def _keep(
         self, record: dict[str, Any], state: State, folder: RunFolder | None, history: list[dict[str, Any]]
@@ -298,8 +314,16 @@ class Session:
             history.append(record)
             return
         folder.add(record, state.labels)
-        if state.round % self.settings.checkpoint_every == 0 or state.round == self.settings.rounds:
+        if state.round % self.settings.checkpoint_every == 0 or self._ends(state.round, record):
             folder.checkpoint(state)
+
+    def _ends(self, number: int, record: dict[str, Any]) -> bool:
+        """Whether so many rounds, of which this is the last record, are all: in number, or since the goal is reached.
+
+        A run ends with a round that was evaluated, so that its last record says how it ended.
+        """
+        reached = self.settings.stop and self.goal is not None and self.goal.holds(record) and judged([record])
+        return number >= self.settings.rounds or bool(reached)
 
 
 def check_same(old: Settings, new: Settings, out: Path) -> None:

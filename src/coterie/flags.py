@@ -25,6 +25,7 @@ console = Console(highlight=False, width=None if sys.stdout.isatty() else 120)
 TYPES: dict[str, Any] = {"int": int | None, "float": float | None, "str": str | None, "bool": bool | None}
 Out = Annotated[Path | None, typer.Option(help="folder for the results (default: a new one under runs/)")]
 Quiet = Annotated[bool, typer.Option("--quiet", help="no progress")]
+Last = Annotated[int | None, typer.Option(help="show the mean of so many last rounds (3, of less than 10 rounds 1)")]
 AsJson = Annotated[bool, typer.Option("--json", help="print the summary alone, as JSON")]
 
 PAPER = f"{AS}_"

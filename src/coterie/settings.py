@@ -28,6 +28,8 @@ from coterie.models.zoo import build_model
 from coterie.presets import expand
 from coterie.protocol.address import Key
 from coterie.protocol.task import Fit
+from coterie.results.goal import Goal, read_goal
+from coterie.results.scores import WEIGHTS
 from coterie.runtimes.attendance import Attendance, attendance
 from coterie.runtimes.ray import RayFederation
 from coterie.runtimes.simulator import Simulator
@@ -85,6 +87,12 @@ class Settings:
     min_clients: int = _option(1, "answers without which a round fails")
     seed: int = _option(1, "the seed of everything: draw, starts, minibatches")
     eval_every: int = _option(1, "evaluate every so many rounds (the last three always)")
+    until: str | None = _option(
+        None, "record when a score is reached: accuracy=0.9; macro_f1, purity, ari, rmse (at most)"
+    )
+    stop: bool | None = _option(None, "end the run in the first evaluated round in which --until holds")
+    diagnose: bool | None = _option(None, "also record clusterability from gradients, and the objective: one more pass")
+    weigh_by: str = _option("test", "in scores over clients each counts by its test or its train examples")
     checkpoint_every: int = _option(1, "save the state every so many rounds")
     runtime: str = _option("simulator", "where clients run: simulator, in this process, or ray, in worker processes")
     threads: int | None = _option(None, "worker threads, or Ray workers (all cores)")
@@ -104,7 +112,16 @@ class Settings:
             raise UsageError(f"validation is {self.validation}; it must be in [0, 1)")
         if self.runtime not in RUNTIMES:
             raise UnknownName("runtime", self.runtime, RUNTIMES)
+        if self.weigh_by not in WEIGHTS:
+            raise UsageError(f"weigh-by is {self.weigh_by!r}; it must be {' or '.join(WEIGHTS)}")
+        self.goal()
         self.fit()
+
+    def goal(self) -> Goal | None:
+        """The score that the run is to reach."""
+        if self.until is None and self.stop:
+            raise UsageError("stop is set, but nothing says when; add --until, such as --until accuracy=0.9")
+        return None if self.until is None else read_goal(self.until)
 
     def completed(self) -> Settings:
         """With the defaults that depend on the data filled in."""
