@@ -17,7 +17,7 @@ from typing import Any, NamedTuple
 import numpy as np
 from torch import nn
 
-from coterie.algorithms import advised
+from coterie.algorithms import advised, keeping_momentum
 from coterie.data import Federated
 from coterie.errors import FederationError, RunFolderError, UnknownName
 from coterie.models.layout import Array
@@ -111,6 +111,7 @@ OPTIONS = (
     "join",
     "leave",
     "min_clients",
+    "momentum_kept",
     "eval_every",
     "until",
     "stop",
@@ -146,7 +147,7 @@ def run(
         if name not in OPTIONS:
             raise UnknownName("option of run (local training is set by the algorithm's fit)", name, OPTIONS)
     built = model if isinstance(model, Model) else build_model(model, clients.shape, clients.classes)
-    own = ("part", "terms", "pull", "half", "lr")
+    own = ("part", "terms", "pull", "half", "keeps", "lr")
     train_options = {f.name: getattr(algorithm.fit, f.name) for f in fields(Fit) if f.name not in own}
     words = {"data": clients.data, "partition": clients.partition, **(clients.words or {})}
     settings = Settings(
@@ -222,6 +223,7 @@ class Session:
     ) -> None:
         check_rounds(algorithm, settings.rounds)
         algorithm = advised(algorithm) if settings.advise else algorithm
+        algorithm = keeping_momentum(algorithm) if settings.momentum_kept else algorithm
         self.algorithm, self.known, self.settings = algorithm, known, settings
         self.unit, self.model = fedavg_unit(model), algorithm.network(model)
         self.clients = reach(self.model)
@@ -259,7 +261,7 @@ class Session:
                     progress(record)
         except KeyboardInterrupt:
             if folder is not None and state is not None:
-                folder.checkpoint(state)
+                folder.checkpoint(state, self._kept)
             raise
         there = self.attendance.present(state.round - 1)
         if test is None:  # all rounds were done already, but for what follows
@@ -274,6 +276,11 @@ class Session:
         trained = Trained(self.algorithm, self.model, state, rows, self.settings.seed, self.known.unit)
         return Finished(total, history, state, trained)
 
+    @property
+    def _kept(self) -> dict[str, Array]:
+        """What clients keep to themselves between rounds, where that is here; sites keep nothing."""
+        return self.clients.kept if isinstance(self.clients, Simulator) else {}
+
     def _open(self, out: Path | None, resume: bool) -> tuple[RunFolder | None, State | None]:
         if out is None:
             return None, None
@@ -282,7 +289,9 @@ class Session:
             check_same(load_settings(out / CONFIG, {}), self.settings, out)
             check_examples(out, self.known)
             folder = RunFolder(out)
-            return folder, folder.resume()
+            state = folder.resume()
+            self._kept.update(folder.kept)
+            return folder, state
         folder = RunFolder.create(out, config_table(self.settings, self.known))
         if self.known.schema is not None:
             self.known.schema.save(out / SCHEMA)
@@ -315,7 +324,7 @@ class Session:
             return
         folder.add(record, state.labels)
         if state.round % self.settings.checkpoint_every == 0 or self._ends(state.round, record):
-            folder.checkpoint(state)
+            folder.checkpoint(state, self._kept)
 
     def _ends(self, number: int, record: dict[str, Any]) -> bool:
         """Whether so many rounds, of which this is the last record, are all: in number, or since the goal is reached.

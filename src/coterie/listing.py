@@ -10,9 +10,9 @@ from typing import Any
 from rich.table import Table
 from rich.text import Text
 
-from coterie.algorithms import RANGES, algorithms, parts
+from coterie.algorithms import RANGES, OfRounds, algorithms, parts
 from coterie.algorithms import add_ons as algorithm_add_ons
-from coterie.catalogue import Catalogue, first_line
+from coterie.catalogue import Catalogue, Value, first_line
 from coterie.data import add_ons, partitions, sources
 from coterie.errors import UnknownName
 from coterie.models.zoo import models
@@ -68,7 +68,7 @@ def searched(name: str) -> str:
     tune searches strength: 0.001, 0.01, 0.1, 1
     """
     known = {argument.rpartition(".")[2]: values for argument, values in RANGES.get(name, {}).items()}
-    lines = [f"tune searches {each}: {', '.join(map(str, values))}" for each, values in known.items()]
+    lines = [f"tune searches {each}: {_values(values)}" for each, values in known.items()]
     lines += [f"--as {paper}: {beside(name, each.name, each.said)}" for paper, each in arguments_of(name)]
     return "\n\n" + "\n".join(lines) if lines else ""
 
@@ -103,12 +103,16 @@ def default_of(owner: str, name: str) -> str | None:
     return None if default is None else str(default)
 
 
+def _values(values: tuple[Value, ...] | OfRounds) -> str:
+    return str(values) if isinstance(values, OfRounds) else ", ".join(map(str, values))
+
+
 def signature(function: Callable[..., Any]) -> str:
     """The arguments that a text form takes, with their defaults.
 
     >>> from coterie.algorithms import wecfl
     >>> signature(wecfl)
-    '(clusters=2, layer=head_weight, shots=none)'
+    '(clusters=2, layer=head_weight, shots=none, weights=examples)'
     """
     words = []
     for name, parameter in inspect.signature(function).parameters.items():

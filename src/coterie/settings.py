@@ -68,6 +68,7 @@ class Settings:
     batch: int = _option(32, "minibatch size")
     lr: float | None = _option(None, "local learning rate (0.1 for dense nets, 0.01 for convolutions)")
     momentum: float = _option(0.9, "local momentum, reset every round")
+    momentum_kept: bool | None = _option(None, "clients keep their momentum from round to round (simulations only)")
     optimizer: str = _option("sgd", "local optimiser: sgd or adam")
     weight_decay: float = _option(0.0, "local weight decay")
     lr_decay: float = _option(1.0, "factor on the learning rate after every round")
@@ -114,8 +115,10 @@ class Settings:
             raise UnknownName("runtime", self.runtime, RUNTIMES)
         if self.weigh_by not in WEIGHTS:
             raise UsageError(f"weigh-by is {self.weigh_by!r}; it must be {' or '.join(WEIGHTS)}")
+        if self.momentum_kept and self.runtime != "simulator":
+            raise UsageError(f"momentum-kept needs --runtime simulator, not {self.runtime}: workers keep nothing")
         self.goal()
-        self.fit()
+        replace(self.fit(), keeps="0" if self.momentum_kept else None)
 
     def goal(self) -> Goal | None:
         """The score that the run is to reach."""

@@ -6,6 +6,7 @@ from coterie.algorithms.auto import advised
 from coterie.algorithms.catalogue import (
     RANGES,
     REDUCES_TO,
+    OfRounds,
     add_ons,
     algorithms,
     build_algorithm,
@@ -16,6 +17,7 @@ from coterie.algorithms.catalogue import (
 )
 from coterie.algorithms.choosing import ifca, joint
 from coterie.algorithms.ensembles import ensemble, fedavg_ensemble, fedprox_ensemble, soft_vote
+from coterie.algorithms.momentum import keeping_momentum
 from coterie.algorithms.one_model import fedavg, fedopt, fedprox, local
 from coterie.algorithms.one_shot import briggs, diffnorm, gradcos, lcfl
 from coterie.algorithms.parameter_clustering import fesem, wecfl
@@ -24,6 +26,7 @@ from coterie.algorithms.splitting import ocfl, ocfl_affinity, ocfl_hdbscan, ocfl
 __all__ = [
     "RANGES",
     "REDUCES_TO",
+    "OfRounds",
     "add_ons",
     "advised",
     "algorithms",
@@ -47,6 +50,7 @@ __all__ = [
     "has_number",
     "ifca",
     "joint",
+    "keeping_momentum",
     "lcfl",
     "local",
     "ocfl",

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
+from dataclasses import dataclass, replace
 
 from coterie.algorithms.add_ons import cks, con_cks, con_para, con_rep, finetune
 from coterie.algorithms.additive import cam
@@ -103,7 +103,26 @@ REDUCES_TO = {
 """What each method is the same as when there is nothing to cluster; the contract tests hold them to it."""
 
 
-RANGES: dict[str, dict[str, tuple[Value, ...]]] = {
+@dataclass(frozen=True)
+class OfRounds:
+    """Published numbers of rounds in runs of so many, and the same shares of runs of another length.
+
+    >>> OfRounds((0, 10, 30), 100).within(20)
+    (0, 2, 6)
+    """
+
+    values: tuple[int, ...]
+    rounds: int
+
+    def __str__(self) -> str:
+        return f"{', '.join(map(str, self.values))} of {self.rounds} rounds"
+
+    def within(self, rounds: int) -> tuple[Value, ...]:
+        """These shares of so many rounds."""
+        return tuple(sorted({round(value * rounds / self.rounds) for value in self.values}))
+
+
+RANGES: dict[str, dict[str, tuple[Value, ...] | OfRounds]] = {
     # The rates of the papers that say one (thesis 0.001, ocfl 0.01, lcfl 0.02 and 0.03) and our default for dense nets.
     "": {"lr": (0.001, 0.01, 0.02, 0.03, 0.1)},
     # Li et al. 2020 tune it over 0.001, 0.01, 0.1 and 1; the thesis, section 3.5.2, has 0.95 for the last.
@@ -125,8 +144,8 @@ RANGES: dict[str, dict[str, tuple[Value, ...]]] = {
         "con-cks.temperature": (0.1, 1, 10),
         "sharing": (0.001, 0.01, 0.1, 1),
     },
-    # The thesis, section 7.4.1.
-    "cam": {"pull": (0.001, 0.01, 0.1)},
+    # The thesis, section 7.4.1 and table 7.6. Where clients choose there is no pull.
+    "cam": {"pull": (0.001, 0.01, 0.1), "cam.warmup": OfRounds((0, 10, 20, 30, 40, 50), 100)},
 }
 """Values to search, by algorithm, and for all of them under the empty name: published ones, but sattler's are ours."""
 

@@ -86,6 +86,8 @@ class Engine:
         self.workers = Workers(count_threads(threads))
         self._shelf = Shelf()
         self._pools: dict[tuple[str, torch.dtype], Pool] = {}
+        self.kept: dict[str, Array] = {}
+        """What clients keep to themselves between rounds, by name."""
 
     def run(self, task: Task, stack: Stack, rows: Array, clients: Array, key: Key) -> Replies:
         """Let ``clients`` do the task; ``clients[i]`` works on row ``rows[i]`` of the stack unless it chooses.
@@ -184,7 +186,7 @@ class Engine:
         self, task: Task, stack: Stack, labels: Array, placed: Array, clients: Array, key: Key, out: Stack
     ) -> fitting.Work:
         pool, names = self._pool("train", stack), self.data.names
-        who = (labels, clients, key, out, placed)
+        who = (labels, clients, key, out, placed, self.kept)
         return fitting.Work(self.model, pool, names, stack, *who, task.references, task.sequential)
 
     def _fit(self, task: Task, stack: Stack, labels: Array, placed: Array, clients: Array, key: Key) -> _Fitted:

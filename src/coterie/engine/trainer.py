@@ -68,10 +68,18 @@ class Trainer:
             if isinstance(module, AddressedDropout):
                 module.generator.manual_seed((number + layer) % 2**63)
 
-    def fit(self, start: Tensor, fit: Fit, lr: float, batches: Iterable[Batch], received: Received = NOTHING) -> Tensor:
+    def fit(
+        self,
+        start: Tensor,
+        fit: Fit,
+        lr: float,
+        batches: Iterable[Batch],
+        received: Received = NOTHING,
+        momentum: Tensor | None = None,
+    ) -> Tensor:
         """Train from ``start`` on the batches; the result is in ``params``. Returns the mean minibatch loss.
 
-        ``received`` is what the terms of the pass read.
+        ``received`` is what the terms of the pass read, ``momentum`` what it goes on with.
         """
         trained = self._prepare(fit.part)
         contrasts = tuple(t for t in fit.terms if isinstance(t, Contrast) and t.of in SEEN)
@@ -81,6 +89,9 @@ class Trainer:
             self.params.copy_(start)
         flat = self.grouped and fit.part == "all"
         optimiser = self._optimiser(fit, trained, flat)
+        if momentum is not None:
+            for held, kept in self._momenta(fit, momentum):
+                held.copy_(kept)
         seen = []
         for batch in batches:
             loss, found = self._differentiate(batch, trained, contrasts, received)
@@ -110,6 +121,20 @@ class Trainer:
             tensors = [self.params] if flat else [self.leaves[slot.name] for slot in trained]
             self.optimisers[fit] = Optimiser(fit, tensors)
         return self.optimisers[fit].reset()
+
+    def momentum(self, fit: Fit) -> Tensor:
+        """The flat momentum with which the last pass of this kind ended, zero outside of its part."""
+        found = torch.zeros_like(self.params)
+        for held, place in self._momenta(fit, found):
+            place.copy_(held)
+        return found
+
+    def _momenta(self, fit: Fit, flat: Tensor) -> list[tuple[Tensor, Tensor]]:
+        """The optimiser's momenta of a kind of pass, each beside its place in a flat vector."""
+        momenta = self.optimisers[fit].first or []
+        if self.grouped and fit.part == "all":
+            return list(zip(momenta, [flat], strict=True))
+        return list(zip(momenta, (slot.view(flat) for slot in self.model.slots_of(fit.part)), strict=True))
 
     def _prepare(self, part: str) -> tuple[Slot, ...]:
         """Train mode for the modules that hold the trained part, eval mode for the frozen rest."""

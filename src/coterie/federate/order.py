@@ -57,6 +57,8 @@ class Order:
         """The settings, with the federation in the place of a simulation's data."""
         told = {name: value for name, value in self.settings.items() if name not in ABOUT_DATA}
         settings = make_settings(told, "the order")
+        if settings.momentum_kept:
+            raise UsageError("momentum-kept is set, but sites keep nothing between rounds; leave it out")
         return replace(
             settings,
             data="federation",

@@ -113,6 +113,9 @@ class Policy:
         """Refuse a task on so many ``models``, ``served`` of which it trains, where the splits have these sizes."""
         _allow(models <= self.most_models, f"the message holds {models} models", self.most_models, "most_models")
         self._check_report(task)
+        for fit in task.fit:
+            if fit.keeps is not None:
+                raise Refused("the task goes on with momentum of the round before; sites keep nothing between rounds")
         examples = sizes["train"]
         steps = served * sum(fit.count(examples) for fit in task.fit)
         _allow(steps <= self.most_steps, f"the task takes {steps} minibatch steps", self.most_steps, "most_steps")

@@ -144,7 +144,8 @@ class Fit:
     the model's default; the rate in round t is ``lr * lr_decay ** t``. Optimiser state starts at zero every round.
     With ``pull`` every step is w <- (1 - pull) w + pull * start - lr * gradient: part of the way back to the start.
     ``half``: only the first (0) or second (1) half of the client's examples, which it divides at random; both halves
-    of one exchange's key are disjoint. A single example is in both.
+    of one exchange's key are disjoint. A single example is in both. ``keeps``: the name under which the client keeps
+    the momentum with which this pass ends, and with which the next of that name goes on.
     """
 
     steps: int | None = None
@@ -159,6 +160,7 @@ class Fit:
     terms: tuple[Term, ...] = ()
     pull: float = 0.0
     half: int | None = None
+    keeps: str | None = None
 
     def __post_init__(self) -> None:
         _require(self.steps is None or self.epochs is None, "steps and epochs", "both given", "one or the other")
@@ -171,6 +173,8 @@ class Fit:
         _require(0 < self.lr_decay <= 1, "lr-decay", self.lr_decay, "in (0, 1]")
         _require(0 <= self.pull < 1, "pull", self.pull, "in [0, 1)")
         _require(self.half in (None, 0, 1), "half", self.half, "0 or 1, or none")
+        kept = self.keeps is None or (self.optimizer == "sgd" and self.momentum > 0)
+        _require(kept, "the momentum to keep", f"{self.momentum} of {self.optimizer}", "sgd's, above 0")
         _require(self.optimizer in ("sgd", "adam"), "optimizer", repr(self.optimizer), "sgd or adam")
 
     def times(self, factor: int) -> Fit:

@@ -31,6 +31,10 @@ CONFIG, SCHEMA, ROUNDS, LABELS, STATE, BEFORE, SUMMARY = (
 )
 
 
+KEPT = "kept/"
+"""The names of what clients keep, in a checkpoint, begin with this."""
+
+
 def write_atomically(path: Path, content: bytes) -> None:
     """All of the content or none of it: temporary file, fsync, rename."""
     temporary = path.with_name(f".{path.name}.{os.getpid()}")
@@ -41,9 +45,13 @@ def write_atomically(path: Path, content: bytes) -> None:
     os.replace(temporary, path)
 
 
-def save_state(path: Path, state: State) -> None:
-    """A state as safetensors: arrays by name, JSON values and a hash of everything in the header."""
-    whole = {name: np.ascontiguousarray(array) for name, array in _arrays(state).items()}
+def save_state(path: Path, state: State, kept: Mapping[str, Array] | None = None) -> None:
+    """A state as safetensors: arrays by name, JSON values and a hash of everything in the header.
+
+    ``kept`` is what simulated clients keep to themselves between rounds.
+    """
+    arrays = {**_arrays(state), **{f"{KEPT}{name}": array for name, array in (kept or {}).items()}}
+    whole = {name: np.ascontiguousarray(array) for name, array in arrays.items()}
     header = {"round": str(state.round), "memory": json.dumps(_values(state))}
     write_atomically(path, save(whole, metadata={**header, "hash": fingerprint(whole, header)}))
 
@@ -72,6 +80,11 @@ def _values(state: State) -> dict[str, Any]:
 
 def load_state(path: Path) -> State:
     """The state that was saved; a damaged file is an error."""
+    return load_checkpoint(path)[0]
+
+
+def load_checkpoint(path: Path) -> tuple[State, dict[str, Array]]:
+    """The state that was saved, and what clients had kept; a damaged file is an error."""
     try:
         with safe_open(path, framework="np") as file:
             arrays = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118 - not a mapping
@@ -80,7 +93,8 @@ def load_state(path: Path) -> State:
         raise RunFolderError(f"checkpoint {path} cannot be read ({error}); delete the folder and run again") from None
     if header.pop("hash", None) != fingerprint(arrays, header):
         raise RunFolderError(f"checkpoint {path} is damaged (its hash is wrong); delete the folder and run again")
-    return _state(arrays, json.loads(header["memory"]), int(header["round"]))
+    kept = _under(KEPT, arrays)
+    return _state(arrays, json.loads(header["memory"]), int(header["round"])), kept
 
 
 def _state(arrays: Mapping[str, Array], values: dict[str, Any], number: int) -> State:
@@ -159,6 +173,7 @@ class RunFolder:
         self.path, self.config = path, config
         self.rounds: list[dict[str, Any]] = []
         self.labels: list[Array] = []
+        self.kept: dict[str, Array] = {}
 
     @classmethod
     def create(cls, path: Path, config: Mapping[str, Any]) -> RunFolder:
@@ -191,7 +206,7 @@ class RunFolder:
         for name in (STATE, BEFORE):
             path = self.path / name
             try:
-                state = load_state(path) if path.exists() else None
+                state, self.kept = load_checkpoint(path) if path.exists() else (None, {})
                 if state is not None and state.round <= recorded:
                     return state
             except RunFolderError as error:
@@ -212,12 +227,12 @@ class RunFolder:
         self.rounds.append(record)
         self.labels.append(labels)
 
-    def checkpoint(self, state: State) -> None:
-        """Labels, then state; the state before stays as a second line of defence."""
+    def checkpoint(self, state: State, kept: Mapping[str, Array] | None = None) -> None:
+        """Labels, then state and what clients keep; the state before stays as a second line of defence."""
         write_atomically(self.path / LABELS, npy_bytes(np.array(self.labels)))
         if (self.path / STATE).exists():
             os.replace(self.path / STATE, self.path / BEFORE)
-        save_state(self.path / STATE, state)
+        save_state(self.path / STATE, state, kept)
 
     def finish(self, summary: Mapping[str, Any]) -> None:
         """The summary says that the run is complete."""
