@@ -29,12 +29,11 @@ def down(task: Task, stack: Stack, row: int | Array) -> Arrays:
     models it gets its own, last.
     """
     models, own = len(stack) - task.references, np.atleast_1d(row)
-    rows, place = [*own, *range(models, len(stack))], np.arange(len(own)).reshape(np.shape(row))
+    sent, place = stack, np.asarray(row)
     if has_own(task):
-        rows, place = [*range(models), *own], np.asarray(models)
-    elif task.receives_all:
-        rows, place = [*range(len(stack))], np.asarray(row)
-    sent = stack.take(rows)
+        sent, place = stack.take([*range(models), *own]), np.asarray(models)
+    elif not task.receives_all:
+        sent, place = stack.take([*own, *range(models, len(stack))]), np.arange(len(own)).reshape(np.shape(row))
     return {"params": sent.params, "buffers": sent.buffers, "row": np.array([place])}
 
 
