@@ -16,10 +16,13 @@ from coterie.data.federated import Federated, Split
 from coterie.errors import Refused, UsageError
 from coterie.federate.audit import task_summary
 from coterie.federate.policy import Policy
+from coterie.models.zoo import build_model
 from coterie.protocol.address import Key
 from coterie.protocol.sample import Sample
 from coterie.protocol.stack import Stack
 from coterie.protocol.task import Fit, Report, Task
+from coterie.runtimes.loopback import Loopback
+from coterie.runtimes.simulator import Simulator
 from coterie.server import formed
 from coterie.server.certain import certain_differences, findings
 from coterie.server.distances import cross_losses
@@ -149,6 +152,23 @@ class TestOpinion:
         start = lambda text: advised(build_algorithm(text)).start(sim, KEY, Meter(sim, KEY).ask)  # noqa: E731
         assert "certain" not in start("lcfl").memory["advice"]
         assert start("lcfl(loss=clipped)").memory["advice"]["certain"]["pairs"] == 28
+
+    def test_over_bytes_it_is_the_same_and_costs_what_is_packed(self, images):
+        """One training on a half, and four models to four clients, who judge them on the other half."""
+        data = images((300, 301, 200, 100))
+        model = build_model("logistic", data.shape, data.classes)
+        near, far = Simulator(data, model, threads=1), Loopback(data, model)
+        meters = [Meter(federation, KEY) for federation in (near, far)]
+        fit = Fit(epochs=2, batch=50)
+        ours, theirs = (
+            certain_differences("clipped", fit)(f, KEY, m.ask) for f, m in zip((near, far), meters, strict=True)
+        )
+        assert ours == theirs
+        assert meters[0].cost == meters[1].cost
+        assert (far.payload.bytes_down, far.payload.bytes_up) == (meters[1].cost.bytes_down, meters[1].cost.bytes_up)
+        assert meters[0].cost.steps == 2 * (3 + 4 + 2 + 1)
+        assert meters[0].cost.evaluations == 4 * (150 + 150 + 100 + 50)
+        assert meters[0].cost.bytes_down == 4 * (4 * model.layout.size + 8) + 4 * (4 * 4 * model.layout.size + 8)
 
 
 class TestRuns:

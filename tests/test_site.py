@@ -27,6 +27,7 @@ from coterie.protocol.address import Key
 from coterie.protocol.stack import Stack
 from coterie.protocol.task import Fit, Loss, Report, Task
 from coterie.runtimes import answering, codec
+from coterie.runtimes import remote as runtime
 from coterie.runtimes.remote import Heard, Remote
 from coterie.runtimes.simulator import Simulator
 from coterie.server import distances
@@ -519,3 +520,19 @@ def test_a_site_s_file_has_no_column_of_clients(tmp_path):
         load_data(tmp_path / "own.npz", "bern", tmp_path, client="ward")
     with pytest.raises(DataError, match="there is no file"):
         load_data(tmp_path / "none.npz", "bern", tmp_path)
+
+
+def test_no_more_than_so_many_bytes_of_different_messages_are_packed_at_a_time(data, monkeypatch):
+    """Room for two messages of four models, 4 * 280 numbers each; clients that work on the same row share one."""
+    model, waves = build_model("mlp(4)", data.shape, data.classes), []
+    stack = Stack(np.zeros((4, 280), np.float32), np.zeros((4, 0), np.float32))
+
+    def exchange(requests):
+        waves.append(sorted(requests))
+        return Heard({}, dict.fromkeys(requests, "away"))
+
+    monkeypatch.setattr(runtime, "MOST_BYTES", 2 * stack.nbytes + 2000)
+    for labels in ([0, 1, 2, 3], [0, 1, 0, 2], [2, 2, 2, 2]):
+        found = Remote(data.names, model, exchange).ask(TASK, stack, np.array(labels), np.arange(4), Key(1, 0))
+        assert sorted(found.missing) == sorted(data.names)
+    assert waves == [[0, 1], [2, 3], [0, 1, 2], [3], [0, 1, 2, 3]]

@@ -171,7 +171,9 @@ def test_only_what_the_algorithm_reads_is_searched():
     assert ranges["cam.warmup"] == (0, 2, 4, 6, 8, 10)
     pulled = tuning.ranges_for(replace(BASE, algorithm="wecfl+cam", rounds=20), ())
     assert set(pulled) == {"lr", "pull", "cam.warmup"}
-    with pytest.raises(UsageError, match=r"pull is 0\.1, but clients of ifca\(clusters=4\) choose and are not moved back"):
+    with pytest.raises(
+        UsageError, match=r"pull is 0\.1, but clients of ifca\(clusters=4\) choose and are not moved back"
+    ):
         tuning.search(replace(BASE, algorithm="ifca+cam"), [{"pull": 0.1}], [1], Path("nowhere"), forbidden)
 
 

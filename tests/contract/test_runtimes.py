@@ -14,7 +14,7 @@ from coterie.errors import FederationError
 from coterie.models.model import Model
 from coterie.models.zoo import build_model
 from coterie.protocol.task import Fit, Task
-from coterie.runtimes import codec
+from coterie.runtimes import codec, remote
 from coterie.runtimes.loopback import Loopback
 from coterie.runtimes.simulator import Simulator
 from coterie.server import distances
@@ -69,6 +69,10 @@ def test_models_in_several_blocks_are_packed_and_counted_like_one(digits, name, 
     for a, b, c in zip(ours, theirs, whole, strict=True):
         assert a.state.labels.tolist() == b.state.labels.tolist() == c.state.labels.tolist()
         assert a.cost == b.cost
+    monkeypatch.setattr(remote, "MOST_BYTES", 1)
+    again = list(islice(rounds(algorithm, Loopback(digits, net), 1), 2))
+    assert [step.cost for step in again] == [step.cost for step in theirs], "one message at a time costs the same"
+    assert np.array_equal(again[-1].state.memory["distances"], theirs[-1].state.memory["distances"])
     together = ours[0].cost + ours[1].cost
     assert (together.bytes_down, together.bytes_up) == (far.payload.bytes_down, far.payload.bytes_up)
     np.testing.assert_allclose(ours[-1].state.memory["distances"], whole[-1].state.memory["distances"], atol=1e-6)

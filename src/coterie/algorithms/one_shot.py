@@ -29,11 +29,11 @@ def lcfl(
     warmup: int = 1,
     start: str = "mean",
     losses: str = "data",
-    loss: str | None = None,
     cross: str = "exact",
-    iterations: int | None = None,
     server: str | None = None,
     server_lr: float = 0.01,
+    loss: str | None = None,
+    iterations: int | None = None,
     fit: Fit = Fit(),
 ) -> Algorithm:
     """Cluster the clients once by how ill each is served by the others' models, after a warm-up with one model.

@@ -16,7 +16,7 @@ from coterie.errors import Refused, UnknownName, UsageError
 from coterie.models.zoo import models as zoo
 from coterie.protocol.task import Fit, Loss, Race, Score, Task
 
-REPORTS = ("params", "losses", "metrics")
+REPORTS = ("params", "losses", "differences", "metrics")
 PARTS = ("all", "head", "head_weight", "body", "linear", "global", "cluster")
 
 DEFAULT_POLICY_TEXT = f"""\
@@ -26,7 +26,8 @@ DEFAULT_POLICY_TEXT = f"""\
 # mean loss of the minibatches if the model was trained.
 
 # What may leave: "params" (a trained model, or a part of it), "losses" (of the models received, on the train data),
-# "metrics" (accuracy and the like, on one split).
+# "differences" (only how far those losses are from that of the site's own model; "losses" allows them too), "metrics"
+# (accuracy and the like, on one split).
 reports = [{", ".join(f'"{name}"' for name in REPORTS)}]
 
 # The parts of a model that "params" may be of; "all" is the whole model.
@@ -127,7 +128,12 @@ class Policy:
 
     def _check_report(self, task: Task) -> None:
         report = task.report
-        asked = {"params": report.params is not None, "losses": report.losses, "metrics": report.metrics is not None}
+        asked = {
+            "params": report.params is not None,
+            "losses": report.losses and not report.differences,
+            "differences": report.differences and "losses" not in self.reports,
+            "metrics": report.metrics is not None,
+        }
         for name, wanted in asked.items():
             _allow(not wanted or name in self.reports, f"the report asks for {name}", _list(self.reports), "reports")
         part = report.params

@@ -35,13 +35,12 @@ def down(task: Task, stack: Stack, row: int | Array, layout: Layout) -> Arrays:
     What all rows share is sent once.
     """
     models, own = len(stack) - task.references, np.atleast_1d(row)
-    rows = [*own, *range(models, len(stack))]
-    place = np.where(own < models, np.arange(len(own)), len(own) + own - models).reshape(np.shape(row))
+    sent, place = stack, np.asarray(row)
     if has_own(task):
-        rows, place = [*range(models), *own], np.asarray(models)
-    elif task.receives_all:
-        rows, place = [*range(len(stack))], np.asarray(row)
-    sent = stack.take(rows)
+        sent, place = stack.take([*range(models), *own]), np.asarray(models)
+    elif not task.receives_all:
+        place = np.where(own < models, np.arange(len(own)), len(own) + own - models).reshape(np.shape(row))
+        sent = stack.take([*own, *range(models, len(stack))])
     common = _half(sent, layout, "global", 1) if task.sends == "halves" else {}
     rest = _half(sent, layout, PARTS[task.sends], len(sent))
     return {**rest, **{f"common_{name}": rows for name, rows in common.items()}, "row": np.array([place])}

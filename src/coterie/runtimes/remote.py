@@ -23,12 +23,19 @@ from coterie.runtimes import codec
 from coterie.runtimes.answering import pack_task
 from coterie.runtimes.simulator import drop_broken
 
+MOST_BYTES = 1 << 30
+"""Different messages are packed as long as they take no more than this, and sent before others are."""
+
 
 class Heard(NamedTuple):
     """The packed replies of an exchange by position, and why others sent none."""
 
     answers: Mapping[int, bytes]
     missing: Mapping[int, str]
+
+    def plus(self, more: Heard) -> Heard:
+        """Those of two exchanges."""
+        return Heard({**self.answers, **more.answers}, {**self.missing, **more.missing})
 
 
 Exchange = Callable[[Mapping[int, bytes]], Heard]
@@ -44,12 +51,7 @@ class Remote:
     def ask(self, task: Task, stack: Stack, labels: Array, clients: Array, key: Key) -> Replies:
         """One packed exchange with each client; clients that work on the same rows get the same bytes."""
         rows = dict(zip(clients.tolist(), labels, strict=True))
-        layout, sent = self.model.layout, message.told(task)
-        packed = {
-            row.tobytes(): pack_task(self.run, sent, key, self.model, message.down(task, stack, row, layout))
-            for row in labels
-        }
-        heard = self.exchange({client: packed[row.tobytes()] for client, row in rows.items()})
+        heard, layout = self._exchange(task, stack, rows, key), self.model.layout
         missing = {self.names[client]: why for client, why in heard.missing.items()}
         wanted = message.form(task, stack, layout, np.size(labels) // max(len(clients), 1))
         answers: dict[int, message.Arrays] = {}
@@ -60,6 +62,20 @@ class Remote:
                 missing[self.names[client]] = str(error)
         replies = drop_broken(message.collect(layout, wanted, answers, missing), self.names)
         return replace(replies, cost=message.cost(task, stack, replies, len(clients)))
+
+    def _exchange(self, task: Task, stack: Stack, rows: Mapping[int, Array], key: Key) -> Heard:
+        """What the clients answer, each asked on its rows; part after part where different messages are large."""
+        groups: dict[bytes, list[int]] = {}
+        for client, row in rows.items():
+            groups.setdefault(row.tobytes(), []).append(client)
+        whole, requests, size = Heard({}, {}), dict[int, bytes](), 0
+        for clients in groups.values():
+            arrays = message.down(task, stack, rows[clients[0]], self.model.layout)
+            packed = pack_task(self.run, message.told(task), key, self.model, arrays)
+            if requests and size + len(packed) > MOST_BYTES:
+                whole, requests, size = whole.plus(self.exchange(requests)), {}, 0
+            requests, size = requests | dict.fromkeys(clients, packed), size + len(packed)
+        return whole.plus(self.exchange(requests))
 
 
 def read_reply(content: bytes, wanted: message.Form, task: Task, row: Array, rows: int) -> message.Arrays:

@@ -142,7 +142,8 @@ def ask_losses(
     """
     stack = replies.models()
     size = max(1, stack.nbytes // max(1, len(stack)))
-    for rows, some in product(parts(models, BLOCK_BYTES // size), parts(places, OWN_BYTES // size)):
+    most = OWN_BYTES // size if report.differences else len(places)
+    for rows, some in product(parts(models, BLOCK_BYTES // size), parts(places, most)):
         block, labels = stack.take(rows), np.zeros(len(some), dtype=np.int64)
         if report.differences:
             block, labels = with_own(block, rows, stack, some)
