@@ -18,7 +18,7 @@ from torch import nn
 
 from coterie.algorithms import advised
 from coterie.data import Federated
-from coterie.errors import RunFolderError, UnknownName, UsageError
+from coterie.errors import CoterieError, RunFolderError, UnknownName, UsageError
 from coterie.models.layout import Array
 from coterie.models.mixture import Mixture
 from coterie.models.model import Model
@@ -214,6 +214,10 @@ class Session:
                 state = step.state
                 if progress is not None:
                     progress(record)
+        except CoterieError:
+            if folder is not None:
+                folder.abandon()
+            raise
         except KeyboardInterrupt:
             if folder is not None and state is not None:
                 folder.checkpoint(state)
