@@ -234,7 +234,18 @@ def start(paths: Iterable[str], copy: Path, plugin: Any, after: Callable[[], Non
     os.dup2(out, 2)
     os.environ |= {"PYTHONPATH": str(copy), "OMP_NUM_THREADS": "1"}
     sys.path.insert(0, str(copy))
-    options = ["-x", "-q", "-rfE", "--tb=no", "-p", "no:cacheprovider", "-m", "not slow", "--rootdir", str(ROOT)]
+    options = [
+        "-x",
+        "-q",
+        "-rfE",
+        "--tb=no",
+        "-p",
+        "no:cacheprovider",
+        "-m",
+        "not slow",
+        "-c",
+        f"{ROOT}/pyproject.toml",
+    ]
     code = 3
     try:
         code = int(pytest.main([*options, *paths], plugins=[plugin]))
@@ -369,7 +380,7 @@ def main() -> None:
     parser.add_argument("--seed", type=int, default=1)
     parser.add_argument("--module", action="append", help="only modules whose path contains this; may be repeated")
     parser.add_argument("--again", type=Path, help="only mutants that survived in this earlier file of results")
-    parser.add_argument("--seconds", type=float, default=20, help="of tests for one mutant, as they take without it")
+    parser.add_argument("--seconds", type=float, default=60, help="of tests for one mutant, as they take without it")
     parser.add_argument("--lanes", type=int, default=1, help="so many mutants side by side")
     parser.add_argument("--list", action="store_true", help="show the sample and run nothing")
     asked = parser.parse_args()
