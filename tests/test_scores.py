@@ -10,6 +10,7 @@ import numpy as np
 import pytest
 from rich.console import Console
 
+import coterie as ct
 from coterie.protocol.replies import Cost
 from coterie.protocol.stack import Stack
 from coterie.results import summary
@@ -73,6 +74,13 @@ def test_silhouette_is_undefined_for_one_cluster_or_one_client_each():
 
 def test_the_majority_is_learned_from_train():
     assert majority_hits(np.array([0, 0, 1]), np.array([1, 1, 0, 1])) == 1
+
+
+def test_a_summary_says_what_guessing_the_majority_would_give(images):
+    data = images((6, 9, 12))
+    run = ct.run(ct.fedavg(fit=ct.Fit(steps=1)), data, model="mlp(4)", rounds=1, threads=1)
+    right = [(data.test.of(i)[1] == np.bincount(data.train.of(i)[1]).argmax()).sum() for i in range(3)]
+    assert run.summary["majority"] == pytest.approx(sum(right) / len(data.test.y))
 
 
 @pytest.mark.parametrize(
