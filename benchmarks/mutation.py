@@ -22,13 +22,14 @@ import sys
 import tempfile
 import threading
 import time
+import traceback
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import asdict, dataclass
 from itertools import accumulate
 from pathlib import Path
 from types import FrameType
-from typing import Any, NoReturn
+from typing import Any
 
 import pytest
 
@@ -254,11 +255,15 @@ def start(paths: Iterable[str], copy: Path, plugin: Any, after: Callable[[], Non
 def end(child: int, seconds: float) -> int | None:
     """The exit code of a process, or None if it did not end in this time and was stopped."""
     until = time.monotonic() + seconds
-    while time.monotonic() < until:
-        done, status = os.waitpid(child, os.WNOHANG)
-        if done:
-            return os.waitstatus_to_exitcode(status)
-        time.sleep(0.05)
+    try:
+        while time.monotonic() < until:
+            done, status = os.waitpid(child, os.WNOHANG)
+            if done:
+                return os.waitstatus_to_exitcode(status)
+            time.sleep(0.05)
+    except KeyboardInterrupt:
+        os.killpg(child, signal.SIGKILL)
+        raise
     os.killpg(child, signal.SIGKILL)
     os.waitpid(child, 0)
     return None
@@ -349,17 +354,30 @@ def run(mutants: list[Mutant], out: Path, seconds: float, lanes: int) -> None:
         for copy in copies:
             shutil.copytree(ROOT / "src", copy, ignore=shutil.ignore_patterns("__pycache__"))
         steps = footsteps(copies[0], out.with_suffix(".tests.json"))
-        children = []
-        for lane, copy in enumerate(copies):
-            children.append(os.fork())
-            if not children[-1]:
-                run_lane(left[lane::lanes], copy, steps, seconds, out)
-        for child in children:
-            os.waitpid(child, 0)
+        parts = [left[lane::lanes] for lane in range(lanes)]
+        children = [start_lane(part, copy, steps, seconds, out) for part, copy in zip(parts, copies, strict=True)]
+        ended = [os.waitpid(child, 0)[1] for child in children]
+        if any(ended):
+            sys.exit("not all mutants were judged; run it again to go on")
 
 
-def run_lane(mutants: list[Mutant], copy: Path, steps: dict[str, Any], seconds: float, out: Path) -> NoReturn:
-    """Judge mutants one after the other, in a process that ends with it."""
+def start_lane(*given: Any) -> int:
+    """Judge mutants in a process of its own, of which this is the number."""
+    child = os.fork()
+    if child:
+        return child
+    code = 1
+    try:
+        run_lane(*given)
+        code = 0
+    except Exception:
+        traceback.print_exc()
+    finally:
+        os._exit(code)
+
+
+def run_lane(mutants: list[Mutant], copy: Path, steps: dict[str, Any], seconds: float, out: Path) -> None:
+    """Judge mutants one after the other."""
     for number, mutant in enumerate(mutants, 1):
         tests = tests_for(mutant, steps, seconds)
         found = judge(mutant, copy, tests, 60 + 5 * seconds)
@@ -367,7 +385,6 @@ def run_lane(mutants: list[Mutant], copy: Path, steps: dict[str, Any], seconds: 
             file.write(json.dumps({**found, "tests": len(tests)}) + "\n")
         said = f"{found['verdict']:8} {found['seconds']:5} s {mutant.module}:{mutant.line}"
         print(f"{number}/{len(mutants)} {said} {mutant.before!r} -> {mutant.after!r}", flush=True)
-    os._exit(0)
 
 
 def main() -> None:
