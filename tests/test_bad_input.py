@@ -58,7 +58,7 @@ WRONG = {
         ["wecfl+nothing"],
         ["unknown add-on of an algorithm 'nothing'", "known: cam, cks"],
     ),
-    "an unknown layer": (["wecfl(layer=tail)"], ["unknown part of a model 'tail'", "known: all, body, head"]),
+    "an unknown layer": (["wecfl(layer=tail)"], ["unknown part of a model 'tail'", "known: all, body"]),
     "an unknown start of ifca": (["ifca(start=middle)"], ["start is 'middle'; it must be farthest or random"]),
     "an unknown server optimiser": (["fedopt(server=adm)"], ["unknown server optimiser 'adm'", "did you mean 'adam'"]),
     "a negative server rate": (["fedopt(lr=-1)"], ["the server's lr is -1; it must be > 0"]),
