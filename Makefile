@@ -8,7 +8,7 @@ STAMP := $(VENV)/.setup-done
 export OMP_NUM_THREADS ?= 2
 export OPENBLAS_NUM_THREADS ?= 2
 
-.PHONY: help setup demo test check check-slow bench docs clean
+.PHONY: help setup demo test check check-slow bench mutants docs clean
 
 help:  ## show this help
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | awk -F ':.*## ' '{printf "  make %-12s %s\n", $$1, $$2}'
@@ -39,6 +39,9 @@ check-slow: setup  ## the slow checks on real data (fetches it; tens of minutes)
 
 bench: setup  ## speed of the engine beside a plain loop, with this machine's peak
 	$(BIN)/python benchmarks/engine.py
+
+mutants: setup  ## small faults in a copy of the library, one at a time: which do the tests notice? (half an hour or more)
+	$(BIN)/python benchmarks/mutation.py --out runs/mutants.jsonl --lanes 2
 
 docs: setup  ## check that every link between the documents leads somewhere and every example runs
 	$(BIN)/pytest tests/test_docs.py

@@ -13,6 +13,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from sklearn.cluster import AgglomerativeClustering
+from sklearn.metrics import adjusted_rand_score
 from typer.testing import CliRunner
 
 import coterie as ct
@@ -40,12 +41,16 @@ def unit(rows):
     return rows / np.linalg.norm(rows, axis=1, keepdims=True)
 
 
-def halves_of(groups, noise, seed=0, size=30):
-    """Inner products of two noisy unit vectors for each client, around the direction of its group."""
+def pairs_of(groups, noise, seed=0, size=30):
+    """Two noisy unit vectors for each client, around the direction of its group: all first ones, and all second."""
     rng = np.random.default_rng(seed)
     centres = unit(rng.normal(size=(max(groups) + 1, size)))
-    both = [unit(centres[list(groups)] + noise / size**0.5 * rng.normal(size=(len(groups), size))) for _ in range(2)]
-    rows = np.concatenate(both)
+    return [unit(centres[list(groups)] + noise / size**0.5 * rng.normal(size=(len(groups), size))) for _ in range(2)]
+
+
+def halves_of(*given, **options):
+    """The inner products of these vectors."""
+    rows = np.concatenate(pairs_of(*given, **options))
     return rows @ rows.T
 
 
@@ -126,6 +131,14 @@ class TestHeldOut:
         labels = clusters_of(products, np.arange(len(truth)))
         assert len(set(zip(labels.tolist(), truth, strict=True))) == groups == labels.max() + 1
 
+    @pytest.mark.parametrize("seed", [0, 2, 7])
+    def test_clusters_are_those_of_the_means_of_both_halves(self, seed):
+        """With any two of the four blocks of inner products one client or more would be elsewhere, for some seed."""
+        one, other = pairs_of([0, 1, 2] * 6, noise=1.5, seed=seed)
+        wanted = AgglomerativeClustering(3, linkage="ward").fit_predict((one + other) / 2)
+        found = clusters_of(halves_of([0, 1, 2] * 6, noise=1.5, seed=seed), np.arange(18))
+        assert adjusted_rand_score(wanted, found) == 1
+
     @settings(max_examples=25)
     @given(st.integers(0, 10**6))
     def test_noise_alone_is_one_cluster(self, seed):
@@ -176,6 +189,19 @@ class TestConsult:
         assert len(seen) == SAMPLES
         assert len(set(seen)) > SAMPLES // 2
         assert all(len(set(sample)) == len(sample) == 7 for sample in seen)
+
+    @pytest.mark.parametrize(("most", "told"), [(3, "3 clusters or more (no more were tried): "), (4, "3 clusters: ")])
+    def test_as_many_as_were_tried_may_be_more(self, most, told):
+        whole = np.arange(30) % 3
+        assert consult(whole, lambda sample: whole[sample], KEY, "hand", most)["text"].startswith(told)
+
+    def test_two_clients_are_compared_where_both_are_drawn(self):
+        """Of two draws from two clients both are drawn half of the time; one alone is one cluster."""
+        found = on_distances(agglomerative(cut=1.0), np.array([[0.0, 9.0], [9.0, 0.0]]), KEY)
+        assert found["clusters"] == 2
+        assert found["confidence"] == found["votes"]["2"] == pytest.approx(0.5, abs=0.2)
+        assert found["votes"]["1"] == pytest.approx(1 - found["confidence"])
+        assert found["pairs"] == 1.0
 
     def test_pairs_that_part_in_samples_are_counted(self):
         found = consult(np.zeros(10, int), lambda sample: np.arange(len(sample)), KEY, "hand")

@@ -379,6 +379,11 @@ class TestWarmUp:
         assert warm[2].before.memory == {}
         assert not np.array_equal(warm[2].state.stack.params[:, halves], started)
 
+    def test_one_cluster_is_warmed_up_too(self, images):
+        warm = run("ifca+cam(warmup=1)", sums(images()), 2, fit=QUICK, clusters=1)
+        assert [len(step.state.stack) for step in warm] == [1, 1]
+        assert not set(warm[-1].state.labels) - {0}
+
     def test_of_parameter_clustering_is_one_exchange_that_counts_as_many_rounds(self, four):
         """From 0.2 + 0.1 three rounds of two steps bring the sums 1 - 0.9^6 of the way, and the global half nowhere."""
         fit, state = replace(STEP, steps=2), begin(0.2, [0.1], [0] * 4)

@@ -208,5 +208,5 @@ class TestRuns:
         assert not (tmp_path / "run" / "distances.csv").exists()
 
     def test_a_run_that_never_clusters_has_none(self, images, tmp_path):
-        ct.run(ct.lcfl(warmup=5), images(), "mlp(16)", rounds=2, out=tmp_path / "run")
+        ct.run(ct.ifca(), images(), "mlp(16)", rounds=2, out=tmp_path / "run")
         assert not (tmp_path / "run" / "distances.csv").exists()

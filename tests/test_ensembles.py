@@ -287,6 +287,11 @@ class TestTexts:
         with pytest.raises(UsageError, match="members of an ensemble are at rounds 1 and 2; leave out the warm-up"):
             ct.run(build_algorithm("vote(ifca,wecfl)+cam(warmup=2)", 2, QUICK), images(), model="mlp(4)", rounds=3)
 
+    def test_a_state_of_fewer_members_is_not_gone_on_from(self, images, simulator):
+        sim = simulator(images())
+        with pytest.raises(ValueError, match="shorter"):
+            run("fedavg-ensemble(members=3)", sim, state=run("fedavg-ensemble(members=2)", sim, 1)[0].state)
+
     def test_an_ensemble_can_be_made_of_anything(self, images, simulator):
         made = ensemble(build_algorithm("ifca", 2, QUICK), 2)
         assert evaluate(made, simulator(images()), run(made, simulator(images()), 2)[-1].state, 1).metrics.shape == (

@@ -17,9 +17,9 @@ from sklearn.metrics import adjusted_rand_score
 from coterie.catalogue import parse
 from coterie.errors import UnknownName, UsageError
 from coterie.protocol.address import Key
-from coterie.server import raw_clusters
+from coterie.server import how_many, raw_clusters
 from coterie.server.clusterers import clusterers
-from coterie.server.how_many import by_gap, by_silhouette, scaled, spread
+from coterie.server.how_many import by_gap, by_silhouette, clearest, scaled, spread
 from coterie.server.matrix_clusterers import renumbered, settled
 
 KEY = Key(1, 0)
@@ -118,6 +118,49 @@ def test_clusters_hang_on_the_distances_to_medoids_or_on_all_inside(text, wanted
     ties = clusterers.build(text).ties(distances, np.array([0, 0, 0, 1, 1]))
     assert np.array_equal(ties, ties.T)
     assert {(int(i), int(j)) for i, j in np.argwhere(ties) if i < j} == wanted
+
+
+def test_each_of_three_clusters_hangs_on_its_own_medoid():
+    ties = clusterers.build("kmedoids(3)").ties(between([0, 1, 3, 20, 22, 50]), np.array([0, 0, 0, 1, 1, 2]))
+    assert {(int(i), int(j)) for i, j in np.argwhere(ties) if i <= j} == {
+        (0, 1),
+        (1, 1),
+        (1, 2),
+        (3, 3),
+        (3, 4),
+        (5, 5),
+    }
+
+
+@EVERY
+def test_nothing_is_drawn_from_the_generator_of_everybody(text, groups):
+    before = np.random.get_state()[1].tolist(), np.random.get_state()[2]
+    clusterers.build(text)(groups[0], KEY)
+    assert (np.random.get_state()[1].tolist(), np.random.get_state()[2]) == before
+
+
+@pytest.mark.parametrize(("text", "least"), [("kmedoids(4)", 4), ("kmedoids", 1), ("hdbscan", 1)])
+def test_so_many_points_are_needed(text, least):
+    assert clusterers.build(text).least_points == least
+
+
+def test_mean_shift_tries_twelve_widths_from_near_rows_to_the_farthest(groups, monkeypatch):
+    """Each is the same multiple of the one before; the twelfth would be followed by the largest distance of rows."""
+    widths, plain = [], raw_clusters.cluster.MeanShift
+    monkeypatch.setattr(
+        raw_clusters.cluster, "MeanShift", lambda bandwidth: widths.append(bandwidth) or plain(bandwidth=bandwidth)
+    )
+    clusterers.build("meanshift")(groups[0], KEY)
+    apart = sorted(np.linalg.norm(a - b) for a, b in combinations(groups[0], 2))
+    near = np.quantile(apart, 0.02)
+    np.testing.assert_allclose(widths, [near * (apart[-1] / near) ** (i / 12) for i in range(12)])
+
+
+def test_where_most_points_coincide_spectral_affinities_have_a_width_of_one(monkeypatch):
+    seen, plain = [], raw_clusters._labels
+    monkeypatch.setattr(raw_clusters, "_labels", lambda method, m: (seen.append(m), plain(method, m))[1])
+    clusterers.build("spectral(2)")(between([0, 0, 0, 0, 3]), KEY)
+    assert seen[0][0].tolist() == pytest.approx([1, 1, 1, 1, np.exp(-4.5)])
 
 
 @pytest.mark.parametrize(
@@ -233,6 +276,27 @@ class TestHowMany:
     @pytest.mark.parametrize("by", ["silhouette", "gap"])
     def test_most_is_the_most(self, by, groups):
         assert clusterers.build(f"kmedoids(most=2,by={by})")(groups[0], KEY).max() <= 1
+        assert clusterers.build(f"kmedoids(most=1,by={by})")(groups[0], KEY).max() == 0
+
+    def test_a_clustering_that_parts_nothing_or_everything_is_never_the_clearest(self):
+        clusterings = [np.zeros(4, int), np.arange(4), np.array([0, 0, 1, 1])]
+        assert clearest(between([0, 1, 10, 11]), clusterings, 0.25) == 2
+        assert clearest(between([0, 1, 10, 11]), clusterings[:2], 0.25) is None
+
+    def test_the_gap_s_standard_error_by_hand(self, monkeypatch):
+        """Gaps 0.85, 0.88 and 1; the largest is off by 0.1 in two references, so by 0.1 sqrt(1 + 1/2) = 0.122."""
+        off, drawn, distances = {1: 0.0, 2: 0.05, 3: 0.1}, [], between(range(5))
+        monkeypatch.setattr(how_many, "REFERENCES", 2)
+
+        def made_up(matrix, labels):
+            count = int(labels[0])
+            if matrix is distances:
+                return -{1: 0.85, 2: 0.88, 3: 1.0}[count]
+            drawn.extend([] if any(matrix is one for one in drawn) else [matrix])
+            return off[count] if matrix is drawn[0] else -off[count]
+
+        monkeypatch.setattr(how_many, "spread", made_up)
+        assert by_gap(distances, 3, lambda matrix, count: np.full(len(matrix), count), KEY) == 2
 
     def test_the_highest_silhouette_wins_and_ties_go_to_the_fewest(self):
         distances = between([0, 0, 10, 10])

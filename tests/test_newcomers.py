@@ -18,6 +18,7 @@ from coterie.experiment import run_settings
 from coterie.newcomers import load_trained, misfit, standards
 from coterie.protocol.address import Key
 from coterie.protocol.stack import Stack
+from coterie.protocol.task import Report, Task
 from coterie.server.place import Scores, least_loss, nearest_centre, nearest_update
 from coterie.server.start import first_state
 from coterie.settings import Settings
@@ -102,6 +103,16 @@ class TestRules:
         ask = asker(simulator(lines((2.0,), (3,)), "linear", threads=1))
         scores = least_loss(self.state([1.0, -1.0, 4.0]), ask, np.array([0]))
         np.testing.assert_allclose(scores.values, [[-1.0, -9.0, -4.0]], atol=1e-12)
+
+    def test_for_the_least_loss_no_parameters_leave_the_newcomer(self, lines, simulator):
+        ask, asked = asker(simulator(lines((2.0,), (3,)), "linear", threads=1)), []
+
+        def listen(task, *rest):
+            asked.append(task)
+            return ask(task, *rest)
+
+        least_loss(self.state([1.0, -1.0]), listen, np.array([0]))
+        assert asked == [Task(report=Report(params=None, losses=True))]
 
     def test_the_nearest_centre_is_found_from_the_middle_of_the_models(self, lines, simulator):
         """From 0, the middle of -3, 0 and 3 whatever their shares, a step of pull 0.5 to a slope of 2 ends at 1."""

@@ -189,6 +189,18 @@ class TestCrossLosses:
         ):
             Report(bounded="clipped")
 
+    def test_models_are_sent_in_blocks_of_so_many_bytes(self, softmax, monkeypatch):
+        _, ask, replies = softmax
+        one, sent = replies.models().nbytes // 6, []
+        monkeypatch.setattr(distances, "BLOCK_BYTES", 4 * one + one // 2)
+
+        def listen(task, stack, labels, clients):
+            sent.append(len(stack))
+            return ask(task, stack, labels, clients)
+
+        cross_losses(replies, listen)
+        assert sent == [4, 2]
+
     def test_both_distances_follow_their_equations(self, softmax):
         _, ask, replies = softmax
         L = np.random.default_rng(0).normal(size=(6, 6))
@@ -377,6 +389,14 @@ class TestTemperature:
         origin = fired.before.stack.params[0, 0]
         assert fired.state.stack.params[:, 0].tolist() == pytest.approx([(origin + 1) / 2, (origin - 1) / 2])
         assert [step.state.memory.get("temperature") for step in done] == [0.41, 0.39, 0.41, None, None]
+
+    def test_two_answers_have_one(self, toy):
+        """The slopes 1 and -1 pull a weight of 0.3 in opposite directions: as far apart as can be."""
+        state = begin(0.3, 6)
+        replies = Meter(toy, KEY).ask(Task(fit=(HALF,)), state.stack, state.labels[:2], np.arange(2))
+        happens, learnt = temperature_rises()(state, replies)
+        assert not happens
+        assert learnt["temperature"] == pytest.approx(1.0)
 
     def test_with_one_answer_there_is_none(self, toy):
         state = begin(0.3, 6)
@@ -678,6 +698,13 @@ class TestSeparation:
     def test_delta_is_shared_by_the_pairs(self):
         shared, alone = separation_threshold(100, 400, 0.05, 0.0, pairs=10), separation_threshold(100, 400, 0.005, 0.0)
         assert shared == pytest.approx(alone)
+
+    @pytest.mark.parametrize(("factor", "wanted"), [(1 - 1e-9, 0), (1.0, 0), (1 + 1e-9, 12)])
+    def test_of_four_clients_all_six_pairs_are_compared_with_what_is_above_the_threshold(self, factor, wanted):
+        """All two clients are ``limit`` apart: half of it is lost under the own model, all of it under any other."""
+        limit = factor * separation_threshold(900, 900, 0.05, 0.0, pairs=6)
+        found = differ(limit * (1 - np.eye(4) / 2), np.full(4, 900), 0.05, 0.0)
+        assert found[~np.eye(4, dtype=bool)].sum() == wanted
 
     def test_large_distances_mean_different_and_more_examples_tell_more(self):
         """By eq. 6: 0.15 + 0.15 between the first two, 0.45 + 0.45 between each of them and the third."""

@@ -492,6 +492,7 @@ class TestTheMethod:
             (lambda: Sample(-1, 5), "a sample is -1 to 5"),
             (lambda: Report(sample=Sample(0, 5)), "report.sample is .* where no losses are reported"),
             (lambda: ct.lcfl(cross="sampled(first=1)"), "first is 1; it must be at least 2"),
+            (lambda: ct.lcfl(cross="sampled(first=few)"), "first is few; it must be a whole number"),
             (lambda: ct.lcfl(cross="sampled(bound=-1)"), "bound is -1"),
             (lambda: ct.lcfl(cross="sampled(draws=0)"), "draws is 0"),
             (lambda: ct.lcfl(cross="sampled(budget=0)"), "budget is 0"),

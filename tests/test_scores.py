@@ -2,11 +2,21 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+from types import SimpleNamespace
+
 import numpy as np
 import pytest
 
+import coterie as ct
+from coterie.protocol.replies import Cost
+from coterie.protocol.stack import Stack
+from coterie.results import summary
+from coterie.results.known import known_of
 from coterie.results.scores import agreement, client_scores, cluster_shape, clusterability, majority_hits, silhouette
-from coterie.results.summary import finite
+from coterie.results.summary import finite, moved
+from coterie.server.loop import Round
+from coterie.server.start import first_state
 
 
 def test_accuracy_is_weighted_by_test_examples_and_the_worst_client_is_not():
@@ -71,6 +81,59 @@ def test_silhouette_is_undefined_for_one_cluster_or_one_client_each():
 
 def test_the_majority_is_learned_from_train():
     assert majority_hits(np.array([0, 0, 1]), np.array([1, 1, 0, 1])) == 1
+
+
+def test_a_summary_says_what_guessing_the_majority_would_give(images):
+    data = images((6, 9, 12))
+    run = ct.run(ct.fedavg(fit=ct.Fit(steps=1)), data, model="mlp(4)", rounds=1, threads=1)
+    right = [(data.test.of(i)[1] == np.bincount(data.train.of(i)[1]).argmax()).sum() for i in range(3)]
+    assert run.summary["majority"] == pytest.approx(sum(right) / len(data.test.y))
+
+
+@pytest.mark.parametrize(
+    ("before", "after", "clusters", "wanted"),
+    [
+        ([0, 1, 1, -1], [1, 1, 0, 0], (2, 2), 2),
+        ([0, 1, 1, 0], [0, 1, 1, 0], (2, 2), 0),
+        ([0, 0, 0, 0], [0, 1, 1, 0], (1, 2), 0),
+    ],
+)
+def test_a_move_is_from_one_cluster_to_another_of_the_same_clusters(before, after, clusters, wanted):
+    one, other = (
+        first_state(Stack(np.zeros((count, 1)), np.zeros((count, 0))), np.array(labels))
+        for count, labels in zip(clusters, (before, after), strict=True)
+    )
+    assert moved(Round(one, other, None, Cost(), np.arange(4))) == wanted
+
+
+@pytest.fixture
+def clustered(images, simulator, train):
+    """A round of two clusters, and what scoring may know of its clients."""
+    data = images()
+    return train("wecfl", simulator(data), 2)[-1], known_of(data)
+
+
+def test_records_say_how_the_clusters_look(clustered):
+    step, known = clustered
+    replies, labels = step.replies, step.state.labels
+    record = summary.Watch(known, None, 2).describe(step, None, None)
+    updates = replies.params - step.before.stack.params[replies.labels]
+    assert record["clusterability"] == pytest.approx(clusterability(updates, labels, replies.examples), rel=1e-5)
+    assert record["silhouette"] == pytest.approx(silhouette(replies.part("head_weight"), labels), rel=1e-5)
+
+
+def test_with_someone_who_is_in_no_cluster_they_do_not(clustered):
+    step, known = clustered
+    labels = np.where(np.arange(8) == 3, -1, step.state.labels)
+    changed = replace(step, state=replace(step.state, labels=labels))
+    assert not {"clusterability", "silhouette"} & set(summary.Watch(known, None, 2).describe(changed, None, None))
+
+
+@pytest.mark.parametrize(("platform", "held"), [("linux", 3 * 2**10), ("darwin", 3 * 2**20)])
+def test_memory_is_in_megabytes_whatever_the_system_counts_in(platform, held, monkeypatch):
+    monkeypatch.setattr(summary.sys, "platform", platform)
+    monkeypatch.setattr(summary.resource, "getrusage", lambda who: SimpleNamespace(ru_maxrss=held))
+    assert summary.peak_memory_mb() == 3
 
 
 def test_what_json_cannot_say_is_none():

@@ -115,6 +115,14 @@ class TestServerOptimisers:
         with pytest.raises(UsageError, match=r"lr is 0\.0; it must be > 0"):
             server_optimiser("sgd", 0.0, 0.0, 0.9, 0.99, 1e-3)
 
+    @pytest.mark.parametrize("name", ["momentum", "beta1", "beta2"])
+    @pytest.mark.parametrize("value", [1.0, -0.1])
+    def test_what_is_kept_of_a_moment_is_less_than_all_and_not_below_nothing(self, name, value):
+        given = {"momentum": 0.0, "beta1": 0.0, "beta2": 0.0}
+        server_optimiser("adam", 1.0, **given, tau=1e-3)
+        with pytest.raises(UsageError, match=rf"the server's {name} is {value}; it must be in \[0, 1\)"):
+            server_optimiser("adam", 1.0, **{**given, name: value}, tau=1e-3)
+
 
 class TestKMeans:
     POINTS = np.array([[0.0], [4.0], [10.0]])
@@ -290,7 +298,7 @@ class TestStarts:
     def test_random_models_differ_and_nobody_is_placed(self, toy):
         state = self.start(random_models(3), toy)
         assert len(np.unique(state.stack.params, axis=0)) == 3
-        assert state.labels.tolist() == [UNPLACED] * 4
+        assert state.labels.tolist() == [UNPLACED] * 4 == [-1] * 4
 
     @pytest.mark.parametrize("seed", range(6))
     def test_farthest_first_finds_one_client_of_each_group(self, images, simulator, seed):
@@ -342,6 +350,12 @@ class TestTheDoor:
     def test_before_anyone_has_answered_all_models_count_the_same(self, toy):
         state = unplaced(toy, stack_of([1.0, 0.0], [3.0, 8.0]))
         assert asked(toy, state, Task()).params.tolist() == [[2.0, 4.0]] * 4
+
+    def test_that_mean_is_no_cluster_model_for_those_who_compare_all(self, toy):
+        """Losses (w - slope)^2 + b^2 under the two models, for the slopes 1 and -1; the mean travels as a reference."""
+        state = state_of([[1.0, 0.0], [3.0, 0.0]], [0, UNPLACED, 1, UNPLACED])
+        replies = asked(toy, state, Task(report=Report(params=None, losses=True)))
+        np.testing.assert_allclose(replies.losses, [[0, 4], [4, 16], [0, 4], [4, 16]], atol=1e-12)
 
     def test_shares_are_those_of_the_examples_that_were_averaged(self, toy):
         state = state_of([[1.0, 0.0], [3.0, 8.0]], [0, 1, 0, 1])
@@ -427,6 +441,10 @@ class TestTheLoop:
         state = next(rounds(algorithm, toy, seed=1)).state
         assert state.stack.params.tolist() == [[5.0, 5.0], [6.0, 6.0]]
         assert state.memory == {"seen": 1}
+
+    def test_a_rule_need_not_remember_anything(self, toy):
+        state = replace(state_of([[1.0, 0.0]], [0] * 4), memory={"centres": np.zeros(2)})
+        assert advance(fedavg(STEP), state, asked(toy, state, Task()), Assignment(state.labels)).memory == {}
 
     def test_a_split_copies_the_moments_of_the_parent(self, toy):
         parents = (0, 1, 1)

@@ -19,7 +19,7 @@ from torch import nn
 
 from coterie.algorithms import advised, keeping_momentum
 from coterie.data import Federated
-from coterie.errors import FederationError, RunFolderError, UnknownName
+from coterie.errors import CoterieError, FederationError, RunFolderError, UnknownName
 from coterie.models.layout import Array
 from coterie.models.mixture import Mixture
 from coterie.models.model import Model
@@ -259,6 +259,10 @@ class Session:
                 state = step.state
                 if progress is not None:
                     progress(record)
+        except CoterieError:
+            if folder is not None:
+                folder.abandon()
+            raise
         except KeyboardInterrupt:
             if folder is not None and state is not None:
                 folder.checkpoint(state, self._kept)

@@ -6,7 +6,8 @@ import hashlib
 import io
 import json
 import os
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -169,8 +170,8 @@ def _under(prefix: str, arrays: Mapping[str, Array]) -> dict[str, Array]:
 class RunFolder:
     """One run on disk. ``create`` starts a new one, ``resume`` reads what is there."""
 
-    def __init__(self, path: Path, config: Mapping[str, Any] | None = None) -> None:
-        self.path, self.config = path, config
+    def __init__(self, path: Path, config: Mapping[str, Any] | None = None, made: Sequence[Path] = ()) -> None:
+        self.path, self.config, self.made = path, config, made
         self.rounds: list[dict[str, Any]] = []
         self.labels: list[Array] = []
         self.kept: dict[str, Array] = {}
@@ -180,13 +181,23 @@ class RunFolder:
         """A new folder; one that already holds a run is never overwritten. It is a run from its first round on."""
         if (path / CONFIG).exists():
             raise RunFolderError(f"{path} already holds a run; continue it with --resume, or give another --out")
+        made = [folder for folder in (path, *path.parents) if not folder.exists()]
         try:
             path.mkdir(parents=True, exist_ok=True)
             write_atomically(path / ROUNDS, b"")
             (path / ROUNDS).unlink()
         except OSError as error:
             raise RunFolderError(f"cannot write to {path}: {error.strerror}; give another --out") from None
-        return cls(path, config)
+        return cls(path, config, made)
+
+    def abandon(self) -> None:
+        """Take away the folders that were made for a run without any round; those that hold anything else stay."""
+        if self.config is None:
+            return
+        (self.path / SCHEMA).unlink(missing_ok=True)
+        with suppress(OSError):
+            for folder in self.made:
+                folder.rmdir()
 
     def resume(self) -> State | None:
         """The newest sound checkpoint that the records reach, records cut back to it; None if there is none yet."""
