@@ -90,3 +90,11 @@ def test_every_partition_and_add_on_has_a_section_and_a_picture():
     page = ROOT / "docs" / "partitions.md"
     assert {*partitions, *add_ons} <= anchors(page)
     assert {*partitions, *add_ons} == set(re.findall(r"pictures/partition-([a-z-]+)\.png", page.read_text()))
+
+
+def test_every_algorithm_in_the_papers_options_can_be_built():
+    text = (ROOT / "docs" / "paper-options.md").read_text()
+    for written in re.findall(r"`([^`]+)`", text):
+        name = re.match(r"\+?([a-z-]+)", written)
+        if name and name[1] in (algorithm_add_ons if written.startswith("+") else algorithms):
+            build_algorithm("wecfl" + written if written.startswith("+") else written)

@@ -82,7 +82,7 @@ def test_as_lcfl_did(data, wanted):
     names = ("rounds", "participation", "lr", "epochs", "clients", "partition", "model", "classes")
     assert tuple(getattr(found, name) for name in names) == wanted
     assert (found.algorithm, found.batch, found.lr_decay, found.momentum, found.clusters) == (
-        "lcfl(warmup=5)",
+        "lcfl(warmup=5,iterations=10)",
         20,
         0.99,
         0.0,

@@ -35,8 +35,8 @@ def fedprox(strength: float = 0.95, fit: Fit = Fit()) -> Algorithm:
     """FedAvg with a proximal term that keeps clients near the model they received.
 
     Local objective: loss(w) + strength/2 |w - T|^2. Li et al., "Federated optimization in heterogeneous networks",
-    2020; the thesis uses 0.95. ``strength=0`` is fedavg. The term's gradient is added in closed form: in some public
-    code it is built from detached tensors and does nothing.
+    2020; the thesis uses 0.95. ``strength=0`` is fedavg. The term's gradient is added in closed form, so that it cannot
+    be lost: the thesis' public code, since May 2023, builds it from detached tensors.
     """
     return replace(fedavg(fit=replace(fit, terms=(*fit.terms, Proximal(strength)))), fit=fit)
 

@@ -41,6 +41,7 @@ THESIS = Preset(
             Said(10, "sections 4.4.1.3, 5.4.1.3, 6.4.1.3", "algorithm 1 clusters in every round"),
             unless=("cam",),
         ),
+        Argument(("con-cks",), "layer", Said("head", "chapter 6, notation: the projection layers")),
         Argument(("cam",), "warmup", Said(30, "section 7.4.1", "whether it helps depends on start and partition")),
         Argument(("fedprox", "fedprox-ensemble"), "strength", Said(0.95, "section 3.5.2")),
         Argument(
@@ -99,6 +100,7 @@ LCFL = Preset(
             "warmup",
             Said(5, "tables II, III: FedAvg's row up to round 5", "clusters come sooner"),
         ),
+        Argument(("lcfl",), "iterations", Said(10, "section V-B: T", "a round's own training costs nothing more")),
     ),
     seeds=5,
 )
@@ -161,9 +163,15 @@ OCFL = Preset(
     },
     (
         Argument(
-            ("ocfl-hdbscan", "ocfl-meanshift", "ocfl-affinity", "ocfl-kmeans"),
+            ("ocfl", "ocfl-hdbscan", "ocfl-meanshift", "ocfl-affinity", "ocfl-kmeans"),
             "weights",
             Said("uniform", "algorithm 1, line 28", "as most means here"),
+        ),
+        Argument(("ocfl",), "p", Said(2.0, "eq. 2: the Frobenius norm")),
+        Argument(
+            ("ocfl-meanshift",),
+            "bandwidth",
+            Said("sklearn", "not said: the library's own", "the width of the clearest clusters finds the groups"),
         ),
         Argument(("sattler",), "eps1", Said(0.35, "section IV-B")),
         Argument(("sattler",), "eps2", Said(0.35, "section IV-B")),
