@@ -25,6 +25,7 @@ from coterie.experiment import run_settings
 from coterie.models.additive import additive
 from coterie.models.model import Model
 from coterie.models.zoo import build_model
+from coterie.protocol import message
 from coterie.protocol.address import Key
 from coterie.protocol.stack import Stack
 from coterie.protocol.task import Fit, Task
@@ -212,6 +213,43 @@ class TestPasses:
         state = begin(0.25, [0.15], [0] * 4)
         found = evaluate(build_algorithm("wecfl+cam+finetune", 1, STEP), four, state, seed=1).metrics[0, 2]
         assert found == pytest.approx((0.52 - 1) ** 2, abs=1e-12)
+
+
+class TestAlternating:
+    def test_the_global_half_is_trained_against_the_new_cluster_halves(self, four):
+        """Thesis 7.2.1, (i) (ii) (i) (iii), by hand on four lines: two exchanges, each of one half."""
+        done = run("ifca+cam(alternate=true)", four, 3, state=begin(0.2, [0.3, -0.3], [UNPLACED] * 4))
+        common, up, down = 0.2, 0.3, -0.3
+        for step in done:
+            up, down = up - 2 * RATE * (common + up - 1), down - 2 * RATE * (common + down + 1)
+            ahead, back = -2 * RATE * (common + up - 1), -2 * RATE * (common + down + 1)
+            common += (3 * ahead + 9 * back) / 12
+            assert globals_of(step.state).tolist() == pytest.approx([common] * 2, abs=1e-12)
+            assert clusters_of(step.state).tolist() == pytest.approx([up, down], abs=1e-12)
+            assert step.cost.steps == 8
+
+    def test_clients_choose_again_between_the_halves(self, four):
+        """Sums -1.3 and -1.4: all four take the first, which a long step brings to -2.2 + 1.62 = -0.58 on average.
+
+        For a slope of -1 that is 0.42 away, and the second, which nobody has trained, is only 0.4.
+        """
+        state, fit = begin(-2.2, [0.9, 0.8], [UNPLACED] * 4), replace(STEP, lr=0.45)
+        at_once, again = (
+            run(text, four, 1, fit=fit, state=state)[0].state.labels.tolist()
+            for text in ("ifca+cam", "ifca+cam(alternate=true)")
+        )
+        assert (at_once, again) == ([0, 0, 0, 0], [0, 0, 1, 1])
+
+    def test_one_half_goes_up_in_each_exchange(self, images):
+        sim = sums(images((8, 9, 10, 7)), "mlp(4)")
+        half = build_model("mlp(4)", (1, 8, 8), 4).layout.size
+        cost = run("ifca(start=random)+cam(alternate=true)", sim, 1, fit=QUICK)[0].cost
+        assert cost.bytes_up == 4 * 2 * (4 * half + 8 * 3)
+        assert cost.bytes_down == 4 * 2 * (3 * 4 * half + 8)
+
+    def test_both_orders_at_once_are_refused(self):
+        with pytest.raises(UsageError, match="choose one order of the halves"):
+            build_algorithm("ifca+cam(sequential=true,alternate=true)")
 
 
 class TestMeans:
@@ -452,6 +490,42 @@ class TestRuns:
         cost = run("wecfl+cam", sim, 1, fit=QUICK)[0].cost
         size = 2 * build_model("mlp(4)", (1, 8, 8), 4).layout.size
         assert (cost.bytes_down, cost.bytes_up) == (4 * (4 * size + 8), 4 * (4 * size + 8 * 3))
+
+    @pytest.mark.parametrize("model", ["mlp(4)", "cnn"])
+    def test_on_ifca_k_plus_one_halves_go_down_as_table_7_6_counts(self, images, simulator, model):
+        """11 halves for 10 clusters, where ifca sends 10 models; in the warm-up one half, and one comes back."""
+        data, plain = images((8,) * 10), build_model(model, (1, 8, 8), 4)
+        half = sum(part.nbytes for part in plain.initial(1))
+        costs = {
+            text: [step.cost for step in run(text, sums(data, model), 3, fit=QUICK, clusters=10)]
+            for text in ("ifca(start=random)+cam", "ifca(start=random)+cam(warmup=2)")
+        }
+        bare = [step.cost for step in run("ifca(start=random)", simulator(data, model), 3, fit=QUICK, clusters=10)]
+        per_client = {text: [(cost.bytes_down // 10 - 8) / half for cost in found] for text, found in costs.items()}
+        assert [(cost.bytes_down // 10 - 8) / half for cost in bare] == [10, 10, 10]
+        assert per_client["ifca(start=random)+cam"] == [11, 11, 11]
+        assert per_client["ifca(start=random)+cam(warmup=2)"] == [1, 1, 11]
+        up = [(cost.bytes_up // 10 - 24) / half for cost in costs["ifca(start=random)+cam(warmup=2)"]]
+        assert up == [1, 1, 2]
+
+    @pytest.mark.parametrize("text", ["ifca+cam", "wecfl+cam", "wecfl+cks+cam", "ifca+con-para+cam(warmup=1)"])
+    def test_what_a_client_puts_together_is_what_the_server_has(self, images, text):
+        """Every message of four rounds, taken apart and put together again, also for clients without a cluster."""
+        sim, seen = sums(images(), "cnn"), []
+
+        class Apart(Simulator):
+            def ask(self, task, stack, labels, clients, key):
+                for row in labels:
+                    arrays = message.down(task, stack, row, self.model.layout)
+                    whole = message.received(task, arrays, self.model.layout)
+                    own = whole.take(arrays["row"][0]) if row >= 0 else whole.take(0)
+                    wanted = stack.take(max(int(row), 0))
+                    seen.append(all(np.array_equal(a, b) for a, b in zip(own, wanted, strict=True)))
+                return super().ask(task, stack, labels, clients, key)
+
+        run(text, Apart(sim.data, sim.model), 4, fit=QUICK, participation=0.6)
+        assert len(seen) > 15
+        assert all(seen)
 
     def test_a_function_call_does_what_the_text_does(self, images):
         made = ct.cam(warmup=1)(ct.ifca(clusters=2, fit=QUICK))

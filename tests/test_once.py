@@ -526,6 +526,14 @@ class TestMethods:
         assert done.state.labels.tolist() == [0, 0, 0, 1, 1]
         assert done.state.stack.params[:, 0].tolist() == pytest.approx(wanted)
 
+    def test_a_server_optimiser_holds_in_a_single_cluster_too(self, lines, simulator, train):
+        """All slopes are 1. The clusters have formed, if only one: half of each further movement is taken."""
+        sim = simulator(lines((1.0,) * 4, (1, 1, 1, 1)), "linear", threads=1)
+        done = train("lcfl(clusters=1,warmup=0,server=sgd,server_lr=0.5)", sim, 3, fit=HALF, state=begin(0.0, 4))
+        assert [len(step.state.stack) for step in done] == [1, 1, 1]
+        weights = [step.state.stack.params[0, 0] for step in done]
+        assert weights == pytest.approx([0.5, 0.5 + 0.25 / 2, 0.625 + 0.1875 / 2])
+
     def test_a_server_optimiser_waits_for_the_clusters_and_begins_anew_in_each(self, toy, train):
         """Clusters begin with the mean of their members; then slopes 1 and -1 are half as far away as a step goes."""
         done = train("lcfl(warmup=1,server=sgd,server_lr=0.5)", toy, 4, fit=HALF, state=begin(0.0, 6))

@@ -42,8 +42,7 @@ def hold_back(state: State, layout: Layout) -> State:
     """The start of a warm-up: everyone on one model whose cluster half is zero, so that it adds nothing to the sum."""
     places = _places(layout, "cluster")
     held = dict(zip(HALVES, (rows[:, place] for rows, place in zip(state.stack, places, strict=True)), strict=True))
-    first = state.stack.take([0])
-    alone = Stack(_with(first.params, places[0], 0), first.buffers)
+    alone = Stack(*(_with(rows, place, 0) for rows, place in zip(state.stack.take([0]), places, strict=True)))
     return replace(first_state(alone, np.zeros_like(state.labels)), memory={**state.memory, **held}, formed=False)
 
 

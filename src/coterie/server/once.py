@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import replace
+from typing import NamedTuple
 
 import numpy as np
 from scipy.optimize import linear_sum_assignment
@@ -75,37 +76,47 @@ def cluster_once(
     if start not in STARTS:
         raise UnknownName("start", start, STARTS)
 
+    enough = max(2, clusterer.least_points)
+
     def rule(state: State, replies: Replies, key: Key, ask: Ask) -> Assignment | None:
-        enough, sent, count = max(2, clusterer.least_points), origin(state), len(state.labels)
-        answers = _answers(state, replies, fit, all_clients, ask, compared)
+        answers, sent = _answers(state, replies, fit, all_clients, ask, compared), origin(state)
         if len(answers) < enough:
             return None
         starts = np.broadcast_to(sent.params[0], (len(answers), sent.params.shape[1]))
         answers, distances = measure(key)(answers, starts, ask)
         if len(answers) < enough:
             return None
-        new = clusterer(distances, key)
-        found = average(answers, new, weigh(answers), sent.take([0] * (int(new.max()) + 1)))[0]
-        likeness = likeness_to_formed(state, found, answers.layout)
-        numbers, parents = follow(new, state.labels[answers.clients], len(state.stack), likeness)
-        labels, clusters = numbers[new], len(parents)
-        one_each, ordered = sent.take([0] * clusters), found.take(np.argsort(numbers))
-        advice = {} if ADVICE in state.memory else {ADVICE: on_distances(clusterer, distances, key)}
-        same, again = clusters == len(state.stack), "shots" in state.memory
+        found = _numbered(state, answers, clusterer(distances, key), weigh)
+        same, again = len(found.parents) == len(state.stack), "shots" in state.memory
         old = state if same else replace(state, labels=np.full_like(state.labels, UNPLACED))
-        every = placed(old, answers, labels)
-        first = ordered if compared is None else average(replies, every[replies.clients], weigh(replies), one_each)[0]
-        return Assignment(
-            every,
-            {**state.memory, **remembered(sent, ordered), **matrix_of(answers.clients, distances, count), **advice},
-            None if same else parents,
-            None
-            if clusters == 1 or again or not all_clients
-            else _begin(start, answers, labels, distances, first, sent),
-            formed=True,
-        )
+        labels = placed(old, answers, found.labels)
+        advice = {} if ADVICE in state.memory else {ADVICE: on_distances(clusterer, distances, key)}
+        kept = {**remembered(sent, found.means), **matrix_of(answers.clients, distances, len(state.labels))}
+        finish = None
+        if len(found.parents) > 1 and all_clients and not again:
+            kind = sent.take([0] * len(found.parents))
+            own = average(replies, labels[replies.clients], weigh(replies), kind)[0] if compared else found.means
+            finish = _begin(start, answers, found.labels, distances, own, sent)
+        parents = None if same else found.parents
+        return Assignment(labels, {**state.memory, **kept, **advice}, parents, finish, formed=True)
 
     return rule
+
+
+class _Numbered(NamedTuple):
+    """Clusters that follow the old ones: the labels of those that answered, where each goes on from, mean models."""
+
+    labels: Array
+    parents: tuple[int, ...]
+    means: Stack
+
+
+def _numbered(state: State, answers: Replies, new: Array, weigh: Weigh) -> _Numbered:
+    """New clusters with numbers that follow the old ones; they are most like each other, see ``follow``."""
+    found = average(answers, new, weigh(answers), origin(state).take([0] * (int(new.max()) + 1)))[0]
+    likeness = likeness_to_formed(state, found, answers.layout)
+    numbers, parents = follow(new, state.labels[answers.clients], len(state.stack), likeness)
+    return _Numbered(numbers[new], parents, found.take(np.argsort(numbers)))
 
 
 def _answers(
