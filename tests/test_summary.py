@@ -291,3 +291,10 @@ class TestGradients:
         monkeypatch.setattr(f"coterie.results.diagnostics.{limit}", most)
         with pytest.raises(UsageError, match=complaint):
             check_gradients(known_of(2), layout)
+
+
+def test_fine_tuned_models_have_no_gap():
+    """PF1 would be of the models after, GF1 of those before."""
+    settings = Settings("wecfl", clients=4, clusters=2, partition="rotation(0,180)", model="mlp(8)", rounds=1, steps=2)
+    plain, tuned = (run_settings(replace(settings, algorithm=text)).summary for text in ("wecfl", "wecfl+finetune"))
+    assert (plain["gf1"] is None, tuned["gf1"] is None, tuned["gap"]) == (False, True, None)

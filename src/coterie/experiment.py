@@ -231,7 +231,7 @@ class Session:
         self.attendance = settings.build_attendance(known.names)
         self.federation = Attended(self.weighed, self.attendance)
         self.mix = algorithm.mix if algorithm.members else None
-        judge = getattr(self.clients, "judge", None)
+        judge = None if algorithm.serve.fit else getattr(self.clients, "judge", None)  # it knows no fine-tuned models
         general = judge and partial(judge, mix=self.mix)
         self.watch = summary.Watch(known, general, settings.rounds, settings.weigh_by)
         settings.check_enough(self.attendance)
