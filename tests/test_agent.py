@@ -70,7 +70,7 @@ def test_messages_are_answered_and_the_socket_is_for_its_group_only(site, folder
         assert header(call(path, HELLO, 5))["site"]["name"] == "client-0"
         model, task = build_model("mlp(4)", (1, 8, 8), 4), Task(fit=(Fit(steps=2),))
         stack = Stack(*(part[None] for part in model.initial(1)))
-        sent = answering.pack_task("run", task, Key(1, 0), model, message.down(task, stack, 0))
+        sent = answering.pack_task("run", task, Key(1, 0), model, message.down(task, stack, 0, model.layout))
         arrays, words = codec.decode(call(path, sent, 20))
         assert words == {"problem": None}
         expected = codec.decode(site.answer(sent))[0]

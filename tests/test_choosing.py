@@ -121,7 +121,7 @@ class TestScores:
         sim = request.getfixturevalue(net)
         stack, everyone, workers = make_stack(sim.model), np.arange(len(SIZES)), sim.engine.workers
         work = Work(sim.model, Pool(sim.data.train, torch.empty(0).double()), sim.names, stack, everyone, everyone, KEY,
-                    stack, everyone >= 0, references=4)  # fmt: skip
+                    stack, references=4)  # fmt: skip
         for score in (Agreement(), Agreement(euclidean=True)):
             view = look(work, FIT, score, make_plan(plan, sim.model, len(SIZES), 2), workers)
             for found, part in ((view.losses, BatchLoss(-1.0)), (view.agreements, score)):

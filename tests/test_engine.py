@@ -732,7 +732,6 @@ class TestPlans:
             np.arange(5),
             KEY,
             None,
-            None,
         )
         groups = fitting.groups(work, replace(PLAIN, steps=None, epochs=1, batch=4), 2)
         assert sorted(np.concatenate(groups).tolist()) == list(range(5))

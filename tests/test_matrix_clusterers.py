@@ -391,3 +391,12 @@ def test_the_published_mean_shift_is_that_of_scikit_learn():
         distances = np.abs(np.subtract.outer(points, points))
         found = clusterers.build("meanshift(bandwidth=sklearn)")(distances, KEY)
         assert adjusted_rand_score(MeanShift().fit(distances).labels_, found) == 1
+
+
+@given(st.integers(0, 10_000), st.integers(2, 30), st.floats(0.02, 3.0))
+def test_all_points_at_once_climb_as_one_after_the_other_in_scikit_learn(seed, count, share):
+    rng = np.random.default_rng(seed)
+    points = rng.normal(size=(count, 2)) + 3 * rng.integers(3, size=(count, 1))
+    matrix = cdist(points, points)
+    width = share * matrix[np.triu_indices(count, 1)].mean()
+    assert adjusted_rand_score(MeanShift(bandwidth=width).fit(matrix).labels_, raw_clusters.peaks(matrix, width)) == 1

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import pickle
 import sys
+from functools import partial
 from itertools import islice
 from pathlib import Path
 
@@ -21,16 +22,18 @@ from coterie.federate.audit import Audit, read_audit
 from coterie.federate.policy import Policy
 from coterie.federate.site import Site
 from coterie.federate.site_data import load_data
+from coterie.models.additive import additive
 from coterie.models.zoo import build_model
 from coterie.protocol import message
 from coterie.protocol.address import Key
 from coterie.protocol.stack import Stack
-from coterie.protocol.task import Fit, Loss, Report, Task
+from coterie.protocol.task import Contrast, Fit, Loss, Report, Task
 from coterie.runtimes import answering, codec
 from coterie.runtimes import remote as runtime
 from coterie.runtimes.remote import Heard, Remote
 from coterie.runtimes.simulator import Simulator
 from coterie.server import distances
+from coterie.server.aggregate import with_part
 from coterie.server.loop import evaluate, rounds
 
 TASK = Task(choose=(Loss(),), fit=(Fit(steps=2, batch=8),))
@@ -75,6 +78,40 @@ def problem(site: Site, content: bytes) -> str:
     assert header["problem"], header
     assert read_audit(site.audit.path)[-1]["outcome"] in ("refused", "failed")
     return header["problem"]
+
+
+def test_a_client_without_a_cluster_works_on_a_reference(site, data):
+    """The mean of all models, which is none of those to choose from; where clients choose there is no row yet."""
+    held = Task(fit=(Fit(steps=2, terms=(Contrast(1.0, 1.0),)),), references=1)
+    for asked, row in ((held, 2), (Task(choose=(Loss(),), fit=(Fit(steps=2),)), -1)):
+        arrays, header = codec.decode(site.answer(request(data, asked, models=3, row=np.array([row]))))
+        assert header["problem"] is None
+        assert "params" in arrays
+    assert "out of range; it must be 0 to 2" in problem(site, request(data, held, models=3, row=np.array([3])))
+
+
+def test_the_global_half_of_sums_comes_once(site, data):
+    """Its row is put together with each cluster half; a half of another width, or two of them, are a problem."""
+    model = additive(build_model("mlp(4)", data.shape, data.classes))
+    rows = [model.initial(seed) for seed in (1, 2)]
+    stack = with_part(
+        Stack(*map(np.stack, zip(*rows, strict=True))), Stack(*(p[None] for p in rows[0])), model.layout, "global"
+    )
+    task = Task(fit=(Fit(steps=2, part="cluster"),), report=Report(params="cluster"), choose=(Loss(),), sends="halves")
+    sent = message.down(task, stack, -1, model.layout)
+    half = model.layout.size // 2
+    assert {name: array.shape for name, array in sent.items() if "params" in name} == {
+        "params": (2, half),
+        "common_params": (1, half),
+    }
+    packed = partial(answering.pack_task, "run", task, Key(1, 0), model)
+    arrays, header = codec.decode(site.answer(packed(sent)))
+    assert header["problem"] is None
+    assert arrays["params"].shape == (1, half)
+    short = {**sent, "params": sent["params"][:, :-1].copy(), "common_params": np.zeros((1, half + 1), np.float32)}
+    assert "params have" in problem(site, packed(short))
+    assert "it must be one row" in problem(site, packed({**sent, "common_params": np.zeros((2, half), np.float32)}))
+    assert "this task has params F32" in problem(site, packed({n: a for n, a in sent.items() if "common" not in n}))
 
 
 def remote(make, data, model) -> Remote:

@@ -186,8 +186,8 @@ class Engine:
         self, task: Task, stack: Stack, labels: Array, placed: Array, clients: Array, key: Key, out: Stack
     ) -> fitting.Work:
         pool, names = self._pool("train", stack), self.data.names
-        who = (labels, clients, key, out, placed, self.kept)
-        return fitting.Work(self.model, pool, names, stack, *who, task.references, task.sequential)
+        who = (labels, clients, key, out, task.references, task.sequential)
+        return fitting.Work(self.model, pool, names, stack, *who, placed, self.kept)
 
     def _fit(self, task: Task, stack: Stack, labels: Array, placed: Array, clients: Array, key: Key) -> _Fitted:
         """Run the passes and merge their parts; and who failed, and why."""

@@ -42,10 +42,10 @@ class Work:
     clients: Array
     key: Key
     out: Stack
-    placed: Array
-    kept: dict[str, Array]
     references: int = 0
     sequential: bool = False
+    placed: Array = field(default_factory=lambda: np.ones(0, dtype=bool))
+    kept: dict[str, Array] = field(default_factory=dict)
     failures: dict[int, str] = field(default_factory=dict)
 
     def start(self, places: int | Array) -> Stack:

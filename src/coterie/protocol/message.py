@@ -95,11 +95,10 @@ def up(reply: Replies) -> Arrays:
 def form(task: Task, stack: Stack, layout: Layout, served: int = 1) -> Form:
     """Shape and type of every array that one client sends back; ``served`` models are mixed where the report says so.
 
-        >>> from coterie.errors import FederationError
-    from coterie.models.layout import Layout
-        >>> layout = Layout(3, 0, {"all": np.arange(3)}, {"all": np.arange(0)})
-        >>> form(Task(), Stack(np.zeros((2, 3), np.float32), np.zeros((2, 0), np.float32)), layout)["params"]
-        ((1, 3), 'float32')
+    >>> from coterie.models.layout import Layout
+    >>> layout = Layout(3, 0, {"all": np.arange(3)}, {"all": np.arange(0)})
+    >>> form(Task(), Stack(np.zeros((2, 3), np.float32), np.zeros((2, 0), np.float32)), layout)["params"]
+    ((1, 3), 'float32')
     """
     report, models = task.report, len(stack) - task.references
     whole, real = "int64", "float64"

@@ -18,6 +18,9 @@ from coterie.server.how_many import clearest
 RANDOM_STARTS = 4
 """Of k-medoids, beside the greedy one."""
 
+MOST_STEPS, HARDLY = 301, 1e-3
+"""Mean shift climbs so many steps at most; a step of less than this share of the width is none."""
+
 NEAR, WIDTHS = 0.02, 12
 """Mean shift tries so many widths, from this quantile of the distances between rows to the largest."""
 
@@ -90,15 +93,38 @@ def meanshift(distances: Array, clusters: int, seed: int, share: float | None, l
     apart = cdist(distances, distances)
     narrowest = 1e-6 * apart.max()
     if estimated:
-        width = max(cluster.estimate_bandwidth(distances), narrowest)
-        return _labels(cluster.MeanShift(bandwidth=width), distances)
+        return peaks(distances, max(cluster.estimate_bandwidth(distances), narrowest))
     if share is not None:
         others = ceil(share * (len(distances) - 1))
-        width = max(np.sort(apart, axis=1)[:, others].mean(), narrowest)
-        return _labels(cluster.MeanShift(bandwidth=width), distances)
+        return peaks(distances, max(np.sort(apart, axis=1)[:, others].mean(), narrowest))
     near = max(np.quantile(apart[np.triu_indices(len(apart), 1)], NEAR), narrowest)
     widths = np.geomspace(near, apart.max(), WIDTHS, endpoint=False)
-    return _clearest(distances, [_labels(cluster.MeanShift(bandwidth=width), distances) for width in widths], least)
+    return _clearest(distances, [peaks(distances, width) for width in widths], least)
+
+
+def peaks(points: Array, width: float) -> Array:
+    """Mean shift with a flat kernel, as scikit-learn's, for all points at once: a hundred times as fast for few points.
+
+    Every point climbs to the mean of all points within ``width``, until it hardly moves. Of ends within ``width`` of
+    each other the one with most points around it stays, and a point's label is the nearest end that stayed.
+    """
+    means, around, climbing = points.copy(), np.zeros(len(points), dtype=np.int64), np.arange(len(points))
+    for _ in range(MOST_STEPS):
+        within = cdist(means[climbing], points) <= width
+        around[climbing] = within.sum(axis=1)
+        new = within @ points / around[climbing, None]
+        moved = np.linalg.norm(new - means[climbing], axis=1)
+        means[climbing] = new
+        climbing = climbing[moved > HARDLY * width]
+        if not len(climbing):
+            break
+    order = np.lexsort((*means.T[::-1], around))[::-1]
+    near, stays = cdist(means[order], means[order]) <= width, np.ones(len(points), dtype=bool)
+    for place in range(len(order)):
+        if stays[place]:
+            stays[place + 1 :] &= ~near[place, place + 1 :]
+    labels: Array = cdist(points, means[order][stays]).argmin(axis=1)
+    return labels
 
 
 def kmeans(distances: Array, clusters: int, seed: int) -> Array:
