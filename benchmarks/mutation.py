@@ -287,22 +287,24 @@ def _save(file: Path, value: Any) -> None:
 
 
 def tests_for(mutant: Mutant, steps: dict[str, Any], seconds: float) -> list[str]:
-    """The tests that enter a mutant's function (for one outside of functions: its module first), the quickest first.
+    """The tests that enter a mutant's function, then the same tests with other parameters, the quickest first.
 
-    No more of them than take so many seconds.
+    For one outside of functions it is the module that is entered, and all other tests follow. No more of them than take
+    so many seconds.
     """
-    whole = [f"{mutant.module} {mutant.function}", f"{mutant.module} {mutant.function}."]
+    entering = {test for test in steps if any(_in(mutant, one) for one in steps[test]["enters"])}
+    kin = {test.split("[")[0] for test in entering}
+    rank = {test: 0 if test in entering else 1 if test.split("[")[0] in kin else 2 for test in steps}
+    known = [test for test in steps if rank[test] < 2 and mutant.function] or list(steps)
+    known.sort(key=lambda test: (rank[test], steps[test]["seconds"]))
+    totals = accumulate(steps[test]["seconds"] for test in known)
+    return [test for test, total in zip(known, totals, strict=True) if total <= seconds] or known[:1]
 
-    def near(test: str) -> bool:
-        return any(one == whole[0] or one.startswith(whole[1]) for one in steps[test]["enters"])
 
-    def same_module(test: str) -> bool:
-        return any(one.startswith(f"{mutant.module} ") for one in steps[test]["enters"])
-
-    entering = [test for test in steps if near(test)] or list(steps)
-    ordered = sorted(entering, key=lambda test: (not same_module(test), steps[test]["seconds"]))
-    totals = accumulate(steps[test]["seconds"] for test in ordered)
-    return [test for test, total in zip(ordered, totals, strict=True) if total <= seconds] or ordered[:1]
+def _in(mutant: Mutant, entered: str) -> bool:
+    """Whether what a test entered is the mutant's function, one inside of it, or for want of a function its module."""
+    module, name = entered.split(" ")
+    return module == mutant.module and f"{name}.".startswith(f"{mutant.function}." if mutant.function else "")
 
 
 def judge(mutant: Mutant, copy: Path, tests: list[str], seconds: float) -> dict[str, Any]:

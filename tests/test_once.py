@@ -100,6 +100,12 @@ class TestDistances:
         found = pairwise(iter([np.array([[0.0, 0.0], [3.0, 4.0], [0.0, 0.0]])]), 3, "cosine")
         assert found.tolist() == [[0, 1, 1], [1, 0, 1], [1, 1, 0]]
 
+    def test_rounding_puts_no_cosine_distance_below_0_or_above_2(self):
+        rows = np.random.default_rng(0).normal(size=(40, 3))
+        found = pairwise(iter([np.concatenate([rows, 3 * rows, -7 * rows])]), 120, "cosine")
+        assert found.min() == 0
+        assert found.max() == 2
+
     def test_an_unknown_metric_is_refused(self):
         with pytest.raises(UnknownName, match="did you mean 'euclidean'"):
             of_updates("euclidian")

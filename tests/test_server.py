@@ -274,6 +274,10 @@ class TestAssign:
         labels = self.apply(until(limit, self.rule(), keep()), state, replies).labels.tolist()
         assert (labels != [1, 1, 0, 0]) == moves
 
+    def test_a_rule_for_no_rounds_is_refused(self):
+        with pytest.raises(UsageError, match="shots is 0; it must be at least 1, or none"):
+            until(0, keep(), keep())
+
 
 class TestStarts:
     def start(self, start, federation):
