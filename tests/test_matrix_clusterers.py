@@ -296,6 +296,7 @@ class TestHowMany:
 
         monkeypatch.setattr(how_many, "spread", made_up)
         assert by_gap(distances, 3, lambda matrix, count: np.full(len(matrix), count), KEY) == 2
+        assert all(1 < matrix.max() < 4 for matrix in drawn), "points in a box as long as the data"
 
     def test_the_highest_silhouette_wins_and_ties_go_to_the_fewest(self):
         distances = between([0, 0, 10, 10])
@@ -348,6 +349,13 @@ class TestHowMany:
 def test_what_is_wrong_is_named_with_its_limit(text, told):
     with pytest.raises(UsageError, match=told):
         clusterers.build(text)
+
+
+@pytest.mark.parametrize(
+    "text", ["hdbscan(members=2)", "optics(2)", "affinity(damping=0.5)", "meanshift(share=1)", "agglomerative(cut=0)"]
+)
+def test_the_limit_itself_is_accepted(text, groups):
+    assert len(clusterers.build(text)(groups[0], KEY)) == 24
 
 
 def test_a_clusterer_is_a_value():

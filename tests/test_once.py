@@ -101,7 +101,7 @@ class TestDistances:
         assert found.tolist() == [[0, 1, 1], [1, 0, 1], [1, 1, 0]]
 
     def test_rounding_puts_no_cosine_distance_below_0_or_above_2(self):
-        rows = np.random.default_rng(0).normal(size=(40, 3))
+        rows = np.random.default_rng(0).normal(size=(40, 50))
         found = pairwise(iter([np.concatenate([rows, 3 * rows, -7 * rows])]), 120, "cosine")
         assert found.min() == 0
         assert found.max() == 2
