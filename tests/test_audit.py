@@ -75,6 +75,9 @@ def test_a_task_is_told_in_a_few_words():
         "report losses on examples 0 to 16, metrics on test"
     )
     assert task_summary(Task(report=Report(None))) == "report nothing"
+    assert task_summary(Task(report=Report(None, losses=True, bounded="clipped"))) == "report clipped losses"
+    told = task_summary(Task(report=Report(None, losses=True, bounded="clipped", differences=True)))
+    assert told == "report clipped differences of losses"
 
 
 def test_people_see_a_table_and_markup_of_others_is_only_text(tmp_path):

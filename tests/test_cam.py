@@ -6,6 +6,7 @@ step of rate r moves the half that is trained by -2 r (g + t - slope).
 
 from __future__ import annotations
 
+import re
 from dataclasses import replace
 from itertools import islice
 
@@ -83,7 +84,7 @@ class TestTheModel:
         plain = build_model(model, (1, 8, 8), 4)
         small, big = plain.layout, additive(plain).layout
         assert (big.size, big.buffer_size) == (2 * small.size, 2 * small.buffer_size)
-        for name in ("head", "head_weight", "body", "linear"):
+        for name in ("head", "head_weight", "body", "linear", "projection", "features"):
             assert np.array_equal(big.numbers(name), small.size + small.numbers(name))
             assert np.array_equal(big.buffer_parts[name], small.buffer_size + small.buffer_parts[name])
         for name, first, last in (("all", 0, 2), ("global", 0, 1), ("cluster", 1, 2)):
@@ -390,14 +391,16 @@ class TestWarmUp:
         first = done[0].state
         assert [step.state.round for step in done] == [3, 4]
         assert [step.cost.steps for step in done] == [4 * 3 * 2, 4 * 2 * 2]
-        assert done[0].cost.bytes_up == done[1].cost.bytes_up
+        assert [step.cost.bytes_up for step in done] == [4 * (8 * half + 24) for half in (2, 4)], "one half, then both"
         assert globals_of(first).tolist() == pytest.approx([0.2, 0.2], abs=1e-12)
         up, down = (slope - (slope - 0.3) * 0.9**6 - 0.2 for slope in (1.0, -1.0))
         assert clusters_of(first)[first.labels[[0, 2]]].tolist() == pytest.approx([up, down], abs=1e-12)
 
     def test_it_must_leave_room(self):
-        with pytest.raises(UsageError, match=r"rounds is 2, but the warm-up of wecfl.* takes until round 3"):
-            run_settings(small("wecfl+cam(warmup=3)", 2))
+        for base in ("ifca", "fesem", "wecfl", "lcfl(warmup=0)"):
+            wanted = rf"rounds is 3; {re.escape(base)}\+cam\(warmup=3\) needs at least 4 "
+            with pytest.raises(UsageError, match=wanted):
+                run_settings(small(f"{base}+cam(warmup=3)", 3))
         with pytest.raises(UsageError, match="warmup is -1; it must be at least 0"):
             build_algorithm("ifca+cam(warmup=-1)")
 
@@ -421,7 +424,13 @@ class TestRuns:
     )
     def test_a_resumed_run_equals_an_unbroken_one(self, tmp_path, algorithm, stop):
         whole = run_settings(small(algorithm))
-        run_settings(small(algorithm, stop), tmp_path / "run")
+
+        def stops(record):
+            if record["round"] + 1 == stop:
+                raise KeyboardInterrupt
+
+        with pytest.raises(KeyboardInterrupt):
+            run_settings(small(algorithm), tmp_path / "run", progress=stops)
         assert RunFolder(tmp_path / "run").resume().round == stop
         resumed = run_settings(small(algorithm), tmp_path / "run", resume=True)
         for one, other in zip(whole.history, resumed.history, strict=True):

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 from itertools import islice, pairwise
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -120,7 +121,7 @@ class TestScores:
         sim = request.getfixturevalue(net)
         stack, everyone, workers = make_stack(sim.model), np.arange(len(SIZES)), sim.engine.workers
         work = Work(sim.model, Pool(sim.data.train, torch.empty(0).double()), sim.names, stack, everyone, everyone, KEY,
-                    stack, references=4)  # fmt: skip
+                    stack, everyone >= 0, references=4)  # fmt: skip
         for score in (Agreement(), Agreement(euclidean=True)):
             view = look(work, FIT, score, make_plan(plan, sim.model, len(SIZES), 2), workers)
             for found, part in ((view.losses, BatchLoss(-1.0)), (view.agreements, score)):
@@ -157,6 +158,17 @@ class TestScores:
         assert agree(gradient, movement, Agreement(), 0.1).item() == pytest.approx(cosine)
         length = agree(gradient, movement, Agreement(euclidean=True), 0.1).item()
         assert length == pytest.approx(distance if cosine else -(0.02**0.5))
+
+    def test_the_printed_sign_scores_a_matching_client_lowest(self):
+        """For the record: the gradient points up the loss, and models move down."""
+        gradient, movement = torch.tensor([-3.0, 0.0]), torch.tensor([2.0, 0.0])
+        assert agree(gradient, movement, Agreement(printed=True), 0.1).item() == pytest.approx(-1.0)
+        assert agree(gradient, movement, Agreement(euclidean=True, printed=True), 0.1).item() == pytest.approx(-2.3)
+        scores = (build_algorithm(f"joint(sign={sign})").task for sign in ("descent", "printed"))
+        state = SimpleNamespace(round=1, memory={"pinned": {}}, stack=())
+        assert [task(state).choose[0].printed for task in scores] == [False, True]
+        with pytest.raises(UsageError, match="sign is 'up'; it must be descent or printed"):
+            build_algorithm("joint(sign=up)")
 
     def test_a_model_that_diverged_is_never_chosen(self, dense):
         stack = make_stack(dense.model)
@@ -230,7 +242,7 @@ class TestJoint:
 
     def test_clients_weigh_the_same_whatever_their_size(self, train, dense):
         one = train("joint(clusters=1)", dense, 2, fit=FIT)[-1]
-        wanted = list(islice(rounds(replace(fedavg(FIT), weigh=uniform), dense, 1), 2))[-1]
+        wanted = list(islice(rounds(replace(fedavg(fit=FIT), weigh=uniform), dense, 1), 2))[-1]
         np.testing.assert_allclose(one.state.stack.params, wanted.state.stack.params, atol=1e-7)
         np.testing.assert_allclose(one.replies.params.mean(0), one.state.stack.params[0], atol=1e-6)
 

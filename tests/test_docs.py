@@ -16,6 +16,13 @@ from coterie.data import add_ons, parse_partition, partitions, sources
 
 ROOT = Path(__file__).parent.parent
 DOCUMENTS = sorted([*ROOT.glob("*.md"), *ROOT.glob("docs/**/*.md")])
+TITLES = {
+    "Ma": "Clustered federated learning",
+    "Gu et al.": "Novel clustered federated learning based on local loss",
+    "Lin et al.": "A joint gradient and loss based clustered federated learning design",
+    "Zuziak et al.": "One-shot clustering for federated learning",
+}
+"""Of the four papers, as these print them but for capitals."""
 
 
 def names(paths):
@@ -70,6 +77,13 @@ def test_every_algorithm_and_add_on_has_a_page_that_names_it():
     assert {*algorithms, *algorithm_add_ons} <= set(pages)
     for name, page in pages.items():
         assert name in (folder / page).read_text().partition("\n")[0], f"{page} is not about {name}"
+
+
+def test_the_four_papers_are_called_by_their_titles():
+    text = "\n".join(path.read_text() for path in DOCUMENTS)
+    cited = re.findall(r"^Source: ([\w. ]+), \*([^*]+)\*", text, re.M)
+    assert set(TITLES) <= {author for author, _ in cited}
+    assert not {(author, title) for author, title in cited if TITLES.get(author, title) != title}
 
 
 def test_every_partition_and_add_on_has_a_section_and_a_picture():

@@ -46,7 +46,9 @@ FITS = {
     "contrast of the head, near of the body": replace(
         PLAIN, terms=(Contrast(2.0, 0.1, part="head"), Near(0.1, "body"))
     ),
-    "contrast of representations": replace(PLAIN, momentum=0.9, terms=(Contrast(2.0, 0.1, representations=True),)),
+    "contrast of representations": replace(PLAIN, momentum=0.9, terms=(Contrast(2.0, 0.1, "inputs"),)),
+    "contrast of outputs": replace(PLAIN, momentum=0.9, terms=(Contrast(2.0, 0.1, "outputs", "example"),)),
+    "contrast of each example": replace(PLAIN, terms=(Contrast(2.0, 0.1, "inputs", "example"),)),
     "pull": replace(PLAIN, momentum=0.9, pull=0.1),
     "pull over epochs": replace(PLAIN, steps=None, epochs=2, optimizer="adam", lr=0.01, pull=0.1),
 }
@@ -76,9 +78,11 @@ def penalty(term, model, module, trained, start, stack, row, x):
     if isinstance(term, Proximal):
         return term.strength / 2 * sum(((p - start[n]) ** 2).sum() for n, p in trained.items())
     models = [model.with_row(p, b) for p, b in zip(*stack, strict=True)]
-    if isinstance(term, Contrast) and term.representations:
-        own = torch.stack([similarity(representation(module, x), representation(m, x).detach()) for m in models])
-        return -term.strength * torch.log_softmax(own / term.temperature, 0)[row]
+    if isinstance(term, Contrast) and term.of != "parameters":
+        see = representation if term.of == "inputs" else lambda net, batch: net(batch)
+        cosines = torch.stack([similarity(see(module, x), see(m, x).detach()) for m in models]) / term.temperature
+        one = cosines.mean(1).log_softmax(0) if term.each == "batch" else cosines.log_softmax(0).mean(1)
+        return -term.strength * one[row]
     names = {slot.name for slot in model.slots_of(term.part)} & set(trained)
     mine = {n: trained[n] for n in names}
     fixed = [{n: p.detach() for n, p in m.named_parameters() if n in names} for m in models]
@@ -107,7 +111,7 @@ def representation(module, x):
 
 def similarity(one, other):
     lengths = one.norm(dim=1).clamp_min(1e-8) * other.norm(dim=1).clamp_min(1e-8)
-    return (one * other).sum(1).div(lengths).mean()
+    return (one * other).sum(1).div(lengths)
 
 
 def reference(sim, stack, row, client, fits, key=KEY):
@@ -321,7 +325,7 @@ class TestTerms:
     @pytest.mark.parametrize("kind", PLANS)
     @pytest.mark.parametrize(
         "term",
-        [Near(1000.0), Others(1000.0, (0.5, 0.5)), Contrast(1000.0, 1.0), Contrast(1000.0, 1.0, representations=True)],
+        [Near(1000.0), Others(1000.0, (0.5, 0.5)), Contrast(1000.0, 1.0), Contrast(1000.0, 1.0, "inputs")],
         ids=lambda term: type(term).__name__,
     )
     def test_a_strong_term_changes_even_the_first_step(self, dense, kind, term):
@@ -355,7 +359,7 @@ class TestTerms:
         rng = np.random.default_rng(0)
         start, params = (torch.from_numpy(rng.normal(size=(4, 6))) for _ in range(2))
         models, references = (torch.from_numpy(rng.normal(size=(count, 6))) for count in (3, 2))
-        seen = Received(models, torch.zeros(3, 0), references, torch.tensor([0, 1, 2, 1]))
+        seen = Received(models, torch.zeros(3, 0), references, torch.tensor([0, 1, 2, 1]), torch.ones(4) > 0)
         found = gradient(term, params, start, seen, layout=None)
         step = 1e-6 * torch.eye(6, dtype=torch.float64)
         for place, w in enumerate(params):
@@ -366,21 +370,32 @@ class TestTerms:
             (exact,) = torch.autograd.grad(of(leaf), leaf)
             np.testing.assert_allclose(found[place], exact, atol=1e-12)
 
+    def test_outputs_of_a_regression_cannot_be_contrasted(self, simulator, targets):
+        sim = simulator(targets(), "mlp(4)", threads=1)
+        with pytest.raises(UsageError, match="a regression has one; use of=inputs"):
+            trained(sim, replace(PLAIN, terms=(Contrast(1.0, 1.0, "outputs"),)), make_stack(sim))
+
     def test_terms_vanish_where_they_should(self):
         w = torch.from_numpy(np.random.default_rng(0).normal(size=(1, 6)))
-        same = Received(w.repeat(2, 1), torch.zeros(2, 0), w, torch.tensor([0]))
+        same = Received(w.repeat(2, 1), torch.zeros(2, 0), w, torch.tensor([0]), torch.tensor([True]))
         for term in (Proximal(1.0), Near(1.0), Others(1.0, (0.5, 0.5)), Contrast(1.0, 0.1)):
             assert gradient(term, w, w, same, layout=None).abs().max() < 1e-12, term
 
     def test_a_client_of_no_cluster_is_drawn_to_none(self):
         w = torch.from_numpy(np.random.default_rng(0).normal(size=(3, 6)))
-        seen = Received(w[:2], torch.zeros(2, 0), w[2:], torch.tensor([2]))
-        assert not gradient(Contrast(1.0, 0.1), w[2:], w[2:], seen, layout=None).any()
+        others, rows = torch.zeros(2, 0), torch.tensor([2])
+        for placed in (False, True):
+            seen = Received(w[:2], others, w[1:2], rows, torch.tensor([placed]))
+            for term in (Contrast(1.0, 0.1), Near(1.0), Others(1.0, (0.5, 0.5))):
+                assert gradient(term, w[2:], w[:1], seen, layout=None).any() == placed, term
+            assert gradient(Proximal(1.0), w[2:], w[:1], seen, layout=None).any(), "it is about no cluster"
 
     def test_a_part_of_a_term_leaves_the_other_coordinates_alone(self, dense):
         layout = dense.model.layout
         w, mean = (torch.from_numpy(np.random.default_rng(i).normal(size=(1, layout.size))) for i in range(2))
-        found = gradient(Near(1.0, "head"), w, w, Received(w, w, mean, torch.tensor([0])), layout)[0].numpy()
+        found = gradient(
+            Near(1.0, "head"), w, w, Received(w, w, mean, torch.tensor([0]), torch.tensor([True])), layout
+        )[0].numpy()
         inside = np.isin(np.arange(layout.size), layout.parts["head"])
         np.testing.assert_allclose(found[inside], (w - mean)[0].numpy()[inside])
         assert not found[~inside].any()
@@ -716,6 +731,7 @@ class TestPlans:
             None,
             np.arange(5),
             KEY,
+            None,
             None,
         )
         groups = fitting.groups(work, replace(PLAIN, steps=None, epochs=1, batch=4), 2)

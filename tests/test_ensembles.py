@@ -102,19 +102,35 @@ class TestMixing:
     def test_weights_sum_to_one(self):
         rng = torch.Generator().manual_seed(1)
         outputs = [torch.randn(5, 4, generator=rng) * 9 for _ in range(3)]
-        mixed = mix_outputs(outputs, "probabilities", 4)
+        mixed = mix_outputs(outputs, "softmax", 4)
         assert torch.allclose(mixed.exp().sum(-1), torch.ones(5), atol=1e-6)
         certain = [torch.tensor([[50.0, 0.0]]), torch.tensor([[0.0, 50.0]]), torch.tensor([[0.0, 50.0]])]
-        assert mix_outputs(certain, "probabilities", 2).exp()[0].tolist() == pytest.approx([1 / 3, 2 / 3])
+        assert mix_outputs(certain, "softmax", 2).exp()[0].tolist() == pytest.approx([1 / 3, 2 / 3])
 
     def test_one_that_is_sure_outweighs_in_a_sum_of_logits_but_not_in_a_mean_of_probabilities(self):
         """Softmaxes (0.999, 0.001) once and (0.27, 0.73) three times; the logits sum to 7 - 3 = 4."""
         outputs = [torch.tensor([[7.0, 0.0]])] + [torch.tensor([[0.0, 1.0]])] * 3
         assert mix_outputs(outputs, "logits", 2).tolist() == [[7.0, 3.0]]
         assert mix_outputs(outputs, "logits", 2).argmax().item() == 0
-        assert mix_outputs(outputs, "probabilities", 2).argmax().item() == 1
+        assert mix_outputs(outputs, "softmax", 2).argmax().item() == 1
 
-    @pytest.mark.parametrize("rule", ["probabilities", "logits"])
+    def test_a_majority_is_of_members_however_sure_they_are_and_its_losses_are_finite(self):
+        """Two of three name class 1, one is sure of class 0: shares of votes 1 + 1/3, 2 + 1/3, 0 + 1/3 of four."""
+        outputs = [torch.tensor([row]) for row in ([90.0, 0.0, 0.0], [0.0, 0.1, 0.0], [0.0, 0.2, 0.1])]
+        mixed = mix_outputs(outputs, "majority", 3)
+        assert mixed.exp()[0].tolist() == pytest.approx([4 / 12, 7 / 12, 1 / 12])
+        assert mix_outputs(outputs, "softmax", 3).argmax().item() == 0
+        assert mixed.argmax().item() == 1
+
+    def test_how_members_are_mixed_can_be_chosen(self):
+        for text in ("fedavg-ensemble", "fedprox-ensemble", "vote"):
+            for by in ("softmax", "logits", "majority"):
+                assert build_algorithm(f"{text}(by={by})").mix == by
+            with pytest.raises(UsageError, match="by is 'mean'; it must be softmax or logits or majority"):
+                build_algorithm(f"{text}(by=mean)")
+        assert [build_algorithm(text).mix for text in ("fedavg-ensemble", "vote")] == ["softmax", "logits"]
+
+    @pytest.mark.parametrize("rule", ["softmax", "logits", "majority"])
     def test_predictions_of_a_number_are_averaged(self, rule):
         assert mix_outputs([torch.tensor([[2.0]]), torch.tensor([[5.0]])], rule, None).tolist() == [[3.5]]
 
@@ -127,7 +143,7 @@ class TestMixing:
 
     def test_two_equal_members_are_as_one(self, images, simulator):
         sim, base = simulator(images()), build_algorithm("ifca", 2, QUICK)
-        twins = replace(base, members=(base,), mix="probabilities")
+        twins = replace(base, members=(base,), mix="softmax")
         state = run(twins, sim)[-1].state
         np.testing.assert_array_equal(state.stack.params, state.members[0].stack.params)
         both, alone = (evaluate(a, sim, s, 1) for a, s in ((twins, state), (base, replace(state, members=()))))
@@ -168,7 +184,7 @@ class TestMixing:
         stack, rows = served(run("vote(fedavg,ifca)", sim, 1)[0].state)
         task = Task(report=Report(params=None, metrics="test", mix="logits"))
         replies = sim.ask(task, stack, rows, np.arange(3), Key(1, 0))
-        sent = [down(task, stack, row) for row in rows]
+        sent = [down(task, stack, row, sim.model.layout) for row in rows]
         assert [message["params"].shape[0] for message in sent] == [2] * 3
         spent = cost(task, stack, replies, 3)
         assert spent.bytes_down == sum(a.nbytes for message in sent for a in message.values())
@@ -287,7 +303,7 @@ class TestTexts:
 
 
 def test_a_mixture_is_a_report_of_metrics_alone():
-    with pytest.raises(UsageError, match=r"report\.mix is 'votes'; it must be probabilities or logits"):
+    with pytest.raises(UsageError, match=r"report\.mix is 'votes'; it must be softmax or logits or majority"):
         Report(params=None, mix="votes")
     with pytest.raises(UsageError, match=r"report\.params is 'all'; it must be None for a mixture"):
         Report(mix="logits")

@@ -224,12 +224,20 @@ def test_a_validation_split_is_judged_and_taken_from_train():
 
 def test_general_f1_is_that_of_the_served_models_on_one_uniform_test(unbroken):
     uniform = uniform_test(unbroken.data)
-    assert np.ptp(np.bincount(uniform.y)) <= 1 or len(uniform.y) < 1000
+    held = np.bincount(unbroken.data.test.y)
+    assert held.sum() < 1000  # so all of them are taken, and a class has as many as there are
+    np.testing.assert_array_equal(np.bincount(uniform.y), held)
     found = []
     for client in range(12):
         guess = unbroken.model_for(client)(torch.from_numpy(uniform.x)).argmax(1).numpy()
         found.append(f1_score(uniform.y, guess, average="macro"))
     assert unbroken.history[-1]["gf1"] == pytest.approx(np.mean(found))
+
+
+def test_the_uniform_test_has_a_thousand_examples_and_as_many_of_each_class(images):
+    data = images(sizes=(1400, 1200))
+    assert np.bincount(data.test.y).min() > 250
+    assert np.bincount(uniform_test(data).y).tolist() == [250] * 4
 
 
 def test_model_for_serves_the_clients_cluster():

@@ -32,6 +32,7 @@ from coterie.protocol import message
 from coterie.protocol.stack import Stack
 from coterie.protocol.task import Fit, Loss, Report, Task
 from coterie.results.record import STATE, load_rounds, load_state, load_summary
+from coterie.results.scores import WEIGHTS
 from coterie.runtimes import codec
 from coterie.runtimes.flower import bundle
 from coterie.runtimes.remote import Heard, read_reply
@@ -398,6 +399,19 @@ class TestCommands:
         told = CliRunner().invoke(app, ["federate", "status", "--folder", "new/server"])
         assert told.exit_code == 1
         assert "is the server of" in " ".join(told.output.split())
+
+
+def test_sites_may_count_by_their_train_examples(data, near, order, board):
+    done = carry_out(replace(order, settings={**order.settings, "weigh_by": "train"}), near, board)
+    test, train = (run_settings(replace(SETTINGS, plan="workers", threads=1, weigh_by=by), data=data) for by in WEIGHTS)
+    assert done.summary["accuracy"] == train.summary["accuracy"] != test.summary["accuracy"]
+
+
+def test_sites_tell_their_gradients_if_asked_for(data, near, order, board):
+    done = carry_out(replace(order, settings={**order.settings, "diagnose": True}), near, board)
+    expected = run_settings(replace(SETTINGS, plan="workers", threads=1, diagnose=True), data=data)
+    for name in ("objective", "gradient_clusterability", "clusterability", "temperature", "bytes_stored"):
+        assert [record[name] for record in done.history] == [record[name] for record in expected.history]
 
 
 def test_the_summary_of_a_federation_is_json(near, order, board, tmp_path):

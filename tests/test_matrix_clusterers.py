@@ -11,6 +11,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from scipy.spatial.distance import cdist
+from sklearn.cluster import MeanShift
 from sklearn.metrics import adjusted_rand_score
 
 from coterie.catalogue import parse
@@ -342,6 +343,8 @@ class TestHowMany:
         ("hdbscan(members=1)", "members is 1; it must be at least 2, or none"),
         ("optics(members=0)", "members is 0"),
         ("affinity(damping=0.2)", r"damping is 0.2; it must be in \[0.5, 1\)"),
+        ("meanshift(bandwidth=wide)", "bandwidth is wide; it must be sklearn, or none"),
+        ("meanshift(share=0.5,bandwidth=sklearn)", "one of them is the width: leave the other out"),
         ("meanshift(share=0)", r"share is 0; it must be in \(0, 1\]"),
         ("kmedoid", "did you mean 'kmedoids'"),
     ],
@@ -386,3 +389,13 @@ class TestCallsInsideCalls:
 
         with pytest.raises(UnknownName, match="unknown clusterer 'dbskan'; did you mean 'dbscan'"):
             build_algorithm("lcfl(clusterer=dbskan(eps=1))")
+
+
+def test_the_published_mean_shift_is_that_of_scikit_learn():
+    """Its own estimate of the width takes two groups for one where the width of the clearest clusters does not."""
+    rng = np.random.default_rng(0)
+    for centres in ([0.0, 0.5], [0.0, 3.0, 9.0]):
+        points = np.concatenate([rng.normal(c, 0.3, 8) for c in centres])
+        distances = np.abs(np.subtract.outer(points, points))
+        found = clusterers.build("meanshift(bandwidth=sklearn)")(distances, KEY)
+        assert adjusted_rand_score(MeanShift().fit(distances).labels_, found) == 1

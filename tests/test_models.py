@@ -25,7 +25,9 @@ ZOO = {
     "cnn": (1, 12, 12),
     "lenet": (3, 32, 32),
     "cnn-joint": (1, 12, 12),
-    "cnn-lcfl": (1, 28, 28),
+    "cnn-joint(kernel=5)": (1, 12, 12),
+    "cnn-lcfl": (1, 12, 12),
+    "cnn-lcfl(padding=0)": (1, 28, 28),
     "tiny-vgg": (3, 8, 8),
     "tiny-vgg(4)": (1, 8, 8),
 }
@@ -147,9 +149,29 @@ class TestParts:
     @pytest.mark.parametrize(
         ("text", "shape", "sizes"),
         [
-            ("mlp(16)", (1, 8, 8), {"all": 1125, "head": 85, "head_weight": 80, "body": 1040, "linear": 1125}),
-            ("cnn", (1, 28, 28), {"all": 21189, "head": 7845, "head_weight": 7840, "body": 13344, "linear": 7845}),
-            ("lenet", (3, 32, 32), {"all": 61581, "head": 425, "head_weight": 420, "body": 61156, "linear": 58709}),
+            (
+                "mlp(16)",
+                (1, 8, 8),
+                {
+                    "all": 1125,
+                    "head": 85,
+                    "head_weight": 80,
+                    "body": 1040,
+                    "linear": 1125,
+                    "projection": 85,
+                    "features": 1040,
+                },
+            ),
+            (
+                "cnn",
+                (1, 28, 28),
+                {"all": 21189, "head": 7845, "body": 13344, "linear": 7845, "projection": 7845, "features": 13344},
+            ),
+            (
+                "lenet",
+                (3, 32, 32),
+                {"all": 61581, "head": 425, "body": 61156, "linear": 58709, "projection": 58709, "features": 2872},
+            ),
         ],
     )
     def test_sizes_counted_by_hand(self, text, shape, sizes):
@@ -165,6 +187,28 @@ def test_resnet34_has_the_size_of_its_paper_with_a_small_first_layer():
     model = build_model("resnet34", (3, 32, 32), 10)
     assert model.layout.size == 21_282_122
     assert model.layout.numbers("head").size == 5130
+
+
+@pytest.mark.parametrize(
+    ("text", "shape", "outputs", "wanted"),
+    [
+        # lcfl: convolutions 416 + 12,832, then 32 x 7 x 7 to 256 to 10
+        ("cnn-lcfl", (1, 28, 28), 10, 416 + 12_832 + (1568 * 256 + 256) + 2570),
+        ("cnn-lcfl", (1, 28, 28), 10, 417_482),
+        ("cnn-lcfl(padding=0)", (1, 28, 28), 10, 147_146),
+        # joint, fig. 3: 8 outputs (40 for EMNIST); 28 - 2 - 2 = 24 pooled to 12, or 28 - 4 - 2 = 22 pooled to 11
+        ("cnn-joint", (1, 28, 28), 8, 32 * 10 + 64 * (32 * 9 + 1) + (64 * 144 + 1) * 128 + 129 * 8),
+        ("cnn-joint(kernel=5)", (1, 28, 28), 40, 32 * 26 + 64 * (32 * 9 + 1) + (64 * 121 + 1) * 128 + 129 * 40),
+        ("lenet", (3, 32, 32), 8, 6 * 76 + 16 * 151 + 401 * 120 + 121 * 84 + 85 * 8),
+        ("mlp(512,128)", (1, 28, 28), 8, 785 * 512 + 513 * 128 + 129 * 8),
+        ("mlp(2048,512)", (3, 32, 32), 8, 3073 * 2048 + 2049 * 512 + 513 * 8),
+        # thesis, tables A.1 and A.2
+        ("cnn", (1, 28, 28), 10, 16 * 26 + 32 + 32 * 401 + 64 + (7 * 7 * 32 + 1) * 10),
+        ("lenet", (3, 32, 32), 10, 6 * 76 + 16 * 151 + 401 * 120 + 121 * 84 + 85 * 10),
+    ],
+)
+def test_the_papers_networks_have_the_papers_sizes(text, shape, outputs, wanted):
+    assert build_model(text, shape, outputs).layout.size == wanted
 
 
 class TestDefaults:

@@ -79,6 +79,16 @@ def test_a_report_that_is_not_listed_is_refused_and_the_others_are_not(report, k
         check(Policy(reports=others), task)
 
 
+def test_a_site_may_tell_differences_of_losses_and_no_losses():
+    plain, apart = (Task(report=Report(None, losses=True, differences=each)) for each in (False, True))
+    check(Policy(reports=("losses",)), apart)
+    check(Policy(reports=("differences",)), apart)
+    with pytest.raises(Refused, match=r"asks for losses; this site allows differences .reports in its policy"):
+        check(Policy(reports=("differences",)), plain)
+    with pytest.raises(Refused, match=r"asks for differences; this site allows params .reports in its policy"):
+        check(Policy(reports=("params",)), apart)
+
+
 def test_only_listed_parts_of_a_model_leave():
     check(Policy(parts=("head",)), Task(fit=(Fit(),), report=Report("head")))
     with pytest.raises(Refused, match=r"part 'all'; this site allows head .parts"):

@@ -473,6 +473,18 @@ class TestTheMethod:
         assert cheap.cost.evaluations == 6 * 6 * 8
         assert adjusted_rand_score(data.groups, cheap.state.labels) == 1
 
+    def test_samples_save_evaluations_and_never_bytes(self, images, simulator, train):
+        """With one part all models go down once, as in the exact mode; a variance comes up beside each mean."""
+        sim = simulator(images((200,) * 6), "logistic", threads=1)
+        exact, one, more = (
+            train(f"lcfl(warmup=0,clusters=5,cross={c})", sim, 1)[0].cost
+            for c in ("exact", "sampled(budget=0.01)", "sampled")
+        )
+        assert one.bytes_down == exact.bytes_down < more.bytes_down
+        assert one.bytes_up - exact.bytes_up == 6 * 6 * 8
+        assert more.bytes_up > one.bytes_up
+        assert one.evaluations < more.evaluations < exact.evaluations
+
     @pytest.mark.parametrize(
         ("make", "problem"),
         [

@@ -2,19 +2,16 @@
 
 from __future__ import annotations
 
-import io
 from dataclasses import replace
 from types import SimpleNamespace
 
 import numpy as np
 import pytest
-from rich.console import Console
 
 import coterie as ct
 from coterie.protocol.replies import Cost
 from coterie.protocol.stack import Stack
 from coterie.results import summary
-from coterie.results.compare import comparison
 from coterie.results.known import known_of
 from coterie.results.scores import agreement, client_scores, cluster_shape, clusterability, majority_hits, silhouette
 from coterie.results.summary import finite, moved
@@ -34,6 +31,16 @@ def test_regression_scores_pool_the_squared_errors():
     assert scores["rmse"] == pytest.approx(np.sqrt(3.25))
     assert scores["r2"] == pytest.approx(1 - 3.25 / 7)
     assert scores["worst"] == 2
+
+
+def test_clients_may_count_by_other_examples_than_those_of_their_tests():
+    weights = np.array([30, 10])
+    scores = client_scores(np.array([[0.5, 0.4, 1.0, 10], [1.0, 0.8, 0.5, 30]]), classes=3, weights=weights)
+    assert (scores["accuracy"], scores["macro_f1"], scores["test_loss"]) == pytest.approx((0.625, 0.5, 0.875))
+    assert (scores["accuracy_mean"], scores["pf1"]) == pytest.approx((0.75, 0.6))
+    errors = client_scores(np.array([[1.0, 4.0, 1.0, 10], [4.0, 8.0, 4.0, 30]]), classes=None, weights=weights)
+    assert errors["rmse"] == pytest.approx(np.sqrt(1.75))
+    assert (errors["r2"], errors["test_loss"]) == pytest.approx((1 - 1.75 / 5, 1.75))
 
 
 def test_purity_and_matching_differ_when_a_group_is_split():
@@ -136,25 +143,3 @@ def test_what_json_cannot_say_is_none():
         "c": 1.0,
         "d": [1],
     }
-
-
-def test_a_regression_table_shows_small_gains_and_names_what_gained():
-    shared = {
-        "data": "d",
-        "partition": "p",
-        "clients": 2,
-        "model": "linear",
-        "rounds": 3,
-        "r2": 0.5,
-        "worst_client": 0.3,
-    }
-    shared |= {"clusters_found": 1, "seconds": 1.0, "bytes_down": 1, "bytes_up": 1}
-    runs = {
-        name: [{**shared, "algorithm": name, "seed": s, "rmse": rmse + s / 1000} for s in (1, 2)]
-        for name, rmse in (("fedavg", 0.15), ("ifca", 0.11))
-    }
-    console = Console(width=150, record=True, file=io.StringIO())
-    console.print(comparison(runs, console))
-    text = console.export_text()
-    assert "+0.040" in text
-    assert "Gains in rmse over fedavg" in text

@@ -267,9 +267,11 @@ class TestAssign:
         replies = asked(toy, state, Task(fit=(STEP,)), clients=[0, 2, 3])
         assert self.apply(join_nearest("head_weight"), state, replies).labels.tolist() == [0, 0, 1, 0]
 
-    @pytest.mark.parametrize(("limit", "at", "moves"), [(2, 1, True), (2, 2, False), (None, 9, True)])
-    def test_until_changes_the_rule_after_so_many_rounds(self, toy, limit, at, moves):
-        state = replace(state_of([[-0.9, 0], [0.9, 0]], [1, 1, 0, 0]), round=at)
+    @pytest.mark.parametrize(("limit", "done", "moves"), [(2, 1, True), (2, 2, False), (None, 9, True)])
+    def test_until_changes_the_rule_after_so_many_clusterings(self, toy, limit, done, moves):
+        """Not after so many rounds: the round is 7 in every case."""
+        memory = {"clusterings": done}
+        state = replace(state_of([[-0.9, 0], [0.9, 0]], [1, 1, 0, 0], memory=memory), round=7)
         replies = asked(toy, state, Task(fit=(replace(STEP, lr=0.45),)))
         labels = self.apply(until(limit, self.rule(), keep()), state, replies).labels.tolist()
         assert (labels != [1, 1, 0, 0]) == moves
@@ -368,7 +370,7 @@ class TestTheDoor:
         assert shares.tolist() == pytest.approx([1 / 7, 6 / 7])
 
     def test_a_client_that_never_gets_placed_does_not_change_any_model(self, toy):
-        algorithm = replace(fedavg(STEP), start=None)
+        algorithm = replace(fedavg(fit=STEP), start=None)
         state = state_of([[1.0, 0.0], [3.0, 8.0]], [UNPLACED, 0, 1, UNPLACED])
         replies = asked(toy, state, Task(fit=(STEP,)))
         new = advance(algorithm, state, replies, keep()(state, replies, KEY, None))
@@ -423,7 +425,7 @@ class TestParticipants:
 class TestTheLoop:
     def test_too_few_answers_stop_the_run_with_counts_and_reasons(self, toy, flaky):
         federation = flaky(toy, {1: [0, 1, 2]})
-        run = rounds(fedavg(STEP), federation, seed=1, min_clients=2)
+        run = rounds(fedavg(fit=STEP), federation, seed=1, min_clients=2)
         assert next(run).state.round == 1
         with pytest.raises(FederationError, match=r"only 1 of 4 clients answered in round 1, at least 2.*client-0"):
             next(run)
@@ -431,7 +433,7 @@ class TestTheLoop:
     def test_the_start_s_cost_is_counted_in_the_first_round(self, toy):
         fit = replace(STEP, steps=3)
         start = farthest_first(2, fit)
-        algorithm = replace(fedavg(fit), start=start, task=lambda state: Task(choose=(Loss(),), fit=(fit,)))
+        algorithm = replace(fedavg(fit=fit), start=start, task=lambda state: Task(choose=(Loss(),), fit=(fit,)))
         first, second = islice(rounds(algorithm, toy, seed=1), 2)
         assert (first.cost.steps, second.cost.steps) == (24, 12)
         assert first.cost.evaluations == second.cost.evaluations + toy.data.train.sizes.sum()
@@ -465,7 +467,7 @@ class TestTheLoop:
         parents = (0, 1, 1)
         state = replace(state_of([[1.0, 0.0], [2.0, 0.0]], [0, 0, 1, 1]), moments={"first": np.array([[1.0], [2.0]])})
         replies = asked(toy, state, Task(fit=(STEP,)))
-        algorithm = replace(fedavg(STEP), update=lambda models, mean, moments, answered: (mean, moments))
+        algorithm = replace(fedavg(fit=STEP), update=lambda models, mean, moments, answered: (mean, moments))
         new = advance(algorithm, state, replies, Assignment(np.array([0, 0, 1, 2]), {}, parents))
         assert new.moments["first"].tolist() == [[1.0], [2.0], [2.0]]
         assert new.previous.params.tolist() == [[1.0, 0.0], [2.0, 0.0], [2.0, 0.0]]

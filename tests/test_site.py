@@ -27,8 +27,10 @@ from coterie.protocol.address import Key
 from coterie.protocol.stack import Stack
 from coterie.protocol.task import Fit, Loss, Report, Task
 from coterie.runtimes import answering, codec
+from coterie.runtimes import remote as runtime
 from coterie.runtimes.remote import Heard, Remote
 from coterie.runtimes.simulator import Simulator
+from coterie.server import distances
 from coterie.server.loop import evaluate, rounds
 
 TASK = Task(choose=(Loss(),), fit=(Fit(steps=2, batch=8),))
@@ -59,7 +61,9 @@ def request(data, asked: Task = TASK, text: str = "mlp(4)", models: int = 2, **c
     model = build_model(text, data.shape, data.classes)
     params, buffers = model.initial(1)
     stack = Stack(np.stack([params] * models), np.stack([buffers] * models))
-    arrays, header = codec.decode(answering.pack_task("run", asked, Key(1, 0), model, message.down(asked, stack, 0)))
+    arrays, header = codec.decode(
+        answering.pack_task("run", asked, Key(1, 0), model, message.down(asked, stack, 0, model.layout))
+    )
     words = {name: value for name, value in changed.items() if not isinstance(value, np.ndarray)}
     own = {name: value for name, value in changed.items() if isinstance(value, np.ndarray)}
     return codec.encode({**arrays, **own}, **{**header, **words})
@@ -91,6 +95,20 @@ def test_sites_give_the_simulator_s_models_with_every_algorithm(make, data, name
         np.testing.assert_allclose(a.state.stack.params, b.state.stack.params, rtol=0, atol=1e-6)
     mine, yours = (evaluate(algorithm, f, s[-1].state, 1).metrics for f, s in ((near, ours), (far, theirs)))
     np.testing.assert_allclose(mine, yours, atol=1e-5)
+
+
+def test_sites_tell_differences_to_their_own_models_in_blocks_of_others(make, data, monkeypatch):
+    """In blocks of one model each site is sent that and its own; what leaves is how far apart the two losses are."""
+    algorithm, net = build_algorithm("lcfl", fit=Fit(steps=2)), build_model("mlp(4)", data.shape, data.classes)
+    monkeypatch.setattr(distances, "BLOCK_BYTES", 1)
+    near, far = (list(islice(rounds(algorithm, f, 1), 2)) for f in (Simulator(data, net), remote(make, data, net)))
+    assert not far[-1].missing
+    assert near[-1].cost == far[-1].cost
+    matrices = [done[-1].state.memory["distances"] for done in (near, far)]
+    np.testing.assert_allclose(*matrices, atol=1e-6)
+    asked = [line["asked"] for line in read_audit(make().audit.path)]
+    assert asked.count("report differences of losses") == 4
+    assert "report losses" not in asked
 
 
 def test_a_hello_tells_who_is_there_and_nothing_of_an_example(site, data):
@@ -228,7 +246,7 @@ def test_a_model_that_does_not_fit_is_a_problem_and_takes_no_memory(site, data, 
         ({"params": np.full((2, 280), np.inf, np.float32)}, "not finite"),
         ({"buffers": np.zeros((2, 1), np.float32)}, "0 buffers"),
         ({"row": np.array([2])}, "out of range"),
-        ({"row": np.array([-1])}, "out of range"),
+        ({"row": np.array([-2])}, "out of range"),
         ({"row": np.array([0, 1])}, "it must name one"),
         ({"row": np.array([[0, 1]])}, "only where their outputs are mixed"),
         ({"row": np.array([0], np.int32)}, "row I32"),
@@ -502,3 +520,19 @@ def test_a_site_s_file_has_no_column_of_clients(tmp_path):
         load_data(tmp_path / "own.npz", "bern", tmp_path, client="ward")
     with pytest.raises(DataError, match="there is no file"):
         load_data(tmp_path / "none.npz", "bern", tmp_path)
+
+
+def test_no_more_than_so_many_bytes_of_different_messages_are_packed_at_a_time(data, monkeypatch):
+    """Room for two messages of four models, 4 * 280 numbers each; clients that work on the same row share one."""
+    model, waves = build_model("mlp(4)", data.shape, data.classes), []
+    stack = Stack(np.zeros((4, 280), np.float32), np.zeros((4, 0), np.float32))
+
+    def exchange(requests):
+        waves.append(sorted(requests))
+        return Heard({}, dict.fromkeys(requests, "away"))
+
+    monkeypatch.setattr(runtime, "MOST_BYTES", 2 * stack.nbytes + 2000)
+    for labels in ([0, 1, 2, 3], [0, 1, 0, 2], [2, 2, 2, 2]):
+        found = Remote(data.names, model, exchange).ask(TASK, stack, np.array(labels), np.arange(4), Key(1, 0))
+        assert sorted(found.missing) == sorted(data.names)
+    assert waves == [[0, 1], [2, 3], [0, 1, 2], [3], [0, 1, 2, 3]]

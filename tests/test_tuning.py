@@ -13,6 +13,7 @@ import pytest
 from coterie import tuning
 from coterie.errors import UsageError
 from coterie.experiment import run_settings
+from coterie.listing import entry
 from coterie.settings import Settings, load_settings
 
 BASE = Settings("fedprox", clients=4, partition="iid", rounds=2, steps=2)
@@ -116,6 +117,12 @@ def test_without_ranges_the_published_ones_are_searched():
     assert 0.001 in found["lr"]
 
 
+def test_what_is_searched_is_listed_and_values_of_our_own_are_not_called_published():
+    told = entry("sattler").plain
+    assert "tune searches eps2: 0.2, 0.35, 0.5" in told
+    assert "published values" not in told
+
+
 @pytest.mark.parametrize(
     ("text", "reason"),
     [
@@ -155,3 +162,33 @@ def test_the_command_prints_a_ranking_and_names_the_file(tmp_path):
     assert result.output.index("0.3") < result.output.index("0.01")
     assert Path(tmp_path / "t" / "best.toml").exists()
     assert "best.toml" in result.output.replace("\n", "")
+
+
+def test_only_what_the_algorithm_reads_is_searched():
+    """ifca+cam has no pull: its candidates were the same runs three times, and the warm-up was left out."""
+    ranges = tuning.ranges_for(replace(BASE, algorithm="ifca+cam", rounds=20), ())
+    assert set(ranges) == {"lr", "cam.warmup"}
+    assert ranges["cam.warmup"] == (0, 2, 4, 6, 8, 10)
+    pulled = tuning.ranges_for(replace(BASE, algorithm="wecfl+cam", rounds=20), ())
+    assert set(pulled) == {"lr", "pull", "cam.warmup"}
+    with pytest.raises(
+        UsageError, match=r"pull is 0\.1, but clients of ifca\(clusters=4\) choose and are not moved back"
+    ):
+        tuning.search(replace(BASE, algorithm="ifca+cam"), [{"pull": 0.1}], [1], Path("nowhere"), forbidden)
+
+
+def test_a_warm_up_that_would_not_fit_is_no_candidate():
+    ranges = tuning.ranges_for(replace(BASE, algorithm="wecfl(shots=1)+cam", rounds=2), ())
+    assert ranges["cam.warmup"] == (0, 1)
+
+
+@pytest.mark.parametrize("text", ["ifca+cam", "wecfl+cam", "fedprox", "fedopt", "wecfl+cks", "ifca+con-cks"])
+def test_every_argument_that_is_searched_changes_the_run(text, train, images, simulator):
+    """Four rounds with the smallest and the largest value of each, all others at their defaults."""
+    base, federation = replace(BASE, algorithm=text, clients=None, rounds=4), simulator(images())
+    ranges = {name: values for name, values in tuning.ranges_for(base, ()).items() if name != "lr"}
+    assert ranges
+    for name, values in ranges.items():
+        texts = [tuning.settings_of(base, {name: value}).algorithm for value in (values[0], values[-1])]
+        ends = [train(each, federation, 4)[-1].state.stack.params for each in texts]
+        assert ends[0].shape != ends[1].shape or not np.allclose(*ends, atol=1e-7), name

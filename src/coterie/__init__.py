@@ -9,7 +9,6 @@
 
 from coterie.algorithms import (
     add_ons,
-    algorithms,
     briggs,
     build_algorithm,
     cam,
@@ -30,6 +29,7 @@ from coterie.algorithms import (
     joint,
     lcfl,
     local,
+    ocfl,
     ocfl_affinity,
     ocfl_hdbscan,
     ocfl_kmeans,
@@ -38,6 +38,7 @@ from coterie.algorithms import (
     vote,
     wecfl,
 )
+from coterie.algorithms import algorithms as methods
 from coterie.data import Dataset, Federated, Schema, Split, check_own, load, load_folder, load_own, load_pooled
 from coterie.experiment import Run, run
 from coterie.protocol.task import Fit, Loss, Proximal, Report, Task
@@ -57,7 +58,6 @@ __all__ = [
     "Split",
     "Task",
     "add_ons",
-    "algorithms",
     "briggs",
     "build_algorithm",
     "cam",
@@ -83,6 +83,8 @@ __all__ = [
     "load_own",
     "load_pooled",
     "local",
+    "methods",
+    "ocfl",
     "ocfl_affinity",
     "ocfl_hdbscan",
     "ocfl_kmeans",

@@ -233,7 +233,8 @@ def text_of(bound: inspect.BoundArguments, name: str, leave_out: tuple[str, ...]
     """
     defaults = {n: p.default for n, p in bound.signature.parameters.items() if n not in leave_out}
     values = {n: bound.arguments.get(n, default) for n, default in defaults.items()}
-    return str(Call(name, (), tuple((n, v) for n, v in values.items() if n in keep or v != defaults[n])))
+    said = {n: v for n, v in values.items() if v != defaults[n] or (n in keep and v is not None)}
+    return str(Call(name, (), tuple(said.items())))
 
 
 def first_line(function: Callable[..., Any]) -> str:

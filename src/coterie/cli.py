@@ -15,13 +15,14 @@ from coterie import listing, tuning
 from coterie.cli_data import data_app
 from coterie.cli_federate import federate_app
 from coterie.experiment import run_settings
-from coterie.flags import AsJson, Out, Quiet, console, guarded, settings_from, with_settings
+from coterie.flags import AsJson, Last, Out, Quiet, console, each_settings_from, guarded, settings_from, with_settings
 from coterie.newcomers import load_trained, read_newcomer
 from coterie.progress import errors, watch
 from coterie.results.clients import load_clients, together
 from coterie.results.compare import comparison
 from coterie.results.plots import save_comparison
 from coterie.results.record import CONFIG, load_rounds
+from coterie.results.shown import check_last, usual_last, with_shown
 from coterie.settings import Settings
 from coterie.show import placement_table
 from coterie.sweep import folder_for, grid, parse_seeds, run_all, slug
@@ -50,22 +51,28 @@ def run(
     target: Annotated[str, typer.Argument(metavar="ALGORITHM|FILE.toml", help="e.g. 'wecfl(shots=10)'")],
     out: Out = None,
     resume: Annotated[bool, typer.Option("--resume", help="go on with the run in --out")] = False,
+    last: Last = None,
     quiet: Quiet = False,
     as_json: AsJson = False,
     **given: Any,
 ) -> None:
     """Run one algorithm, from flags or from an experiment file (flags override the file)."""
     settings = settings_from(target, given)
+    check_last(last, settings.rounds)
     folder = out or _fresh(settings, resume)
     with watch(settings, quiet=quiet) as progress:
         result = run_settings(settings, folder, resume, progress)
+    summary = with_shown(result.summary, result.history, last)
     if as_json:
-        print(json.dumps(result.summary))
+        print(json.dumps(summary))
         return
-    console.print(comparison({settings.algorithm: [result.summary]}, console))
-    if "advise" in result.summary:
-        console.print(result.summary["advise"]["text"], soft_wrap=True)
-    _print_together({settings.algorithm: [folder]}, result.summary)
+    console.print(comparison({settings.algorithm: [summary]}, console))
+    if "advise" in summary:
+        advice = summary["advise"]
+        for said in (advice, advice.get("certain")):
+            if said is not None:
+                console.print(said["text"], soft_wrap=True)
+    _print_together({settings.algorithm: [folder]}, summary)
     console.print(f"results are in {folder}")
 
 
@@ -76,6 +83,7 @@ def compare(
     algorithms: Annotated[list[str], typer.Argument(metavar="ALGORITHM...", help="the first is the yardstick")],
     seeds: Annotated[str, typer.Option(help="a range 1..5 or a list 1,2,7")] = "1..3",
     out: Out = None,
+    last: Last = None,
     quiet: Quiet = False,
     as_json: AsJson = False,
     local: Annotated[bool, typer.Option(help="also show the clients' own models")] = True,
@@ -85,25 +93,30 @@ def compare(
 
     Finished runs in --out are not run again; an interrupted comparison goes on where it stopped.
     """
-    names = [*algorithms, *(["local"] if local and "local" not in algorithms else [])]
+    asked = [*algorithms, *(["local"] if local and "local" not in algorithms else [])]
     numbers = parse_seeds(seeds)
-    base = settings_from(names[0], given)
+    base, *others = each_settings_from(asked, given)
+    names = [each.algorithm for each in (base, *others)]
+    check_last(last, base.rounds)
     plan = grid(base, names, numbers)
     for settings in plan[: len(names)]:
         settings.build_algorithm()
     folder = out or Path("runs") / f"compare-{base.data.replace('/', '-')}"
-    found: dict[str, list[dict[str, Any]]] = {name: [] for name in names}
+    done: dict[str, list[dict[str, Any]]] = {name: [] for name in names}
     for settings, summary in run_all(plan, partial(folder_for, out=folder), partial(watch, quiet=quiet)):
-        found[settings.algorithm].append(summary)
+        done[settings.algorithm].append(summary)
+    places = {name: [folder_for(replace(base, algorithm=name, seed=n), folder) for n in numbers] for name in names}
+    records = {name: [load_rounds(place) for place in places[name]] for name in names}
+    last = last or usual_last([summary for summaries in done.values() for summary in summaries])
+    found = {name: [with_shown(*each, last) for each in zip(done[name], records[name], strict=True)] for name in names}
     if as_json:
         print(json.dumps(found))
         return
     console.print(comparison(found, console))
-    places = {name: [folder_for(replace(base, algorithm=name, seed=n), folder) for n in numbers] for name in names}
     _print_together(places, found[names[0]][0])
     picture = folder / "comparison.png"
     title = f"{base.data}, {found[names[0]][0]['partition']}, {found[names[0]][0]['clients']} clients"
-    save_comparison(picture, {name: [load_rounds(place) for place in places[name]] for name in names}, title)
+    save_comparison(picture, records, title, last)
     console.print(f"picture: {picture}")
 
 
@@ -113,7 +126,7 @@ def compare(
 def tune(
     target: Annotated[str, typer.Argument(metavar="ALGORITHM|FILE.toml", help="e.g. fedprox")],
     over: Annotated[
-        list[str] | None, typer.Option(help="values to try, lr=0.01,0.1 or lr=0.001..0.1; default: the published ones")
+        list[str] | None, typer.Option(help="values to try, lr=0.01,0.1 or lr=0.001..0.1; default: as listed")
     ] = None,
     tries: Annotated[int | None, typer.Option(help="so many random candidates instead of all")] = None,
     seeds: Annotated[str, typer.Option(help="a range 1..5 or a list 1,2,7")] = "1",

@@ -9,7 +9,7 @@ from typing import Annotated, Any
 import typer
 
 from coterie.data import check_own, fetch
-from coterie.flags import console, guarded, with_settings
+from coterie.flags import PAPER, console, guarded, settings_from, with_settings
 from coterie.progress import errors
 from coterie.results.data_plot import save_holdings
 from coterie.settings import OWN, Settings, make_settings
@@ -29,7 +29,7 @@ def data_fetch(names: Annotated[list[str], typer.Argument(help="data sets, see c
 
 @data_app.command("check")
 @guarded
-@with_settings(*(f.name for f in fields(Settings) if f.name not in (*OWN, "seed")))
+@with_settings(PAPER, *(f.name for f in fields(Settings) if f.name not in (*OWN, "seed")))
 def data_check(path: Annotated[str, typer.Argument(help="your folder or file")], **given: Any) -> None:
     """List every problem of your own data at once, with file, row and remedy; nothing is written."""
     found = check_own(path, **make_settings({**given, "algorithm": "fedavg", "data": path}).reading())
@@ -48,7 +48,7 @@ def data_show(
     **given: Any,
 ) -> None:
     """Show who holds what under a partition, as tables and, with --picture, as a PNG."""
-    data = make_settings({**given, "algorithm": "fedavg", "data": name}).build_data()
+    data = settings_from("fedavg", {**given, "data": name}).build_data()
     groups = group_table(data)
     if groups is not None:
         console.print(groups)

@@ -30,7 +30,8 @@ from coterie.federate.trial import has_nginx, trial
 from coterie.flags import AsJson, Out, Quiet, console, guarded, settings_from, with_settings
 from coterie.progress import errors, watch
 from coterie.results.compare import comparison
-from coterie.results.record import STATE, load_state
+from coterie.results.record import STATE, load_rounds, load_state
+from coterie.results.shown import with_shown
 from coterie.settings import Settings
 
 federate_app = typer.Typer(no_args_is_help=True, help="The same algorithm on a real federation, over Flower.")
@@ -147,9 +148,10 @@ def run(
 
 
 def _watched(place: Place, order: Order, quiet: bool) -> dict[str, Any]:
-    """The summary of a run that was submitted, watched to its end."""
+    """The summary of a run that was submitted, watched to its end, with what a table shows of it."""
     with watch(order.experiment(), quiet=quiet) as progress:
-        return follow(place, progress)
+        summary = follow(place, progress)
+    return with_shown(summary, load_rounds(Path(order.out)), None)
 
 
 @federate_app.command("status")

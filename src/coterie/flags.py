@@ -6,7 +6,7 @@ import functools
 import inspect
 import os
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import fields
 from pathlib import Path
 from typing import Annotated, Any
@@ -16,15 +16,20 @@ from rich.console import Console
 
 from coterie.catalogue import read_value
 from coterie.errors import CoterieError, UsageError
+from coterie.presets import AS, papers, told
 from coterie.progress import errors
-from coterie.settings import Settings, load_settings, make_settings
+from coterie.settings import Settings, in_words, make_settings, read_table
 
 console = Console(highlight=False, width=None if sys.stdout.isatty() else 120)
 
 TYPES: dict[str, Any] = {"int": int | None, "float": float | None, "str": str | None, "bool": bool | None}
 Out = Annotated[Path | None, typer.Option(help="folder for the results (default: a new one under runs/)")]
 Quiet = Annotated[bool, typer.Option("--quiet", help="no progress")]
+Last = Annotated[int | None, typer.Option(help="show the mean of so many last rounds (3, of less than 10 rounds 1)")]
 AsJson = Annotated[bool, typer.Option("--json", help="print the summary alone, as JSON")]
+
+PAPER = f"{AS}_"
+"""The flag that names a paper, as a name that Python allows."""
 
 
 def guarded(command: Callable[..., None]) -> Callable[..., None]:
@@ -58,14 +63,15 @@ def with_settings(*leave_out: str) -> Callable[[Callable[..., None]], Callable[.
     def decorate(command: Callable[..., None]) -> Callable[..., None]:
         own = [p for p in inspect.signature(command, eval_str=True).parameters.values() if p.kind is not p.VAR_KEYWORD]
         flags = [_flag(f.name, str(f.type), f.metadata["help"], f.default) for f in fields(Settings) if f.metadata]
-        flags = [flag for flag in flags if flag.name not in leave_out]
+        paper = _flag(PAPER, "str", f"a paper's own settings, as far as you say no others: {', '.join(papers)}", None)
+        flags = [flag for flag in (*flags, paper) if flag.name not in leave_out]
         mixed = {f.name for f in fields(Settings) if " | str" in str(f.type)}
 
         @functools.wraps(command)
         def call(**kwargs: Any) -> None:
             names = {flag.name for flag in flags}
             said = {k: v for k, v in kwargs.items() if k in names and v is not None}
-            given = {k: read_value(v) if k in mixed else v for k, v in said.items()}
+            given = {AS if k == PAPER else k: read_value(v) if k in mixed else v for k, v in said.items()}
             command(**{k: v for k, v in kwargs.items() if k not in names}, **given)
 
         signature = inspect.Signature([*own, *flags])
@@ -78,7 +84,7 @@ def with_settings(*leave_out: str) -> Callable[[Callable[..., None]], Callable[.
 
 def _flag(name: str, kind: str, text: str, default: Any) -> inspect.Parameter:
     shown = text if default is None else f"{text} [default: {default}]"
-    option = typer.Option(f"--{name.replace('_', '-')}", help=shown, show_default=False)
+    option = typer.Option(f"--{name.strip('_').replace('_', '-')}", help=shown, show_default=False)
     annotated: Any = Annotated
     annotation = annotated[TYPES["str" if " | str" in kind else kind.partition(" ")[0]], option]
     return inspect.Parameter(name, inspect.Parameter.KEYWORD_ONLY, default=None, annotation=annotation)
@@ -86,6 +92,27 @@ def _flag(name: str, kind: str, text: str, default: Any) -> inspect.Parameter:
 
 def settings_from(target: str, given: dict[str, Any]) -> Settings:
     """Settings from flags, or from an experiment file that flags override."""
-    if target.endswith(".toml"):
-        return load_settings(Path(target), given)
-    return make_settings({**given, "algorithm": target})
+    return each_settings_from([target], given)[0]
+
+
+def each_settings_from(targets: Sequence[str], given: dict[str, Any]) -> list[Settings]:
+    """The settings of each target; what a paper adds to them is told, every line once."""
+    tables = [_table(target, given) for target in targets]
+    for line in dict.fromkeys(line for table in tables for line in told(table)):
+        errors.print(line, markup=False, soft_wrap=True)
+    return [make_settings(table, _where(target)) for table, target in zip(tables, targets, strict=True)]
+
+
+def _table(target: str, given: dict[str, Any]) -> dict[str, Any]:
+    if not target.endswith(".toml"):
+        return {**given, "algorithm": target}
+    table = {**read_table(Path(target)), **given}
+    if "data" not in given and not in_words(Path(target)):
+        raise UsageError(
+            f"{target} is of a run begun in Python on data that no setting names; repeat it or go on there: ct.run"
+        )
+    return table
+
+
+def _where(target: str) -> str:
+    return target if target.endswith(".toml") else "the command line"

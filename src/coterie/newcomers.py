@@ -59,6 +59,9 @@ class Trained:
     seed: int
     unit: float = 1.0
 
+    def __repr__(self) -> str:
+        return f"Trained({self.algorithm!r}, {self.model!r}: {len(self.members)} clients, {self.state.round} rounds)"
+
     def assign(self, x: Array, y: Array) -> Placement:
         """The cluster of a client with these examples."""
         federation = Simulator(self._client(x, y), self.model, threads=1)

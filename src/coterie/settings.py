@@ -3,23 +3,37 @@
 from __future__ import annotations
 
 import tomllib
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import asdict, dataclass, field, fields, replace
 from pathlib import Path
 from typing import Any
 
-from coterie.algorithms import build_algorithm
+from coterie.algorithms import build_algorithm, spelled_out
 from coterie.algorithms.auto import AUTO
-from coterie.data import SUFFIXES, Federated, load, load_own, load_pooled, naturally_federated, sources
+from coterie.catalogue import parse_one
+from coterie.data import (
+    SUFFIXES,
+    Federated,
+    Reading,
+    load,
+    load_own,
+    load_pooled,
+    naturally_federated,
+    parse_partition,
+    sources,
+)
 from coterie.errors import UnknownName, UsageError
 from coterie.models.model import Model
 from coterie.models.zoo import build_model
+from coterie.presets import expand
 from coterie.protocol.address import Key
 from coterie.protocol.task import Fit
+from coterie.results.goal import Goal, read_goal
+from coterie.results.scores import WEIGHTS
 from coterie.runtimes.attendance import Attendance, attendance
 from coterie.runtimes.ray import RayFederation
 from coterie.runtimes.simulator import Simulator
-from coterie.server.loop import Algorithm, participants
+from coterie.server.loop import Algorithm, check_rounds, participants
 
 OWN = ("label", "client", "group", "ignore", "missing", "task", "test")
 """The settings that say how a user's own files are read."""
@@ -41,6 +55,7 @@ class Settings:
 
     algorithm: str
     data: str = _option("digits", "a data set (coterie list data), or your own folder or file (.npz, .csv, .parquet)")
+    classes: str | None = _option(None, "only these classes of the data, by name or number: a..j or 1,3,7")
     partition: str | None = _option(None, "how data are dealt to clients, e.g. 'dirichlet(0.1,10)'")
     clients: int | None = _option(None, "number of clients (40 for digits, otherwise 200)")
     clusters: int | str | None = _option(None, "number of clusters, or auto: find it (4 for digits, otherwise 10)")
@@ -53,6 +68,7 @@ class Settings:
     batch: int = _option(32, "minibatch size")
     lr: float | None = _option(None, "local learning rate (0.1 for dense nets, 0.01 for convolutions)")
     momentum: float = _option(0.9, "local momentum, reset every round")
+    momentum_kept: bool | None = _option(None, "clients keep their momentum from round to round (simulations only)")
     optimizer: str = _option("sgd", "local optimiser: sgd or adam")
     weight_decay: float = _option(0.0, "local weight decay")
     lr_decay: float = _option(1.0, "factor on the learning rate after every round")
@@ -72,6 +88,12 @@ class Settings:
     min_clients: int = _option(1, "answers without which a round fails")
     seed: int = _option(1, "the seed of everything: draw, starts, minibatches")
     eval_every: int = _option(1, "evaluate every so many rounds (the last three always)")
+    until: str | None = _option(
+        None, "record when a score is reached: accuracy=0.9; macro_f1, purity, ari, rmse (at most)"
+    )
+    stop: bool | None = _option(None, "end the run in the first evaluated round in which --until holds")
+    diagnose: bool | None = _option(None, "also record clusterability from gradients, and the objective: one more pass")
+    weigh_by: str = _option("test", "in scores over clients each counts by its test or its train examples")
     checkpoint_every: int = _option(1, "save the state every so many rounds")
     runtime: str = _option("simulator", "where clients run: simulator, in this process, or ray, in worker processes")
     threads: int | None = _option(None, "worker threads, or Ray workers (all cores)")
@@ -91,7 +113,18 @@ class Settings:
             raise UsageError(f"validation is {self.validation}; it must be in [0, 1)")
         if self.runtime not in RUNTIMES:
             raise UnknownName("runtime", self.runtime, RUNTIMES)
-        self.fit()
+        if self.weigh_by not in WEIGHTS:
+            raise UsageError(f"weigh-by is {self.weigh_by!r}; it must be {' or '.join(WEIGHTS)}")
+        if self.momentum_kept and self.runtime != "simulator":
+            raise UsageError(f"momentum-kept needs --runtime simulator, not {self.runtime}: workers keep nothing")
+        self.goal()
+        replace(self.fit(), keeps="0" if self.momentum_kept else None)
+
+    def goal(self) -> Goal | None:
+        """The score that the run is to reach."""
+        if self.until is None and self.stop:
+            raise UsageError("stop is set, but nothing says when; add --until, such as --until accuracy=0.9")
+        return None if self.until is None else read_goal(self.until)
 
     def completed(self) -> Settings:
         """With the defaults that depend on the data filled in."""
@@ -119,20 +152,26 @@ class Settings:
         )
 
     def build_algorithm(self) -> Algorithm:
-        """The algorithm, with these clusters and this local training."""
-        return build_algorithm(self.algorithm, self.completed().clusters, self.fit(), self.choose)
+        """The algorithm, with these clusters and this local training; it must have rounds enough for what it does."""
+        algorithm = build_algorithm(self.algorithm, self.completed().clusters, self.fit(), self.choose)
+        check_rounds(algorithm, self.rounds)
+        return algorithm
 
     def about_data(self) -> tuple[Any, ...]:
         """What the data depend on: settings that agree in this have the same data."""
-        return tuple(getattr(self, name) for name in ("data", "partition", "clients", "validation", "seed", *OWN))
+        return tuple(
+            getattr(self, name) for name in ("data", "classes", "partition", "clients", "validation", "seed", *OWN)
+        )
 
     def build_data(self) -> Federated:
         """The federation's data."""
         full = self.completed()
         if is_own(self.data) and self._has_clients():
+            self._refuse(("classes",), f"{self.data} has clients of its own: choose their rows there")
             return self._own_clients()
         self._refuse(() if is_own(self.data) else OWN, f"{self.data} is no table of yours")
         whole = load_pooled(self.data, **self.reading()) if is_own(self.data) else load(self.data)
+        whole = whole if self.classes is None else whole.only(self.classes)
         return whole.partition(full.partition, full.clients, full.seed, full.validation)
 
     def _has_clients(self) -> bool:
@@ -187,22 +226,64 @@ class Settings:
         """As a TOML table: what is None is left out."""
         return {name: value for name, value in asdict(self).items() if value is not None}
 
+    def meaning(self) -> dict[str, Any]:
+        """What the run is, in words that do not depend on how it was said: settings of the same run are equal in this.
+
+        >>> one, other = Settings("wecfl", clusters=3), Settings("wecfl(3)", partition="rotation(0, 90,180,270)")
+        >>> one.meaning() == other.meaning()
+        True
+        """
+        full = self.completed()
+        said = {**full.table(), **full._about_algorithm(), **full._about_own(), "data": self._place_of_data()}
+        said["partition"] = _plain(lambda: parse_partition(str(full.partition)).text, str(full.partition))
+        return {name: value for name, value in said.items() if value is not None and value is not False}
+
+    def _about_algorithm(self) -> dict[str, Any]:
+        """The algorithm as one text, and how its clients really train; nothing new where Python made it by hand."""
+        try:
+            algorithm = spelled_out(self.algorithm, self.clusters, self.fit(), self.choose)
+        except UsageError:
+            return {}
+        known = {f.name for f in fields(self)}
+        fit = {f.name: getattr(algorithm.fit, f.name) for f in fields(Fit) if f.name in known}
+        steps = {} if algorithm.fit.epochs else {"steps": algorithm.fit.count(0)}
+        return {**fit, **steps, "algorithm": algorithm.name, "clusters": None, "choose": None}
+
+    def _about_own(self) -> dict[str, Any]:
+        reading = Reading(**self.reading())
+        return {**dict.fromkeys(OWN), **reading.words()} if is_own(self.data) else {}
+
+    def _place_of_data(self) -> str:
+        if is_own(self.data):
+            return str(Path(self.data).resolve())
+        return _plain(lambda: str(parse_one(self.data)), self.data)
+
 
 def load_settings(path: Path, given: Mapping[str, Any]) -> Settings:
     """Settings from an experiment file or a run's config.toml; ``given`` flags override it."""
+    return make_settings({**read_table(path), **given}, str(path))
+
+
+def read_table(path: Path) -> dict[str, Any]:
+    """What an experiment file or a run's config.toml says of settings."""
     try:
         table = tomllib.loads(path.read_text())
     except FileNotFoundError:
         raise UsageError(f"there is no experiment file {path}; name an algorithm or an existing .toml file") from None
     except (OSError, UnicodeDecodeError, tomllib.TOMLDecodeError) as error:
         raise UsageError(f"cannot read {path}: {error}; it must be a TOML file of settings") from None
-    for name in NOT_SET:
-        table.pop(name, None)
-    return make_settings({**table, **given}, str(path))
+    return {name: value for name, value in table.items() if name not in NOT_SET}
+
+
+def in_words(path: Path) -> bool:
+    """Whether a run's config.toml names its data, so that they can be made again from it."""
+    words: bool = tomllib.loads(path.read_text()).get("examples", {}).get("words", True)
+    return words
 
 
 def make_settings(table: Mapping[str, Any], where: str = "the command line") -> Settings:
-    """Settings from names and values; unknown names and wrong types are errors."""
+    """Settings from names and values, and those of a paper where one is named; what is unknown or wrong is an error."""
+    table = expand(table)
     known = {f.name: f for f in fields(Settings)}
     for name, value in table.items():
         if name not in known:
@@ -225,6 +306,14 @@ def is_own(data: str) -> bool:
 def is_federated(data: str) -> bool:
     """Whether the data come with clients of their own: a user's folder, or a naturally federated set."""
     return Path(data).is_dir() if is_own(data) else data.partition("(")[0].strip() in naturally_federated
+
+
+def _plain(read: Callable[[], str], text: str) -> str:
+    """A text as it is written without choice, or as it is where it cannot be read."""
+    try:
+        return read()
+    except UsageError:
+        return text
 
 
 def _fits(value: Any, wanted: str) -> bool:

@@ -73,7 +73,7 @@ def _finished(settings: Settings, folder: Path) -> dict[str, Any] | None:
         raise RunFolderError(
             f"{folder} holds {summary['rounds']} rounds, more than the {settings.rounds} asked for; give another --out"
         )
-    return summary if summary["rounds"] == settings.rounds else None
+    return summary if summary["rounds"] == settings.rounds or summary.get("stopped") else None
 
 
 def grid(base: Settings, algorithms: Sequence[str], seeds: Sequence[int]) -> list[Settings]:

@@ -19,7 +19,7 @@ import numpy as np
 import tomli_w
 from rich.table import Table
 
-from coterie.algorithms import RANGES, parts
+from coterie.algorithms import RANGES, OfRounds, parts
 from coterie.catalogue import Value, parse, read_value, with_arguments
 from coterie.data.chance import generator
 from coterie.errors import UnknownName, UsageError
@@ -95,16 +95,37 @@ def parse_range(text: str) -> tuple[str, Range]:
 
 def ranges_for(base: Settings, given: Sequence[str]) -> dict[str, Range]:
     """The ranges that were given, or the published ones of the algorithm; every name must be one that can be set."""
-    chosen = dict(parse_range(text) for text in given) or dict(RANGES[""])
-    if not given:
-        for call in parse(base.algorithm):
-            chosen |= RANGES.get(call.name, {})
+    chosen = dict(parse_range(text) for text in given) or published(base)
     own = [(call.name, name) for call in parse(base.algorithm) for name in parts.arguments(call.name)]
     known = [*_settable(), *(name for _, name in own), *(".".join(both) for both in own)]
     for name in chosen:
         if name in FIXED or name not in known:
             raise UnknownName(f"setting or argument of {base.algorithm} to search", name, known)
     return chosen
+
+
+def published(base: Settings) -> dict[str, Range]:
+    """The published ranges of an algorithm, without the values that it does not take: an argument that it does not
+    read, a warm-up for which there are too few rounds.
+    """
+    base.build_algorithm()
+    known = dict(RANGES[""])
+    for call in parse(base.algorithm):
+        known |= RANGES.get(call.name, {})
+    found: dict[str, Range] = {}
+    for name, values in known.items():
+        wanted = values.within(base.rounds) if isinstance(values, OfRounds) else values
+        taken = tuple(value for value in wanted if _takes(base, {name: value}))
+        found |= {name: taken} if taken else {}
+    return found
+
+
+def _takes(base: Settings, candidate: Candidate) -> bool:
+    try:
+        settings_of(base, candidate)
+    except UsageError:
+        return False
+    return True
 
 
 def candidates(ranges: Mapping[str, Range], tries: int | None, seed: int = 0) -> list[Candidate]:

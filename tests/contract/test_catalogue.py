@@ -5,21 +5,25 @@ from __future__ import annotations
 import re
 from dataclasses import fields, replace
 from inspect import signature
+from itertools import islice
 
 import numpy as np
 import pytest
 from sklearn.metrics import adjusted_rand_score
 
-from coterie.algorithms import REDUCES_TO, algorithms, build_algorithm
-from coterie.catalogue import first_line
+import coterie as ct
+from coterie.algorithms import REDUCES_TO, add_ons, algorithms, build_algorithm, ensemble, soft_vote
+from coterie.catalogue import first_line, parse
 from coterie.data.federated import Split
 from coterie.engine import plan
 from coterie.errors import UnknownName, UsageError
+from coterie.newcomers import load_trained
 from coterie.protocol.message import down
 from coterie.protocol.stack import Stack
+from coterie.protocol.task import Fit
 from coterie.runtimes.attendance import Attendance, Attended
 from coterie.server import aggregate
-from coterie.server.loop import evaluate
+from coterie.server.loop import evaluate, rounds
 from coterie.server.state import UNPLACED
 
 VARIANTS = (
@@ -42,11 +46,16 @@ VARIANTS = (
     "lcfl(warmup=0,clusterer=agglomerative,start=medoid)",
     "lcfl(losses=models,start=global,server=adam)",
     "lcfl(cross=sampled)",
+    "lcfl(loss=zero-one)",
+    "lcfl(warmup=0,iterations=7)",
+    "lcfl(loss=clipped,losses=models,cross=sampled(first=4))",
     "lcfl(cross=sampled(first=4),losses=models,warmup=0)",
     "diffnorm(warmup=2,clusterer=agglomerative(linkage=complete))",
     "gradcos(clusters=auto)",
     "briggs(metric=euclidean,linkage=ward,cut=1)",
     "ocfl-hdbscan(weights=uniform)",
+    "ocfl(clusterer=agglomerative,p=1,server=adam)",
+    "ocfl-kmeans(shots=2)",
     "sattler(minimum=0)",
     "wecfl+cks",
     "ifca+cks(others=true)",
@@ -60,9 +69,13 @@ VARIANTS = (
     "wecfl+cam",
     "fesem(layer=all)+cam(warmup=2,sequential=true)",
     "wecfl+cks+cam",
+    "ifca+cam(alternate=true)",
+    "fesem(weights=uniform)+con-para+cam(alternate=true)",
+    "ifca(start=random,weights=uniform)+con-para+cam(warmup=1)",
     "fedavg-ensemble(members=2)+finetune(steps=1)",
     "vote(wecfl(shots=1),ifca)",
 )
+CHAINED = "wecfl(shots=1)+con-para(strength=0.3)+cks(strength=0.1,others=true)+cam(pull=0.1)+finetune(steps=2)"
 CLUSTERED = [name for name in algorithms if "clusters" in signature(algorithms.find(name)).parameters]
 EACH_NAME = pytest.mark.parametrize("name", list(algorithms))
 EVERY = pytest.mark.parametrize("text", [*algorithms, *VARIANTS])
@@ -280,7 +293,9 @@ class Scales:
 
     def ask(self, task, stack, labels, clients, key):
         replies = self.inner.ask(task, stack, labels, clients, key)
-        self.weighed["down"] += sum(a.nbytes for row in labels for a in down(task, stack, row).values())
+        self.weighed["down"] += sum(
+            a.nbytes for row in labels for a in down(task, stack, row, self.inner.model.layout).values()
+        )
         self.weighed["up"] += sum(getattr(replies, a).nbytes for a in ARRAYS if getattr(replies, a) is not None)
         return replies
 
@@ -299,7 +314,10 @@ def test_steps_are_counted(text, plain):
     algorithm, steps = build_algorithm(text, 2), 1 if text.startswith("joint") else 4
     for done in plain(text)[1:]:
         members = zip((algorithm, *algorithm.members), (done.before, *done.before.members), strict=True)
-        assert done.cost.steps == 8 * steps * sum(len(each.task(state).fit) for each, state in members)
+        passes = sum(len(each.task(state).fit) for each, state in members)
+        passes += text.count("alternate")  # the second half has an exchange of its own
+        passes += text.startswith("ocfl") and done.before.memory.get("shots") == 1 and "shots=2" in text  # once more
+        assert done.cost.steps == 8 * steps * passes
 
 
 @EVERY
@@ -343,11 +361,53 @@ def test_the_name_in_tables_is_the_text_that_was_asked_for(name):
     assert algorithms.find(name)().name in (name, f"{name}(clusters=2)")
 
 
+def in_python(text, fit):
+    """The algorithm that a text names, made by calls as a user of Python writes them."""
+    first, *rest = parse(text)
+    made = algorithms.find(first.name)(*first.args, **dict(first.kwargs), fit=fit)
+    for call in rest:
+        made = add_ons.find(call.name)(*call.args, **dict(call.kwargs))(made)
+    return made
+
+
+@pytest.mark.parametrize("text", [*algorithms, *VARIANTS, CHAINED])
+def test_the_name_of_what_python_made_builds_the_same_again(text, federation, dressed):
+    fit = Fit(steps=2, batch=8, lr=0.05)
+    made = in_python(text, fit)
+    again = build_algorithm(made.name, fit=fit)
+    assert again.name == made.name
+    assert [call.name for call in parse(made.name)] == [call.name for call in parse(text)]
+    ran = (list(islice(rounds(each, dressed(federation, each), seed=1), 2)) for each in (made, again))
+    assert_same_run(*ran)
+
+
+def test_an_add_on_made_in_python_is_in_the_name_with_its_arguments():
+    made = ct.finetune(epochs=1)(ct.cam(warmup=3)(ct.cks(0.3, others=True)(ct.wecfl(clusters=4, shots=2))))
+    assert made.name == "wecfl(clusters=4,shots=2)+cks(strength=0.3,others=true)+cam(warmup=3)+finetune(epochs=1)"
+
+
+def test_a_plus_adds_an_add_on():
+    plain = ct.wecfl(clusters=4)
+    assert (plain + ct.cks(strength=0.2) + ct.cam()).name == "wecfl(clusters=4)+cks(strength=0.2)+cam"
+    assert (plain + ct.finetune(steps=3)).serve == ct.finetune(steps=3)(plain).serve
+
+
+def test_an_ensemble_made_in_python_is_not_called_after_one_of_its_members():
+    assert ensemble(ct.ifca(clusters=3), 2).name == "ensemble(ifca(clusters=3),2)"
+    assert build_algorithm(soft_vote(ct.fedavg(), ct.wecfl(clusters=3)).name).name == "vote(fedavg,wecfl(clusters=3))"
+
+
+def test_a_folder_of_an_algorithm_with_an_add_on_made_in_python_places_a_newcomer(tmp_path, data):
+    algorithm = ct.cam()(ct.ifca(fit=Fit(steps=2, batch=8)))
+    done = ct.run(algorithm, data, model="mlp(4)", rounds=1, out=tmp_path / "run", threads=1)
+    assert load_trained(tmp_path / "run").assign(*data.train.of(0)) == done.assign(*data.train.of(0))
+
+
 @pytest.mark.parametrize("name", CLUSTERED)
 @pytest.mark.parametrize("clusters", [0, 9])
 def test_impossible_numbers_of_clusters_are_refused_before_the_second_round(name, clusters, train, federation):
     with pytest.raises(UsageError, match=f"clusters is {clusters}"):
-        train(name, federation, 1, clusters=clusters)
+        train({"ocfl": "ocfl(clusterer=kmeans)"}.get(name, name), federation, 1, clusters=clusters)
 
 
 def test_unknown_names_and_arguments_offer_the_nearest():

@@ -14,13 +14,16 @@ from coterie.errors import FederationError
 from coterie.models.model import Model
 from coterie.models.zoo import build_model
 from coterie.protocol.task import Fit, Task
-from coterie.runtimes import codec
+from coterie.runtimes import codec, remote
 from coterie.runtimes.loopback import Loopback
 from coterie.runtimes.simulator import Simulator
+from coterie.server import distances
 from coterie.server.loop import evaluate, rounds
 
 ADDED = ["wecfl+cks", "ifca+con-rep", "fesem+con-cks", "ifca+cam(warmup=1)", "fesem+cam(sequential=true)"]
+ADDED += ["ifca+cam(alternate=true)", "wecfl+con-para+cam(warmup=2)", "wecfl+cks+cam", "joint+cam"]
 EVERY = [*algorithms, *ADDED, "joint(pinned=true)+cks", "ifca(choose=race)", "lcfl(cross=sampled)"]
+EVERY += ["lcfl(loss=zero-one)", "lcfl(iterations=3)"]
 
 
 @pytest.fixture(scope="module")
@@ -52,6 +55,27 @@ def test_cost_equals_bytes_really_packed(digits, name):
     spent = [r.cost for r in islice(rounds(algorithm, federation, 1), 2)]
     assert sum(c.bytes_down for c in spent) == federation.payload.bytes_down
     assert sum(c.bytes_up for c in spent) == federation.payload.bytes_up
+
+
+@pytest.mark.parametrize("name", ["lcfl", "lcfl(losses=models)", "lcfl(loss=clipped,start=medoid)"])
+def test_models_in_several_blocks_are_packed_and_counted_like_one(digits, name, monkeypatch):
+    """Beside a block that does not hold everybody's model, each client is sent its own where it is compared with it."""
+    algorithm = build_algorithm(name, clusters=2, fit=Fit(steps=2))
+    net = build_model("mlp(8)", digits.shape, digits.classes)
+    near, far = Simulator(digits, net, plan="workers"), Loopback(digits, net)
+    whole = list(islice(rounds(algorithm, near, 1), 2))
+    monkeypatch.setattr(distances, "BLOCK_BYTES", 4 * 4 * net.layout.size)
+    ours, theirs = (list(islice(rounds(algorithm, federation, 1), 2)) for federation in (near, far))
+    for a, b, c in zip(ours, theirs, whole, strict=True):
+        assert a.state.labels.tolist() == b.state.labels.tolist() == c.state.labels.tolist()
+        assert a.cost == b.cost
+    monkeypatch.setattr(remote, "MOST_BYTES", 1)
+    again = list(islice(rounds(algorithm, Loopback(digits, net), 1), 2))
+    assert [step.cost for step in again] == [step.cost for step in theirs], "one message at a time costs the same"
+    assert np.array_equal(again[-1].state.memory["distances"], theirs[-1].state.memory["distances"])
+    together = ours[0].cost + ours[1].cost
+    assert (together.bytes_down, together.bytes_up) == (far.payload.bytes_down, far.payload.bytes_up)
+    np.testing.assert_allclose(ours[-1].state.memory["distances"], whole[-1].state.memory["distances"], atol=1e-6)
 
 
 def test_a_client_that_fails_is_missing_in_every_runtime(images):

@@ -6,23 +6,27 @@ from coterie.algorithms.auto import advised
 from coterie.algorithms.catalogue import (
     RANGES,
     REDUCES_TO,
+    OfRounds,
     add_ons,
     algorithms,
     build_algorithm,
     has_number,
     parts,
+    spelled_out,
     vote,
 )
 from coterie.algorithms.choosing import ifca, joint
 from coterie.algorithms.ensembles import ensemble, fedavg_ensemble, fedprox_ensemble, soft_vote
+from coterie.algorithms.momentum import keeping_momentum
 from coterie.algorithms.one_model import fedavg, fedopt, fedprox, local
 from coterie.algorithms.one_shot import briggs, diffnorm, gradcos, lcfl
 from coterie.algorithms.parameter_clustering import fesem, wecfl
-from coterie.algorithms.splitting import ocfl_affinity, ocfl_hdbscan, ocfl_kmeans, ocfl_meanshift, sattler
+from coterie.algorithms.splitting import ocfl, ocfl_affinity, ocfl_hdbscan, ocfl_kmeans, ocfl_meanshift, sattler
 
 __all__ = [
     "RANGES",
     "REDUCES_TO",
+    "OfRounds",
     "add_ons",
     "advised",
     "algorithms",
@@ -46,8 +50,10 @@ __all__ = [
     "has_number",
     "ifca",
     "joint",
+    "keeping_momentum",
     "lcfl",
     "local",
+    "ocfl",
     "ocfl_affinity",
     "ocfl_hdbscan",
     "ocfl_kmeans",
@@ -55,6 +61,7 @@ __all__ = [
     "parts",
     "sattler",
     "soft_vote",
+    "spelled_out",
     "vote",
     "wecfl",
 ]

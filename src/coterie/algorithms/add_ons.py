@@ -5,9 +5,10 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import replace
 
-from coterie.errors import UsageError
+from coterie.algorithms.method import add_on
+from coterie.errors import UsageError, require
 from coterie.protocol.stack import Stack
-from coterie.protocol.task import Contrast, Fit, Near, Others, Task, Term
+from coterie.protocol.task import SEEN, Contrast, Fit, Near, Others, Task, Term
 from coterie.server.loop import Algorithm, as_it_is, mean_model
 from coterie.server.state import State
 
@@ -15,6 +16,7 @@ AddOn = Callable[[Algorithm], Algorithm]
 Terms = Callable[[State], tuple[Term, ...]]
 
 
+@add_on
 def cks(strength: float = 0.1, others: bool = False) -> AddOn:
     """Clusters share what they know: a penalty strength/2 |w - G|^2 towards the mean G of all cluster models.
 
@@ -27,31 +29,54 @@ def cks(strength: float = 0.1, others: bool = False) -> AddOn:
     return with_terms(lambda state: (Near(strength),), references=1)
 
 
-def con_para(strength: float = 0.5, temperature: float = 1.0) -> AddOn:
+LAYERS = {"head": ("projection", "features"), "last": ("head", "body"), "all": ("all", "all")}
+"""The parts of a model that are contrasted and shared, by the layer that a text names."""
+
+
+@add_on
+def con_para(strength: float = 0.5, temperature: float = 1.0, layer: str = "all") -> AddOn:
     """Clients are drawn to their own cluster's parameters and away from the others' (thesis eq. 4.3).
 
     strength * -log(exp(s_c / t) / sum_k exp(s_k / t)) with s_k = cos(w, T_k): the thesis prints the ratio alone, its
-    negative logarithm is minimised. Strength in {0.1, 0.5, 2, 5}, temperature in {0.1, 1, 10}. Off in round 0. All
-    cluster models are sent to every client.
+    negative logarithm is minimised. Strength in {0.1, 0.5, 2, 5}, temperature in {0.1, 1, 10}. ``layer``: all
+    parameters, the ``head`` (all fully connected layers after the convolutions, the thesis' projection layers) or the
+    ``last`` layer. Off until clients have clusters. All cluster models are sent to every client.
     """
-    return with_terms(lambda state: (Contrast(strength, temperature),))
+    contrasted, _ = _layer(layer)
+    return with_terms(lambda state: (Contrast(strength, temperature, part=contrasted),))
 
 
-def con_rep(strength: float = 0.5, temperature: float = 1.0) -> AddOn:
-    """Like con-para, with the cosine of representations: the head's inputs, mean over the minibatch (thesis eq. 4.4).
+@add_on
+def con_rep(strength: float = 0.5, temperature: float = 1.0, of: str = "inputs", each: str = "batch") -> AddOn:
+    """Like con-para, with the cosine of representations of the same minibatch (thesis eq. 4.4).
 
-    Every step runs the minibatch through all cluster models as well, so it costs K more forward passes.
+    ``of`` the last layer's inputs, or outputs; ``each`` batch: one term of the mean cosines over the minibatch, or
+    example: a term for each, as the public code. Every step runs the minibatch through all cluster models as well, so
+    it costs K more forward passes.
     """
-    return with_terms(lambda state: (Contrast(strength, temperature, representations=True),))
+    require(of in SEEN, "of", repr(of), " or ".join(SEEN))
+    return with_terms(lambda state: (Contrast(strength, temperature, of, each),))
 
 
-def con_cks(strength: float = 0.5, temperature: float = 1.0, sharing: float = 0.1) -> AddOn:
-    """Heads are contrasted, bodies share: con-para on the last layer and cks on all others (thesis chapter 6)."""
+@add_on
+def con_cks(strength: float = 0.5, temperature: float = 1.0, sharing: float = 0.1, layer: str = "head") -> AddOn:
+    """Heads are contrasted, bodies share: con-para on the last layers and cks on all others (thesis chapter 6).
+
+    ``layer``: the ``head`` is all fully connected layers after the convolutions, the thesis' projection layers (in a
+    network without convolutions its last layer); the ``last`` one alone; or ``all``: both terms on everything.
+    """
+    contrasted, shared = _layer(layer)
     return with_terms(
-        lambda state: (Contrast(strength, temperature, part="head"), Near(sharing, part="body")), references=1
+        lambda state: (Contrast(strength, temperature, part=contrasted), Near(sharing, part=shared)), references=1
     )
 
 
+def _layer(name: str) -> tuple[str, str]:
+    require(name in LAYERS, "layer", repr(name), " or ".join(LAYERS))
+    return LAYERS[name]
+
+
+@add_on
 def finetune(steps: int | None = None, epochs: int | None = None) -> AddOn:
     """Every client trains the model it is served once more on its own train data, and is tested with the result.
 
@@ -68,8 +93,9 @@ def finetune(steps: int | None = None, epochs: int | None = None) -> AddOn:
 
 
 def with_terms(terms: Terms, references: int = 0) -> AddOn:
-    """Add penalty terms to every pass from round 1 on; ``references``: 1 if they read the mean model,
-    which then stands last, behind what the algorithm itself refers to.
+    """Add penalty terms to every pass, from round 1 on and for clients that have a cluster by then.
+
+    ``references``: 1 if they read the mean model, which then stands last, behind what the algorithm itself refers to.
     """
 
     def add(algorithm: Algorithm) -> Algorithm:
@@ -78,7 +104,7 @@ def with_terms(terms: Terms, references: int = 0) -> AddOn:
 
         def task(state: State) -> Task:
             plain = algorithm.task(state)
-            if state.round == 0:
+            if state.round == 0 or not state.placed.any():
                 return plain
             fits = tuple(_with(fit, terms(state)) for fit in plain.fit)
             return replace(plain, fit=fits, references=plain.references + (0 if _has_mean(plain) else references))

@@ -2,81 +2,155 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+
+import numpy as np
 
 from coterie.algorithms.add_ons import AddOn, everywhere
+from coterie.algorithms.method import add_on
 from coterie.errors import UsageError
 from coterie.models.additive import additive
+from coterie.models.layout import Layout
 from coterie.protocol.address import Key
 from coterie.protocol.federation import Federation
 from coterie.protocol.replies import Replies
-from coterie.protocol.task import Fit, Proximal, Task, Term
-from coterie.server.assign import Ask
+from coterie.protocol.stack import Stack
+from coterie.protocol.task import Fit, Proximal, Report, Task, Term
+from coterie.server.aggregate import average, with_part
+from coterie.server.assign import CLUSTERINGS, Ask, placed
 from coterie.server.halves import hold_back, holds_back, one_global_half, release, see_cluster_half
-from coterie.server.loop import Algorithm
+from coterie.server.loop import Algorithm, advance
 from coterie.server.place import least_loss
-from coterie.server.state import Assignment, State
+from coterie.server.state import UNPLACED, Assignment, State
 from coterie.server.update import replace_models
 
+PULL = 0.01
+"""How far every local step moves a cluster half back, where nothing is said."""
 
-def cam(warmup: int = 0, pull: float = 0.01, sequential: bool = False) -> AddOn:
+
+@add_on
+def cam(warmup: int = 0, pull: float | None = None, sequential: bool = False, alternate: bool = False) -> AddOn:
     """A global half is trained beside the cluster models, and a client is served the sum of the two.
 
-    Logits f(x; G) + h(x; T_c). Both halves train from the same server models, the other half frozen (``sequential``:
-    first the cluster's, then the global); T_k is the mean of its clients, G of all. Thesis chapter 7. On ifca a client
-    chooses by the loss of the sum. On fesem and wecfl the cluster half is clustered and every local step moves it back:
-    w <- (1 - pull) w + pull T - lr grad, ``pull`` in {0.001, 0.01, 0.1}. ``warmup`` rounds, of the total, train G
-    alone on ifca, and on fesem and wecfl the cluster halves, in one exchange. Fails where halves learn the same thing.
+    Logits f(x; G) + h(x; T_c). Both halves train from the same server models, the other half frozen; T_k is the mean of
+    its clients, G of all. Thesis chapter 7. On ifca a client chooses by the loss of the sum. On fesem and wecfl the
+    cluster half is clustered and every local step moves it back: w <- (1 - pull) w + pull T - lr grad, ``pull`` in
+    {0.001, 0.01, 0.1} (none: 0.01). ``warmup`` rounds, of the total, train G alone on ifca, and on fesem and wecfl the
+    cluster halves, in one exchange; shots count after it. ``sequential``: a client trains first the cluster half, then
+    the global half against its result. ``alternate``: cluster halves are trained and averaged, clusters assigned again,
+    then global halves, in two exchanges a round (sec. 7.2.1). Fails where halves learn the same thing.
     """
     if warmup < 0:
         raise UsageError(f"warmup is {warmup}; it must be at least 0")
+    if sequential and alternate:
+        raise UsageError("sequential and alternate are both true; choose one order of the halves")
 
     def add(algorithm: Algorithm) -> Algorithm:
-        if algorithm.update is not replace_models or algorithm.shared is not None:
+        plain = algorithm.update is replace_models and algorithm.update_before is replace_models
+        if not plain or algorithm.shared is not None:
             raise UsageError(f"cam cannot stand on {algorithm.name}; it needs plain means, as of ifca, fesem or wecfl")
-
-        def start(federation: Federation, key: Key, ask: Ask) -> State:
-            state = one_global_half(algorithm.start)(federation, key, ask)
-            waits = warmup > 0 and algorithm.task(state).choose
-            return hold_back(state, federation.model.layout) if waits else state
-
-        def warms_up_apart(state: State) -> bool:
-            return warmup > 0 and state.round == 0 and not algorithm.task(state).choose
-
-        def in_halves(state: State, plain: Task) -> Task:
-            if not plain.fit:
-                return plain
-            own, common = halves(plain.fit, 0.0 if plain.choose else pull)
-            if holds_back(state):
-                return Task(fit=(common,))
-            if warms_up_apart(state):
-                return Task(fit=(replace(own, pull=0.0).times(warmup),))
-            return replace(plain, fit=(own, common), sequential=sequential)
-
-        def assign(state: State, replies: Replies, key: Key, ask: Ask) -> Assignment:
-            found = see_cluster_half(algorithm.assign, in_halves)(state, replies, key, ask)
-            return replace(found, rounds=warmup) if warms_up_apart(state) else found
-
+        if algorithm.chooses and pull is not None:
+            raise UsageError(
+                f"pull is {pull}, but clients of {algorithm.name} choose and are not moved back; leave it out"
+            )
+        back = 0.0 if algorithm.chooses else PULL if pull is None else pull
+        halves = Halves(algorithm, warmup, back, sequential, alternate)
         return replace(
             algorithm,
-            start=start,
-            task=lambda state: in_halves(state, algorithm.task(state)),
-            assign=release(warmup, assign),
+            start=halves.start,
+            task=halves.task,
+            assign=release(warmup, halves.assign),
             place=least_loss,
             shared="global",
             network=additive,
+            least_rounds=algorithm.least_rounds + warmup,
         )
 
     return everywhere(add)
 
 
-def halves(passes: tuple[Fit, ...], pull: float) -> tuple[Fit, Fit]:
+@dataclass(frozen=True)
+class Halves:
+    """What another algorithm becomes when its models are the cluster halves of sums."""
+
+    base: Algorithm
+    warmup: int
+    pull: float
+    sequential: bool
+    alternate: bool
+
+    def start(self, federation: Federation, key: Key, ask: Ask) -> State:
+        """One global half in all models; where it is to warm up alone, the cluster halves wait."""
+        state = one_global_half(self.base.start)(federation, key, ask)
+        return hold_back(state, federation.model.layout) if self.warmup and self.base.chooses else state
+
+    def task(self, state: State) -> Task:
+        """The base's task in halves."""
+        return self.dressed(state, self.base.task(state))
+
+    def dressed(self, state: State, plain: Task) -> Task:
+        """A task that trains models, as one that trains a pass for each half, and sends what it must of them."""
+        if not plain.fit:
+            return plain
+        own, common = passes(plain.fit, self.pull)
+        if holds_back(state):
+            return Task(fit=(common,), report=Report(params="global"), sends="global")
+        if self.warms_up_apart(state):
+            longer = replace(own, pull=0.0).times(self.warmup)
+            return Task(fit=(longer,), report=Report(params="cluster"), sends="halves")
+        in_halves = replace(plain, sends=_sends(plain))
+        if self.alternate:
+            return replace(in_halves, fit=(own,), report=replace(plain.report, params="cluster"))
+        return replace(in_halves, fit=(own, common), sequential=self.sequential)
+
+    def warms_up_apart(self, state: State) -> bool:
+        """Whether this is the exchange in which cluster halves warm up, each client's by itself."""
+        return self.warmup > 0 and state.round == 0 and not self.base.chooses
+
+    def assign(self, state: State, replies: Replies, key: Key, ask: Ask) -> Assignment:
+        """The base's clusters, found on the cluster halves alone; its rounds and shots begin after the warm-up."""
+        rule = see_cluster_half(self.base.assign, lambda task: self.dressed(state, task))
+        found = rule(replace(state, round=max(0, state.round - self.warmup)), replies, key, ask)
+        found = replace(found, finish=_shared(found, replies.layout))
+        if self.warms_up_apart(state):
+            counted = {CLUSTERINGS: 0} if CLUSTERINGS in found.memory else {}
+            return replace(found, rounds=self.warmup, memory={**found.memory, **counted})
+        return self.second_half(state, replies, found, ask) if self.alternate else found
+
+    def second_half(self, state: State, replies: Replies, found: Assignment, ask: Ask) -> Assignment:
+        """Average the cluster halves, let clients choose again where they do, and train and average global halves."""
+        middle = advance(replace(self.base, shared="global"), state, replies, found)
+        plain = self.base.task(middle)
+        _, common = passes(plain.fit, self.pull)
+        task = replace(plain, fit=(common,), report=replace(plain.report, params="global"), sends=_sends(plain))
+        sent = middle.stack.plus(self.base.references(middle)) if task.references else middle.stack
+        labels = middle.labels[replies.clients]
+        asked = np.full(len(labels), self.base.chooses) | (labels != UNPLACED)
+        answers = ask(task, sent, labels[asked], replies.clients[asked])
+        mean = average(answers, answers.labels, self.base.weigh(answers), middle.stack, "global")[0]
+        stack = with_part(middle.stack, mean, replies.layout, "global") if len(answers) else middle.stack
+        return replace(found, labels=placed(middle, answers, answers.labels), finish=lambda averaged: stack)
+
+
+def passes(fits: tuple[Fit, ...], pull: float) -> tuple[Fit, Fit]:
     """A pass over the cluster half and one over the global half; penalties of other add-ons are on the former."""
-    if len(passes) != 1 or passes[0].part != "all":
-        raise UsageError(f"cam needs one pass over the whole model, not over {', '.join(f.part for f in passes)}")
-    terms = tuple(_on_cluster(term) for term in passes[0].terms)
-    return replace(passes[0], part="cluster", pull=pull, terms=terms), replace(passes[0], part="global", terms=())
+    if len(fits) != 1 or fits[0].part != "all":
+        raise UsageError(f"cam needs one pass over the whole model, not over {', '.join(f.part for f in fits)}")
+    terms = tuple(_on_cluster(term) for term in fits[0].terms)
+    return replace(fits[0], part="cluster", pull=pull, terms=terms), replace(fits[0], part="global", terms=())
 
 
 def _on_cluster(term: Term) -> Term:
     return term if isinstance(term, Proximal) or term.part != "all" else replace(term, part="cluster")
+
+
+def _sends(task: Task) -> str:
+    """All models have one global half, unless there are models of the round before among them."""
+    return "rows" if task.references and task.looks_ahead else "halves"
+
+
+def _shared(found: Assignment, layout: Layout) -> Callable[[Stack], Stack] | None:
+    """Models that a rule puts in place keep the global half that all have."""
+    finish = found.finish
+    return finish and (lambda averaged: with_part(finish(averaged), averaged, layout, "global"))

@@ -47,12 +47,18 @@ def counted(clusters: int | str, fit: Fit, make: Callable[[int], Algorithm]) -> 
 
 
 def advised(algorithm: Algorithm) -> Algorithm:
-    """The same algorithm; a probe before round 0 leaves advice in its state, unless it asks for advice itself."""
+    """The same algorithm; a probe before round 0 leaves advice in its state, unless it asks for advice itself.
+
+    What the algorithm can say further is in the advice as ``certain``.
+    """
 
     def start(federation: Federation, key: Key, ask: Ask) -> State:
         begun = algorithm.start(federation, key, ask)
         if ADVICE in begun.memory:
             return begun
-        return replace(begun, memory={**begun.memory, ADVICE: probe(federation, key, ask, algorithm.fit)})
+        advice = probe(federation, key, ask, algorithm.fit)
+        if algorithm.opinion is not None:
+            advice = {**advice, "certain": algorithm.opinion(federation, key, ask)}
+        return replace(begun, memory={**begun.memory, ADVICE: advice})
 
     return replace(algorithm, start=start)

@@ -9,7 +9,7 @@ from coterie.algorithms.auto import counted
 from coterie.algorithms.method import always, method
 from coterie.errors import require
 from coterie.protocol.task import Agreement, BatchLoss, Fit, Loss, Race, Score, Task
-from coterie.server.aggregate import uniform
+from coterie.server.aggregate import uniform, weighing
 from coterie.server.assign import keep
 from coterie.server.loop import Algorithm, previous_models
 from coterie.server.start import farthest_first, random_labels, random_models, told_apart
@@ -23,6 +23,7 @@ def ifca(
     fresh: bool = False,
     examples: int | None = None,
     choose: str = "exact",
+    weights: str = "examples",
     fit: Fit = Fit(),
 ) -> Algorithm:
     """Each client picks, among all cluster models, the one of least loss on its train data, and trains that.
@@ -30,8 +31,9 @@ def ifca(
     c(i) = argmin_k L_i(T_k); T_k <- mean of its clients by examples. Ghosh et al., "An efficient framework for
     clustered federated learning", 2020; HypCluster of Mansour et al., 2020. Identical starts collapse into FedAvg, and
     random ones (``start=random``, the paper's) may merge two groups, so the default is farthest-first. ``fresh`` lets a
-    client choose again before it is tested; ``examples`` lets it choose on its first so many;
-    ``choose=race`` leaves out early the models that are clearly worse. Costs K models down to every client every round.
+    client choose again before it is tested; ``examples`` lets it choose on its first so many; ``weights`` of the means:
+    examples, or uniform; ``choose=race`` leaves out early the models that are clearly worse. Costs K models down to
+    every client every round.
     ``clusters=auto`` finds the number first (docs/choosing-clusters.md).
     """
     require(start in ("farthest", "random"), "start", repr(start), "farthest or random")
@@ -44,7 +46,9 @@ def ifca(
             start=told_apart(random_models(number) if start == "random" else farthest_first(number, fit)),
             task=always(Task(choose=scores, fit=(fit,))),
             assign=keep(),
+            weigh=weighing(weights),
             serve=Task(choose=scores) if fresh else Task(),
+            chooses=True,
         )
 
     return counted(clusters, fit, make)
@@ -57,20 +61,23 @@ def joint(
     similarity: str = "cosine",
     total: bool = False,
     pinned: bool = False,
+    sign: str = "descent",
     fit: Fit = Fit(),
 ) -> Algorithm:
     """Each client picks the model of low loss whose last movement agrees with its own gradient, and takes one step.
 
     c(i) = argmax_k strength * S_ik - (1 - strength) * L_i(T_k) on one minibatch, which then makes the single step, S
     the cosine of minus the gradient with T_k(t) - T_k(t-1); T_k <- plain mean. Lin et al., "A joint gradient and loss
-    based clustered federated learning design"; their printed sign scores a matching client near -1.
+    based clustered federated learning design"; their printed sign (``sign=printed``, for the record) scores a matching
+    client near -1.
     ``similarity=euclidean``: S = -|-lr gradient - movement|; ``total``: the loss is a sum, as printed, and drowns S.
     The first labels are random; ``pinned`` keeps a random client in each cluster for ever, as clusters may empty.
     One step a round, whatever the fit says: slow. Costs 2 K models down to every client.
     """
     require(0 <= strength <= 1, "strength", strength, "in [0, 1]")
     require(similarity in ("cosine", "euclidean"), "similarity", repr(similarity), "cosine or euclidean")
-    scores = (Agreement(strength, similarity == "euclidean"), BatchLoss(1 - strength, total))
+    require(sign in ("descent", "printed"), "sign", repr(sign), "descent or printed")
+    scores = (Agreement(strength, similarity == "euclidean", sign == "printed"), BatchLoss(1 - strength, total))
 
     def make(number: int) -> Algorithm:
         return Algorithm(
@@ -79,6 +86,7 @@ def joint(
             assign=keep(),
             weigh=uniform,
             references=previous_models,
+            chooses=True,
             fit=replace(fit, steps=1, epochs=None),
         )
 

@@ -6,44 +6,52 @@ from dataclasses import replace
 
 from coterie.algorithms.method import method
 from coterie.algorithms.one_model import fedavg, fedprox
-from coterie.errors import UsageError
+from coterie.errors import UsageError, require
+from coterie.models.layout import MIXES
 from coterie.protocol.task import Fit, Task
 from coterie.server.loop import Algorithm
 
 
 @method
-def fedavg_ensemble(members: int = 5, fit: Fit = Fit()) -> Algorithm:
+def fedavg_ensemble(members: int = 5, by: str = "softmax", fit: Fit = Fit()) -> Algorithm:
     """Several independent runs of FedAvg; clients are served the mean of their softmax outputs.
 
-    p(y|x) = 1/M sum_j softmax(f(x; T_j)). Thesis table 7.1, FedAvg+. The first member is the run of this seed, further
-    ones have seeds derived from it. Costs M times as much, and helps little: strong models err alike.
+    p(y|x) = 1/M sum_j softmax(f(x; T_j)). Thesis table 7.1, FedAvg+. ``by=logits``: the sum of the members' logits;
+    ``by=majority``: the class that most of them name. The first member is the run of this seed, further ones have seeds
+    derived from it. Costs M times as much, and helps little: strong models err alike.
     """
-    return ensemble(fedavg(fit), members)
+    return ensemble(fedavg(fit=fit), members, by)
 
 
 @method
-def fedprox_ensemble(members: int = 5, strength: float = 0.95, fit: Fit = Fit()) -> Algorithm:
+def fedprox_ensemble(members: int = 5, strength: float = 0.95, by: str = "softmax", fit: Fit = Fit()) -> Algorithm:
     """Several independent runs of FedProx; clients are served the mean of their softmax outputs.
 
     Thesis table 7.1, FedProx+. See ``fedavg-ensemble`` and ``fedprox``.
     """
-    return ensemble(fedprox(strength, fit), members)
+    return ensemble(fedprox(strength, fit), members, by)
 
 
-def ensemble(algorithm: Algorithm, members: int) -> Algorithm:
-    """An algorithm, run ``members`` times from different seeds; outputs are mixed as probabilities."""
+def ensemble(algorithm: Algorithm, members: int, by: str = "softmax") -> Algorithm:
+    """An algorithm, run ``members`` times from different seeds; outputs are mixed as softmaxes, logits or votes."""
+    require(by in MIXES, "by", repr(by), " or ".join(MIXES))
     if members < 1:
         raise UsageError(f"members is {members}; it must be at least 1")
     others = tuple(replace(algorithm, repeat=number) for number in range(1, members))
-    return replace(algorithm, members=others, mix="probabilities")
+    return replace(algorithm, members=others, mix=by, name=f"ensemble({algorithm.name},{members})")
 
 
-def soft_vote(*members: Algorithm) -> Algorithm:
-    """Different algorithms run from one seed, whose logits are summed (thesis eq. 7.36); clusters are the last's."""
+def soft_vote(*members: Algorithm, by: str = "logits") -> Algorithm:
+    """Different algorithms run from one seed, whose logits are summed (thesis eq. 7.36); clusters are the last's.
+
+    ``by``: as in ``ensemble``.
+    """
+    require(by in MIXES, "by", repr(by), " or ".join(MIXES))
     for member in members:
         if member.members or member.serve != Task():
             raise UsageError(f"{member.name} cannot vote: it is an ensemble, or does something before it is tested")
     if len({member.network for member in members}) > 1:
         raise UsageError("voters must share one network; write 'vote(fedavg,ifca)+cam' in place of a vote with cam")
     *others, last = members
-    return replace(last, members=tuple(others), mix="logits")
+    name = f"vote({','.join(member.name for member in members)})"
+    return replace(last, members=tuple(others), mix=by, name=name)

@@ -1,11 +1,11 @@
-"""What makes a composition of parts a method of the catalogue: it remembers the call that made it."""
+"""What makes a composition of parts a method or an add-on of the catalogue: it remembers the call that made it."""
 
 from __future__ import annotations
 
 import functools
 import inspect
 from collections.abc import Callable
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from typing import Any, TypeVar, cast
 
 from coterie.catalogue import text_of
@@ -14,6 +14,8 @@ from coterie.server.loop import Algorithm
 from coterie.server.state import State
 
 Compose = TypeVar("Compose", bound=Callable[..., Algorithm])
+Change = Callable[[Algorithm], Algorithm]
+Configure = TypeVar("Configure", bound=Callable[..., Change])
 
 
 def method(compose: Compose) -> Compose:
@@ -30,6 +32,30 @@ def method(compose: Compose) -> Compose:
         return replace(made, name=text, fit=bound.arguments.get("fit", Fit()) if made.fit == Fit() else made.fit)
 
     return cast(Compose, build)
+
+
+@dataclass(frozen=True)
+class Named:
+    """A change of an algorithm, with the text of the call that made it; what it changes is named after both."""
+
+    change: Change
+    name: str
+
+    def __call__(self, algorithm: Algorithm) -> Algorithm:
+        """The changed algorithm, named ``algorithm+add-on``."""
+        return replace(self.change(algorithm), name=f"{algorithm.name}+{self.name}")
+
+
+def add_on(configure: Configure) -> Configure:
+    """Let an add-on carry, for the record, the text of the call that made it."""
+
+    @functools.wraps(configure)
+    def build(*args: Any, **kwargs: Any) -> Named:
+        bound = inspect.signature(configure).bind(*args, **kwargs)
+        text = text_of(bound, configure.__name__.replace("_", "-"), leave_out=(), keep=())
+        return Named(configure(*args, **kwargs), text)
+
+    return cast(Configure, build)
 
 
 def always(task: Task) -> Callable[[State], Task]:

@@ -6,6 +6,7 @@ from dataclasses import replace
 
 from coterie.algorithms.method import always, method
 from coterie.protocol.task import Fit, Proximal, Task
+from coterie.server.aggregate import weighing
 from coterie.server.assign import keep
 from coterie.server.loop import Algorithm
 from coterie.server.start import model_per_client, one_model
@@ -19,13 +20,14 @@ def local(fit: Fit = Fit()) -> Algorithm:
 
 
 @method
-def fedavg(fit: Fit = Fit()) -> Algorithm:
+def fedavg(fit: Fit = Fit(), *, weights: str = "examples") -> Algorithm:
     """One model for all: clients train it, the server averages by examples.
 
-    T <- sum_i (n_i / n) w_i. McMahan et al., "Communication-efficient learning of deep networks from decentralized
-    data", 2017. Fails when clients disagree: the mean of two good models can be good for nobody.
+    T <- sum_i (n_i / n) w_i; ``weights=uniform``: T <- 1/m sum_i w_i. McMahan et al., "Communication-efficient
+    learning of deep networks from decentralized data", 2017. Fails when clients disagree: the mean of two good models
+    can be good for nobody.
     """
-    return Algorithm(start=one_model(), task=always(Task(fit=(fit,))), assign=keep())
+    return Algorithm(start=one_model(), task=always(Task(fit=(fit,))), assign=keep(), weigh=weighing(weights))
 
 
 @method
@@ -36,7 +38,7 @@ def fedprox(strength: float = 0.95, fit: Fit = Fit()) -> Algorithm:
     2020; the thesis uses 0.95. ``strength=0`` is fedavg. The term's gradient is added in closed form: in some public
     code it is built from detached tensors and does nothing.
     """
-    return replace(fedavg(replace(fit, terms=(*fit.terms, Proximal(strength)))), fit=fit)
+    return replace(fedavg(fit=replace(fit, terms=(*fit.terms, Proximal(strength)))), fit=fit)
 
 
 @method
@@ -54,4 +56,4 @@ def fedopt(
     d = mean_i w_i - T is treated as a descent direction. Reddi et al., "Adaptive federated optimization", 2021.
     ``fedopt(server=sgd,lr=1)`` is fedavg.
     """
-    return replace(fedavg(fit), update=server_optimiser(server, lr, momentum, beta1, beta2, tau))
+    return replace(fedavg(fit=fit), update=server_optimiser(server, lr, momentum, beta1, beta2, tau))

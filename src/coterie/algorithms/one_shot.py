@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 from coterie.algorithms.method import always, method
-from coterie.errors import UsageError
+from coterie.errors import UsageError, require
 from coterie.protocol.task import Fit, Task
 from coterie.server.aggregate import by_examples
+from coterie.server.certain import certain_differences
 from coterie.server.clusterers import clusterers
 from coterie.server.cross_losses import crosses
 from coterie.server.distances import KeyedMeasure, of_parameters, of_updates, plain
@@ -15,8 +18,8 @@ from coterie.server.matrix_clusterers import Clusterer, agglomerative
 from coterie.server.newcomers import join
 from coterie.server.once import cluster_once, once
 from coterie.server.place import Place, least_loss_when_formed, nearest_update
-from coterie.server.start import one_model_for
-from coterie.server.update import in_clusters, replace_models, server_optimiser
+from coterie.server.start import judged_by, one_model_for
+from coterie.server.update import optimiser_named
 
 
 @method
@@ -29,19 +32,27 @@ def lcfl(
     cross: str = "exact",
     server: str | None = None,
     server_lr: float = 0.01,
+    loss: str | None = None,
+    iterations: int | None = None,
     fit: Fit = Fit(),
 ) -> Algorithm:
     """Cluster the clients once by how ill each is served by the others' models, after a warm-up with one model.
 
-    d(i, j) = |L_i(w_i) - L_i(w_j)| + |L_j(w_i) - L_j(w_j)| on train data. Gu et al., "LCFL: loss based clustered
-    federated learning", eq. 2; ``losses=models`` is eq. 6. After ``warmup`` rounds of FedAvg all clients train and are
-    sent each other's models, and any ``clusterer`` of the catalogue parts the matrix (``clusters=auto``: it is found).
+    d(i, j) = |L_i(w_i) - L_i(w_j)| + |L_j(w_i) - L_j(w_j)| on train data, of which i sends the first half and j the
+    second. Gu et al., "Novel clustered federated learning based on local loss", eq. 2; ``losses=models`` is eq. 6, for
+    which they send losses. After ``warmup`` rounds of FedAvg all clients train and are sent each other's models, and
+    any ``clusterer`` of the catalogue parts the matrix (``clusters=auto``: it is found).
+    ``loss``: that which is trained, or zero-one (wrong or not), or clipped to [0, 1], which no single example can rule.
     ``cross=sampled``: each L_i is the mean over few examples, over more only where an error could change a cluster.
+    ``iterations``: the models that are compared are made by so many steps, apart from the training of the round.
     ``server`` and ``server_lr``: FedOpt in the clusters. Costs m models down to every client, once; fails if untrained.
     """
     by = clusterers.build(clusterer, clusters=clusters)
-    measure = crosses.build(cross)(losses, by)
-    return _once(measure, by, warmup, start, least_loss_when_formed, server, server_lr, fit)
+    measure = crosses.build(cross)(losses, by, loss)
+    compared = None if iterations is None else steps_of(iterations, fit)
+    made = _once(measure, by, warmup, start, least_loss_when_formed, server, server_lr, fit, compared)
+    opinion = None if loss is None else certain_differences(loss, compared or fit)
+    return replace(made, start=judged_by(loss, made.start), opinion=opinion)
 
 
 @method
@@ -103,6 +114,17 @@ def briggs(
     return _once(plain(of_updates(metric)), by, warmup, "mean", nearest_update(fit), None, 1, fit)
 
 
+def steps_of(iterations: int, fit: Fit) -> Fit | None:
+    """The same local training of so many steps; None where it is that already.
+
+    >>> steps_of(10, Fit()), steps_of(3, Fit(epochs=1)) == Fit(steps=3)
+    (None, True)
+    """
+    require(iterations >= 1, "iterations", iterations, "at least 1")
+    same = fit.epochs is None and fit.count(0) == iterations
+    return None if same else replace(fit, steps=iterations, epochs=None)
+
+
 def _once(
     measure: KeyedMeasure,
     clusterer: Clusterer,
@@ -112,12 +134,14 @@ def _once(
     server: str | None,
     server_lr: float,
     fit: Fit,
+    compared: Fit | None = None,
 ) -> Algorithm:
-    optimiser = None if server is None else server_optimiser(server, server_lr, 0.0, 0.9, 0.99, 1e-3)
+    rule = cluster_once(measure, clusterer, by_examples, fit, start=start, compared=compared)
     return Algorithm(
         start=one_model_for(clusterer.least_points),
         task=always(Task(fit=(fit,))),
-        assign=once(after(warmup), cluster_once(measure, clusterer, by_examples, fit, start=start), join(place)),
-        update=replace_models if optimiser is None else in_clusters(optimiser),
+        assign=once(after(warmup), rule, join(place)),
+        update=optimiser_named(server, server_lr),
         place=place,
+        least_rounds=warmup + 1,
     )

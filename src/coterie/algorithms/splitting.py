@@ -6,6 +6,7 @@ from coterie.algorithms.method import always, method
 from coterie.protocol.task import Fit, Task
 from coterie.server.aggregate import weighing
 from coterie.server.bipartition import Stationary, bipartition
+from coterie.server.clusterers import clusterers
 from coterie.server.distances import of_updates, plain
 from coterie.server.events import temperature_rises
 from coterie.server.loop import Algorithm
@@ -14,6 +15,31 @@ from coterie.server.newcomers import join
 from coterie.server.once import cluster_once, once
 from coterie.server.place import least_loss, nearest_update
 from coterie.server.start import one_model, one_model_for
+from coterie.server.update import Update, optimiser_named, replace_models
+
+
+@method
+def ocfl(
+    clusterer: str = "hdbscan",
+    clusters: int | str | None = None,
+    shots: int = 1,
+    p: float = 2.0,
+    weights: str = "examples",
+    server: str | None = None,
+    server_lr: float = 0.01,
+    fit: Fit = Fit(),
+) -> Algorithm:
+    """Cluster the updates once, by any clusterer, at the first rise of their temperature.
+
+    T_t = |D|_p / (2^p n (n - 1))^(1/p) with D the cosine distances of the updates; at the first t >= 1 with
+    T_t > T_(t-1) the models of that very round are averaged per cluster. Zuziak et al., "One-shot clustering for
+    federated learning", who find it agnostic of the clusterer: ``clusterer`` is any of the catalogue (``clusters``: how
+    many, or auto, for those that take a number). ``shots`` clusters in so many rounds; ``weights`` examples or, the
+    paper's, uniform; ``server`` and ``server_lr``: FedOpt, before and after. ocfl-hdbscan, ocfl-meanshift,
+    ocfl-affinity and ocfl-kmeans are short forms. Fails if the temperature rises by chance before the groups show.
+    """
+    given = {} if clusters is None else {"clusters": clusters}
+    return _ocfl(clusterers.build(clusterer, **given), shots, weights, fit, p, optimiser_named(server, server_lr))
 
 
 @method
@@ -22,19 +48,21 @@ def ocfl_hdbscan(
 ) -> Algorithm:
     """Cluster the updates once, by HDBSCAN, at the first rise of their temperature.
 
-    T_t = |D|_2 / (4 n (n - 1))^(1/2) with D the cosine distances of the updates; at the first t >= 1 with
-    T_t > T_(t-1) the models of that very round are averaged per cluster. Zuziak et al., "One-shot clustering for
-    federated learning". ``members``: least size of a cluster (none: a fifth of the clients); noise joins the nearest
-    cluster, or stays ``apart``; all noise is no split. ``shots`` clusters in so many rounds; ``weights`` examples or
-    uniform. Fails if the temperature rises by chance before the groups show.
+    See ``ocfl``. ``members``: least size of a cluster (none: a fifth of the clients); noise joins the nearest cluster,
+    or stays ``apart``; all noise is no split.
     """
     return _ocfl(hdbscan(members, apart), shots, weights, fit)
 
 
 @method
-def ocfl_meanshift(shots: int = 1, weights: str = "examples", fit: Fit = Fit()) -> Algorithm:
-    """Like ocfl-hdbscan, by mean shift on the rows of the distance matrix."""
-    return _ocfl(meanshift(), shots, weights, fit)
+def ocfl_meanshift(
+    shots: int = 1, weights: str = "examples", bandwidth: str | None = None, fit: Fit = Fit()
+) -> Algorithm:
+    """Like ocfl-hdbscan, by mean shift on the rows of the distance matrix.
+
+    ``bandwidth=sklearn`` takes scikit-learn's own estimate, as published; it often finds one cluster.
+    """
+    return _ocfl(meanshift(bandwidth=bandwidth), shots, weights, fit)
 
 
 @method
@@ -49,15 +77,20 @@ def ocfl_kmeans(clusters: int | str = 2, shots: int = 1, weights: str = "example
     return _ocfl(kmeans(clusters), shots, weights, fit)
 
 
-def _ocfl(clusterer: Clusterer, shots: int, weights: str, fit: Fit) -> Algorithm:
+def _ocfl(
+    clusterer: Clusterer, shots: int, weights: str, fit: Fit, p: float = 2.0, update: Update = replace_models
+) -> Algorithm:
     weigh, place = weighing(weights), nearest_update(fit)
     rule = cluster_once(plain(of_updates("cosine")), clusterer, weigh, fit, all_clients=False)
     return Algorithm(
         start=one_model_for(clusterer.least_points),
         task=always(Task(fit=(fit,))),
-        assign=once(temperature_rises(), rule, join(place), shots),
+        assign=once(temperature_rises(p), rule, join(place), shots),
         weigh=weigh,
+        update=update,
+        update_before=update,
         place=place,
+        least_rounds=1 + shots,
     )
 
 
@@ -82,4 +115,5 @@ def sattler(
     """
     weigh, stationary = weighing(weights), Stationary(eps1, eps2, relative)
     rule = bipartition(stationary, minimum, linkage, weigh, fit, least_loss, least)
-    return Algorithm(start=one_model(), task=always(Task(fit=(fit,))), assign=rule, weigh=weigh)
+    start, task = one_model(), always(Task(fit=(fit,)))
+    return Algorithm(start=start, task=task, assign=rule, weigh=weigh, least_rounds=minimum + 2)

@@ -3,6 +3,7 @@
 from coterie.data.dataset import Dataset
 from coterie.data.federated import Federated, Split
 from coterie.data.own.load import SUFFIXES, check_own, load_client, load_folder, load_own, load_pooled
+from coterie.data.own.reading import Reading
 from coterie.data.own.schema import Schema
 from coterie.data.partitioning.catalogue import add_ons, parse_partition, partitions
 from coterie.data.published.catalogue import fetch, load, naturally_federated, sources
@@ -11,6 +12,7 @@ __all__ = [
     "SUFFIXES",
     "Dataset",
     "Federated",
+    "Reading",
     "Schema",
     "Split",
     "add_ons",

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -10,6 +11,7 @@ import numpy as np
 from coterie.data.federated import Federated, Split
 from coterie.data.partitioning.catalogue import parse_partition
 from coterie.data.partitioning.shares import Partition, Shares
+from coterie.data.subset import of_classes
 from coterie.data.validation import with_validation
 from coterie.errors import DataError
 
@@ -35,7 +37,8 @@ class Dataset:
     ``y`` are class numbers ``0..classes-1``, or float targets when ``classes`` is None. ``scaling`` is the range of
     the raw values; clients get it mapped to [-1, 1] (scaled to [0, 1], then mean and deviation 0.5). Without it,
     bytes are taken to range over 0..255 and floats are left as they are. ``schema`` and ``unit`` are those of a user's
-    table, as in ``Federated``.
+    table, and ``words`` the settings that make these data again, as in ``Federated``. ``notes`` are for the
+    run's record.
     """
 
     name: str
@@ -49,6 +52,8 @@ class Dataset:
     owners: Owners | None = None
     schema: Schema | None = None
     unit: float = 1.0
+    words: Mapping[str, Any] | None = None
+    notes: tuple[str, ...] = ()
 
     def __post_init__(self) -> None:
         for what, x, y in (("train", self.x_train, self.y_train), ("test", self.x_test, self.y_test)):
@@ -57,6 +62,22 @@ class Dataset:
         if self.x_train.shape[1:] != self.x_test.shape[1:]:
             shapes = f"{self.x_train.shape[1:]} in train and {self.x_test.shape[1:]} in test"
             raise DataError(f"an example of {self.name} has shape {shapes}; they must be equal")
+
+    def __repr__(self) -> str:
+        kind = "a real target" if self.classes is None else f"{self.classes} classes"
+        sizes = f"{len(self.y_train)} train and {len(self.y_test)} test examples of {self.x_train.shape[1:]}"
+        return f"Dataset({self.name}: {sizes}, {kind})"
+
+    def only(self, classes: str) -> Dataset:
+        """The examples of some classes alone, by name or number: ``a..j``, ``1,3,7``, ``coat,bag``.
+
+        Labels are numbered anew, in the old order. Owners who are left with too few examples are left out.
+
+        >>> x, y = np.zeros((9, 2)), np.arange(9) % 3
+        >>> Dataset("toy", x, y, x, y, classes=3, class_names=("ape", "bat", "cat")).only("ape,cat").class_names
+        ('ape', 'cat')
+        """
+        return of_classes(self, classes)
 
     def partition(
         self,
@@ -75,6 +96,7 @@ class Dataset:
         [5, 5, 5, 5]
         """
         how = how or ("natural" if self.owners else "iid")
+        worded = self.words is not None and isinstance(how, str)
         how = parse_partition(how) if isinstance(how, str) else how
         count = clients if clients is not None else len(self.owners.names) if self.owners else 20
         shares = how.shares(self, count, seed)
@@ -86,10 +108,11 @@ class Dataset:
             test=self._hand_over("test", self.x_test, self.y_test, shares),
             classes=self.classes if shares.classes is None else shares.classes,
             groups=shares.groups,
-            notes=shares.notes,
+            notes=(*self.notes, *shares.notes),
             class_names=self.class_names if shares.classes is None else (),
             schema=self.schema,
             unit=self.unit,
+            words={**(self.words or {}), "partition": how.text, "validation": validation} if worded else None,
         )
         return with_validation(federated, validation, seed) if validation else federated
 

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import hashlib
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import TYPE_CHECKING, Any
@@ -40,6 +41,9 @@ class Split:
         np.concatenate([x for x, _ in parts], out=x)
         return cls(x, np.concatenate([y for _, y in parts]), offsets)
 
+    def __repr__(self) -> str:
+        return f"Split({len(self.y)} examples of {self.x.shape[1:]}, {len(self.sizes)} clients)"
+
     def take(self, rows: Sequence[Array]) -> Split:
         """The split in which client i holds these rows of this one, ``rows[i]``."""
         every = np.concatenate(rows)
@@ -64,6 +68,7 @@ class Federated:
     ``classes`` is None (regression). ``groups`` are the true groups where they are known; they are for scoring
     only and no algorithm ever sees them. ``schema`` says how a user's tables became these arrays, ``class_names`` what
     the classes are called there, and ``unit`` what one unit of ``y`` is in the user's own units of a target.
+    ``words`` are the settings that make these data again; None where they were made by hand.
     """
 
     data: str
@@ -78,6 +83,7 @@ class Federated:
     class_names: tuple[str, ...] = ()
     schema: Schema | None = None
     unit: float = 1.0
+    words: Mapping[str, Any] | None = None
 
     def __post_init__(self) -> None:
         if len(set(self.names)) != len(self.names):
@@ -112,6 +118,11 @@ class Federated:
     def __len__(self) -> int:
         return len(self.names)
 
+    def __repr__(self) -> str:
+        kind = "a real target" if self.classes is None else f"{self.classes} classes"
+        sizes = f"{len(self.train.y)} train and {len(self.test.y)} test examples of {self.shape}"
+        return f"Federated({self.data}, {self.partition}: {len(self)} clients, {sizes}, {kind})"
+
     @cached_property
     def shape(self) -> tuple[int, ...]:
         """The shape of one example."""
@@ -130,4 +141,18 @@ class Federated:
             test=keep(self.test),
             validation=None if self.validation is None else keep(self.validation),
             groups=None if self.groups is None else self.groups[list(clients)],
+            words=None,
         )
+
+    def fingerprint(self) -> str:
+        """A hash by which the same data are known again: names, sizes and labels, and of each client two examples.
+
+        Numbers are rounded to eighths, so that another machine's last digit makes no other data.
+        """
+        digest = hashlib.blake2b("\x1f".join(self.names).encode(), digest_size=16)
+        for split in (self.train, self.test, self.validation):
+            if split is not None:
+                ends = np.concatenate([split.offsets[:-1], split.offsets[1:] - 1])
+                for array in (split.offsets, split.y, split.x[ends]):
+                    digest.update((np.rint(8.0 * array) + 0.0).astype(np.float64).tobytes())
+        return digest.hexdigest()

@@ -50,8 +50,14 @@ def halve(batches: Batches, examples: int, fit: Fit, rng: np.random.Generator) -
     >>> sorted(np.concatenate([b.order for b in found]).tolist())
     [0, 1, 2, 3, 4]
     """
+    return replace(batches, order=half_of(examples, fit, rng)[batches.order])
+
+
+def half_of(examples: int, fit: Fit, rng: np.random.Generator) -> Array:
+    """The examples of the half that the pass is confined to."""
     everything, seen = rng.permutation(examples), fit.sees(examples)
-    return replace(batches, order=(everything[-seen:] if fit.half else everything[:seen])[batches.order])
+    half: Array = everything[-seen:] if fit.half else everything[:seen]
+    return half
 
 
 def pad(batches: list[Batches], starts: Array) -> tuple[Array, Array]:

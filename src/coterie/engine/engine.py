@@ -15,7 +15,16 @@ import torch
 from coterie.data.federated import Federated, Split
 from coterie.engine import fitting, metrics
 from coterie.engine.choosing import Choice, choose
-from coterie.engine.cross_losses import Judged, RowsOf, judge, rows_of_sample
+from coterie.engine.cross_losses import (
+    Judged,
+    RowsOf,
+    bound,
+    differences,
+    judge,
+    own_losses,
+    rows_of_half,
+    rows_of_sample,
+)
 from coterie.engine.evaluator import Evaluator, Verdicts, verdicts
 from coterie.engine.plan import make_plan
 from coterie.engine.pool import Pool
@@ -28,7 +37,7 @@ from coterie.models.model import Model
 from coterie.protocol.address import Key
 from coterie.protocol.replies import Replies
 from coterie.protocol.stack import Stack
-from coterie.protocol.task import Report, Task
+from coterie.protocol.task import Report, Task, check_bounded
 
 SPILL = 1 << 30
 """Bytes of client models kept in memory; more than this goes to a temporary file."""
@@ -77,21 +86,25 @@ class Engine:
         self.workers = Workers(count_threads(threads))
         self._shelf = Shelf()
         self._pools: dict[tuple[str, torch.dtype], Pool] = {}
+        self.kept: dict[str, Array] = {}
+        """What clients keep to themselves between rounds, by name."""
 
     def run(self, task: Task, stack: Stack, rows: Array, clients: Array, key: Key) -> Replies:
         """Let ``clients`` do the task; ``clients[i]`` works on row ``rows[i]`` of the stack unless it chooses.
 
-        Where the report mixes outputs, ``rows[i]`` are several, and each is trained first if the task says so.
+        A row that is none of the cluster models is that of a client without a cluster. Where the report mixes outputs,
+        ``rows[i]`` are several, and each is trained first if the task says so.
         """
         train = self._pool("train", stack)
-        models = stack.take(slice(len(stack) - task.references))
         choice = self._choose(task, stack, clients, key) if task.choose else Choice(np.asarray(rows))
         labels = choice.rows
         columns = np.atleast_2d(labels.T) if task.fit else ()
-        fits = [self._fit(task, stack, column, clients, key) for column in columns]
+        asked = np.atleast_2d(np.asarray(rows).T)
+        placed = (asked >= 0) & (asked < len(stack) - task.references)
+        fits = [self._fit(task, stack, *part, clients, key) for part in zip(columns, placed, strict=False)]
         trained, failures = [fit.models for fit in fits], {i: why for fit in fits for i, why in fit.failures.items()}
         reported = (trained[0] if trained else stack.take(labels)) if task.report.params else None
-        judged = self._reported(task.report, models, clients, key)
+        judged = self._reported(task, stack, labels, clients, key)
         replies = Replies(
             layout=self.model.layout,
             clients=clients,
@@ -111,7 +124,7 @@ class Engine:
     def cross_losses(self, stack: Stack, clients: Array, examples: int | None = None) -> Array:
         """Every model's mean loss on every client's train split (or its first ``examples``), ``(r, K)``."""
         pool = self._pool("train", stack)
-        return self._judged(stack, clients, lambda some: pool.rows_of(some, examples)).losses
+        return self._judged(stack, clients, lambda some: pool.rows_of(some, examples), None).losses
 
     def judge(self, stack: Stack, split: Split, rows: Array | None = None, mix: str | None = None) -> Array:
         """The metrics of every model, or of these ``rows`` of the stack, on one common set of examples, ``(K, 4)``.
@@ -128,16 +141,26 @@ class Engine:
 
         return np.array(self.workers.map(one, np.arange(len(stack)) if rows is None else rows))
 
-    def _judged(self, stack: Stack, clients: Array, rows_of: RowsOf) -> Judged:
-        return judge(partial(self._losses, stack), len(stack), clients, rows_of, self.workers)
+    def _judged(self, stack: Stack, clients: Array, rows_of: RowsOf, loss: str | None) -> Judged:
+        return judge(partial(self._losses, stack, bounded=loss), len(stack), clients, rows_of, self.workers)
 
-    def _reported(self, report: Report, stack: Stack, clients: Array, key: Key) -> Judged | None:
-        """The losses of these models, on all train data or on a part of it; nothing where none are asked for."""
+    def _reported(self, task: Task, stack: Stack, labels: Array, clients: Array, key: Key) -> Judged | None:
+        """The losses of the models, on all train data or on a part of it; nothing where none are asked for."""
+        report, models = task.report, stack.take(slice(len(stack) - task.references))
         if not report.losses:
             return None
+        check_bounded(report.bounded, self.model.classes)
         pool = self._pool("train", stack)
-        sampled = report.sample and rows_of_sample(report.sample, pool, self.data.names, key)
-        return self._judged(stack, clients, sampled or pool.rows_of)
+        rows_of: RowsOf = pool.rows_of
+        if report.sample is not None:
+            rows_of = rows_of_sample(report.sample, pool, self.data.names, key)
+        elif report.half is not None:
+            rows_of = rows_of_half(report.half, pool, self.data.names, key)
+        found = self._judged(models, clients, rows_of, report.bounded)
+        if not report.differences:
+            return found
+        losses = partial(self._losses, stack, bounded=report.bounded)
+        return differences(found, own_losses(found, labels, losses, clients, rows_of, self.workers))
 
     def _columns(self, verdicts: Verdicts, truth: Array, offsets: Array) -> Array:
         """The metric columns of the clients that these verdicts are about."""
@@ -147,27 +170,32 @@ class Engine:
 
     def _choose(self, task: Task, stack: Stack, clients: Array, key: Key) -> Choice:
         models = stack.take(slice(len(stack) - task.references))
-        work = self._work(task, stack, np.zeros(len(clients), dtype=np.int64), clients, key, stack.take([]))
+        nobody = np.zeros(len(clients), dtype=np.int64)
+        work = self._work(task, stack, nobody, nobody > 0, clients, key, stack.take([]))
         plan = make_plan(self.plan, self.model, len(clients), self.workers.count)
         cross, losses = partial(self.cross_losses, models, clients), partial(self._losses, models)
         return choose(task, work, cross, losses, plan, self.workers)
 
-    def _losses(self, stack: Stack, row: int, where: Array) -> Array:
-        """The loss of one model on these rows of the clients' train data."""
-        evaluator = self._evaluator(stack, stack.params[row], stack.buffers[row])
-        return evaluator.judge(self._pool("train", stack), where).losses
+    def _losses(self, stack: Stack, row: int, where: Array, bounded: str | None = None) -> Array:
+        """The loss of one model, the one that is trained or a bounded one, on these rows of the clients' train data."""
+        evaluator, pool = self._evaluator(stack, stack.params[row], stack.buffers[row]), self._pool("train", stack)
+        found = evaluator.judge(pool, where)
+        return found.losses if bounded is None else bound(found, pool.y.numpy()[where], bounded, self.model.classes)
 
-    def _work(self, task: Task, stack: Stack, labels: Array, clients: Array, key: Key, out: Stack) -> fitting.Work:
+    def _work(
+        self, task: Task, stack: Stack, labels: Array, placed: Array, clients: Array, key: Key, out: Stack
+    ) -> fitting.Work:
         pool, names = self._pool("train", stack), self.data.names
-        return fitting.Work(self.model, pool, names, stack, labels, clients, key, out, task.references, task.sequential)
+        who = (labels, clients, key, out, placed, self.kept)
+        return fitting.Work(self.model, pool, names, stack, *who, task.references, task.sequential)
 
-    def _fit(self, task: Task, stack: Stack, labels: Array, clients: Array, key: Key) -> _Fitted:
+    def _fit(self, task: Task, stack: Stack, labels: Array, placed: Array, clients: Array, key: Key) -> _Fitted:
         """Run the passes and merge their parts; and who failed, and why."""
         self._check_passes(task)
         shape = (len(clients), self.model.layout.size)
         out = Stack(self._shelf.take(shape, stack.params.dtype, self.spill), stack.buffers[labels])
         loss = np.zeros(len(clients))
-        work = self._work(task, stack, labels, clients, key, out)
+        work = self._work(task, stack, labels, placed, clients, key, out)
         merge = task.sequential or len(task.fit) > 1 or task.fit[0].part != "all"
         if merge:
             out.params[:] = stack.params[labels]

@@ -92,8 +92,9 @@ def agree(gradient: Tensor, movement: Tensor, score: Agreement, lr: float) -> Te
     >>> agree(torch.tensor([[-2.0, 0.0], [2.0, 0.0]]), torch.tensor([3.0, 0.0]), Agreement(), 0.1).tolist()
     [1.0, -1.0]
     """
+    step = gradient if score.printed else -gradient
     if score.euclidean:
-        apart: Tensor = (gradient * lr + movement).norm(dim=-1)
+        apart: Tensor = (step * lr - movement).norm(dim=-1)
         return -apart
-    lengths = gradient.norm(dim=-1) * movement.norm()
-    return torch.where(lengths > 0, -(gradient @ movement) / lengths, torch.zeros_like(lengths))
+    lengths = step.norm(dim=-1) * movement.norm()
+    return torch.where(lengths > 0, step @ movement / lengths, torch.zeros_like(lengths))

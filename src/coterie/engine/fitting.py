@@ -30,7 +30,8 @@ GATHERED = 1 << 20
 class Work:
     """Who trains from which row, and where the results go: row i of ``out`` is for ``clients[i]``.
 
-    With ``sequential`` a pass goes on from what is in ``out``. ``failures`` collects the reasons of those who failed.
+    ``placed`` says who had a cluster when the round began, ``kept`` holds what clients keep between rounds. With
+    ``sequential`` a pass goes on from what is in ``out``. ``failures`` collects the reasons of those who failed.
     """
 
     model: Model
@@ -41,6 +42,8 @@ class Work:
     clients: Array
     key: Key
     out: Stack
+    placed: Array
+    kept: dict[str, Array]
     references: int = 0
     sequential: bool = False
     failures: dict[int, str] = field(default_factory=dict)
@@ -66,8 +69,25 @@ class Work:
             return NOTHING
         like, models = self.pool.like, len(self.stack) - self.references
         rows, buffers = (torch.from_numpy(part).to(like.device) for part in self.stack)
-        own = torch.as_tensor(self.labels[places], device=like.device)
-        return Received(rows[:models], buffers[:models], rows[models:], own)
+        own, placed = (torch.as_tensor(part[places], device=like.device) for part in (self.labels, self.placed))
+        return Received(rows[:models], buffers[:models], rows[models:], own, placed)
+
+    def momentum(self, places: int | Array, fit: Fit) -> Tensor | None:
+        """What the passes of these clients go on with: nothing, or the momenta that they have kept, at first zero."""
+        if fit.keeps is None:
+            return None
+        nothing = np.zeros(self.model.layout.size, self.stack.params.dtype)
+        rows = np.stack([self.kept.get(drawer, nothing) for drawer in self._drawers(places, fit)])
+        return torch.from_numpy(rows[0] if isinstance(places, int) else rows).to(self.pool.like.device)
+
+    def keep_momentum(self, places: int | Array, fit: Fit, trainer: Trainer) -> None:
+        """Keep the momenta with which these clients ended, where the pass says so."""
+        if fit.keeps is not None:
+            rows = np.atleast_2d(trainer.momentum(fit).cpu().numpy())
+            self.kept.update(zip(self._drawers(places, fit), rows, strict=True))
+
+    def _drawers(self, places: int | Array, fit: Fit) -> list[str]:
+        return [f"{fit.keeps}/{fit.part}/{self.names[client]}" for client in np.atleast_1d(self.clients[places])]
 
     def rate(self, fit: Fit) -> float:
         """The learning rate of this round; what comes before round 0 does not decay backwards."""
@@ -132,8 +152,9 @@ def _fit_one(work: Work, fit: Fit, number: int, place: int, workers: Workers) ->
     trainer.buffers.copy_(torch.from_numpy(begin.buffers))
     start = torch.from_numpy(begin.params).to(like.device)
     feed = _feed_one(work.pool, work.batches(place, fit, number), int(work.pool.offsets[client]))
-    loss = trainer.fit(start, fit, work.rate(fit), feed, work.received(place, fit))
+    loss = trainer.fit(start, fit, work.rate(fit), feed, work.received(place, fit), work.momentum(place, fit))
     work.keep(place, fit, trainer.params, trainer.buffers)
+    work.keep_momentum(place, fit, trainer)
     return float(loss)
 
 
@@ -151,8 +172,10 @@ def _fit_group(work: Work, fit: Fit, number: int, places: Array, workers: Worker
     like, trainer = work.pool.like, desk(work, workers, len(places))
     batches = [work.batches(place, fit, number) for place in places]
     start = torch.from_numpy(work.start(places).params).to(like.device)
-    loss = trainer.fit(start, fit, work.rate(fit), feed(work, places, batches), work.received(places, fit))
+    given = work.received(places, fit), work.momentum(places, fit)
+    loss = trainer.fit(start, fit, work.rate(fit), feed(work, places, batches), *given)
     work.keep(places, fit, trainer.params, trainer.buffers)
+    work.keep_momentum(places, fit, trainer)
     return loss.cpu().numpy().astype(np.float64)
 
 

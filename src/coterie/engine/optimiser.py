@@ -12,7 +12,10 @@ _BETAS, _EPSILON = (0.9, 0.999), 1e-8
 
 
 class Optimiser:
-    """SGD with momentum, or Adam, on a list of tensors; ``reset`` before every client: no state is carried over."""
+    """SGD with momentum, or Adam, on a list of tensors; ``reset`` before every client: no state is carried over.
+
+    Unless it is given back what it had: ``first`` are the momenta.
+    """
 
     def __init__(self, fit: Fit, tensors: list[Tensor]) -> None:
         self.fit, self.tensors, self.taken = fit, tensors, 0
@@ -34,7 +37,7 @@ class Optimiser:
         if active is None and self.second is None:
             self._fused_sgd(gradients, lr)
             return
-        moves = self._sgd_moves(gradients) if self.second is None else self._adam_moves(gradients)
+        moves = self._sgd_moves(gradients, active) if self.second is None else self._adam_moves(gradients)
         for tensor, move in zip(self.tensors, moves, strict=True):
             if active is None:
                 tensor.sub_(move, alpha=lr)
@@ -66,10 +69,15 @@ class Optimiser:
             return gradients
         return [g.add(t, alpha=self.fit.weight_decay) for g, t in self._pairs(gradients)]
 
-    def _sgd_moves(self, gradients: list[Tensor]) -> list[Tensor]:
+    def _sgd_moves(self, gradients: list[Tensor], active: Tensor | None) -> list[Tensor]:
         decayed = self._decayed(gradients)
         if self.first is None:
             return decayed
+        if active is not None and self.fit.keeps is not None:  # those who have finished keep what they ended with
+            masks = [active.view(-1, *[1] * (m.dim() - 1)) for m in self.first]
+            for m, g, mask in zip(self.first, decayed, masks, strict=True):
+                m.mul_(1 + (self.fit.momentum - 1) * mask).addcmul_(g, mask)
+            return self.first
         return [m.mul_(self.fit.momentum).add_(g) for m, g in zip(self.first, decayed, strict=True)]
 
     def _adam_moves(self, gradients: list[Tensor]) -> list[Tensor]:

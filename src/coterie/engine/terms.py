@@ -18,26 +18,35 @@ from coterie.protocol.task import Contrast, Near, Others, Proximal, Term
 
 
 class Received(NamedTuple):
-    """What clients got beside the model they train: all cluster models, references, and the row of each client."""
+    """What clients got beside the model they train: all cluster models, references, and the row of each client.
+
+    ``placed`` is False for a client that had no cluster when the round began: terms about clusters leave it alone.
+    """
 
     models: Tensor
     buffers: Tensor
     references: Tensor
     rows: Tensor
+    placed: Tensor
 
 
-NOTHING = Received(torch.empty(0), torch.empty(0), torch.empty(0), torch.empty(0))
+NOTHING = Received(*(torch.empty(0) for _ in Received._fields))
 
 
 def gradient(term: Term, params: Tensor, start: Tensor, received: Received, layout: Layout) -> Tensor:
-    """The gradient of ``term`` at ``params`` for clients that received ``start``; zero outside of the term's part."""
-    part = getattr(term, "part", "all")
-    if part == "all":
+    """The gradient of ``term`` at ``params`` for clients that received ``start``; zero outside of the term's part.
+
+    All terms but the proximal one are about clusters: they are zero for clients that have none yet.
+    """
+    if isinstance(term, Proximal):
         return penalty(term, params, start, received)
+    part, placed = getattr(term, "part", "all"), received.placed.unsqueeze(-1)
+    if part == "all":
+        return penalty(term, params, start, received) * placed
     place = layout.part(part)
     inside = received._replace(models=received.models[..., place], references=received.references[..., place])
     full = torch.zeros_like(params)
-    full[..., place] = penalty(term, params[..., place], start[..., place], inside)
+    full[..., place] = penalty(term, params[..., place], start[..., place], inside) * placed
     return full
 
 
@@ -85,5 +94,4 @@ def pushes(cosines: Tensor, rows: Tensor, term: Contrast) -> Tensor:
     """The derivative of the contrast by each cosine ``(..., K)``, for clients of these rows."""
     chances = torch.softmax(cosines / term.temperature, -1)
     own = torch.arange(cosines.shape[-1], device=cosines.device) == rows.unsqueeze(-1)
-    # A client that belongs to no cluster is drawn nowhere.
-    return (chances - own.to(chances)) * own.any(-1, keepdim=True) * (term.strength / term.temperature)
+    return (chances - own.to(chances)) * (term.strength / term.temperature)

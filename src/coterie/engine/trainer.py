@@ -9,13 +9,13 @@ import torch
 from torch import Tensor, nn
 from torch.func import functional_call, vmap
 
-from coterie.engine.contrast import Anchors, Catch, contrast
+from coterie.engine.contrast import Anchors, Catch, check_contrasts, contrast
 from coterie.engine.objective import losses, mean_loss
 from coterie.engine.optimiser import Optimiser
 from coterie.engine.terms import NOTHING, Received, gradient
 from coterie.models.dropout import AddressedDropout
 from coterie.models.model import Model, Slot
-from coterie.protocol.task import Contrast, Fit, Term
+from coterie.protocol.task import SEEN, Contrast, Fit, Term
 
 
 class Batch(NamedTuple):
@@ -68,18 +68,30 @@ class Trainer:
             if isinstance(module, AddressedDropout):
                 module.generator.manual_seed((number + layer) % 2**63)
 
-    def fit(self, start: Tensor, fit: Fit, lr: float, batches: Iterable[Batch], received: Received = NOTHING) -> Tensor:
+    def fit(
+        self,
+        start: Tensor,
+        fit: Fit,
+        lr: float,
+        batches: Iterable[Batch],
+        received: Received = NOTHING,
+        momentum: Tensor | None = None,
+    ) -> Tensor:
         """Train from ``start`` on the batches; the result is in ``params``. Returns the mean minibatch loss.
 
-        ``received`` is what the terms of the pass read.
+        ``received`` is what the terms of the pass read, ``momentum`` what it goes on with.
         """
         trained = self._prepare(fit.part)
-        contrasts = tuple(t for t in fit.terms if isinstance(t, Contrast) and t.representations)
+        contrasts = tuple(t for t in fit.terms if isinstance(t, Contrast) and t.of in SEEN)
+        check_contrasts(contrasts, self.model)
         terms = tuple(t for t in fit.terms if t not in contrasts)
         with torch.no_grad():
             self.params.copy_(start)
         flat = self.grouped and fit.part == "all"
         optimiser = self._optimiser(fit, trained, flat)
+        if momentum is not None:
+            for held, kept in self._momenta(fit, momentum):
+                held.copy_(kept)
         seen = []
         for batch in batches:
             loss, found = self._differentiate(batch, trained, contrasts, received)
@@ -110,6 +122,20 @@ class Trainer:
             self.optimisers[fit] = Optimiser(fit, tensors)
         return self.optimisers[fit].reset()
 
+    def momentum(self, fit: Fit) -> Tensor:
+        """The flat momentum with which the last pass of this kind ended, zero outside of its part."""
+        found = torch.zeros_like(self.params)
+        for held, place in self._momenta(fit, found):
+            place.copy_(held)
+        return found
+
+    def _momenta(self, fit: Fit, flat: Tensor) -> list[tuple[Tensor, Tensor]]:
+        """The optimiser's momenta of a kind of pass, each beside its place in a flat vector."""
+        momenta = self.optimisers[fit].first or []
+        if self.grouped and fit.part == "all":
+            return list(zip(momenta, [flat], strict=True))
+        return list(zip(momenta, (slot.view(flat) for slot in self.model.slots_of(fit.part)), strict=True))
+
     def _prepare(self, part: str) -> tuple[Slot, ...]:
         """Train mode for the modules that hold the trained part, eval mode for the frozen rest."""
         homes = self.model.homes[part]
@@ -128,16 +154,17 @@ class Trainer:
     ) -> tuple[Tensor, list[Tensor]]:
         """Each client's loss, and the gradient of each trained tensor; contrasts are in the gradient only."""
         leaves = [self.leaves[slot.name] for slot in trained]
-        outputs, own = self._represent(batch.x) if contrasts else (self.outputs(batch.x), torch.empty(0))
+        looked_at = any(term.of == "inputs" for term in contrasts)
+        outputs, inputs = self._represent(batch.x) if looked_at else (self.outputs(batch.x), torch.empty(0))
         if batch.weights is None:
             loss = mean_loss(outputs, batch.y, self.model.classes)
         else:
             loss = (losses(outputs, batch.y, self.model.classes) * batch.weights).sum(-1)
         total = loss.sum()
-        if contrasts:
-            anchors = self._anchors().representations(batch.x.flatten(0, int(self.grouped)), received)
-            anchors = anchors.view(len(anchors), *own.shape)
-            total = total + sum(contrast(term, own, anchors, batch.weights, received.rows) for term in contrasts)
+        for term in contrasts:
+            own = inputs if term.of == "inputs" else outputs
+            anchors = self._anchors().see(batch.x.flatten(0, int(self.grouped)), received, term.of)
+            total = total + contrast(term, own, anchors.view(len(anchors), *own.shape), batch.weights, received)
         return loss.detach(), list(torch.autograd.grad(total, leaves))
 
     def _represent(self, x: Tensor) -> tuple[Tensor, Tensor]:

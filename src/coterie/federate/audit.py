@@ -86,9 +86,12 @@ def _pass(fit: Fit) -> str:
 
 def _report(report: Report) -> str:
     sample = "" if report.sample is None else f" on examples {report.sample.begin} to {report.sample.end}"
+    sample += "" if report.half is None else f" on half {report.half}"
+    losses = "differences of losses" if report.differences else "losses"
+    bounded = "" if report.bounded is None else f"{report.bounded} "
     asked = [
         f"params of {report.params}" if report.params else "",
-        f"losses{sample}" if report.losses else "",
+        f"{bounded}{losses}{sample}" if report.losses else "",
         f"metrics on {report.metrics}" if report.metrics else "",
     ]
     return f"report {', '.join(filter(None, asked)) or 'nothing'}"

@@ -12,7 +12,20 @@ from coterie.results.record import write_atomically
 from coterie.settings import Settings, make_settings
 
 ABOUT_DATA = (
-    *("data", "partition", "clients", "validation", "label", "client", "group", "ignore", "missing", "task", "test"),
+    *(
+        "data",
+        "classes",
+        "partition",
+        "clients",
+        "validation",
+        "label",
+        "client",
+        "group",
+        "ignore",
+        "missing",
+        "task",
+        "test",
+    ),
     *("runtime", "threads", "plan", "device"),
 )
 """Settings of a simulation that mean nothing to a federation: there the sites have the data and the machines."""
@@ -44,6 +57,8 @@ class Order:
         """The settings, with the federation in the place of a simulation's data."""
         told = {name: value for name, value in self.settings.items() if name not in ABOUT_DATA}
         settings = make_settings(told, "the order")
+        if settings.momentum_kept:
+            raise UsageError("momentum-kept is set, but sites keep nothing between rounds; leave it out")
         return replace(
             settings,
             data="federation",

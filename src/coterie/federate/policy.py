@@ -9,12 +9,14 @@ from fnmatch import fnmatchcase
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+
 from coterie.catalogue import parse_one
 from coterie.errors import Refused, UnknownName, UsageError
 from coterie.models.zoo import models as zoo
 from coterie.protocol.task import Fit, Loss, Race, Score, Task
 
-REPORTS = ("params", "losses", "metrics")
+REPORTS = ("params", "losses", "differences", "metrics")
 PARTS = ("all", "head", "head_weight", "body", "linear", "global", "cluster")
 
 DEFAULT_POLICY_TEXT = f"""\
@@ -24,7 +26,8 @@ DEFAULT_POLICY_TEXT = f"""\
 # mean loss of the minibatches if the model was trained.
 
 # What may leave: "params" (a trained model, or a part of it), "losses" (of the models received, on the train data),
-# "metrics" (accuracy and the like, on one split).
+# "differences" (only how far those losses are from that of the site's own model; "losses" allows them too), "metrics"
+# (accuracy and the like, on one split).
 reports = [{", ".join(f'"{name}"' for name in REPORTS)}]
 
 # The parts of a model that "params" may be of; "all" is the whole model.
@@ -111,6 +114,9 @@ class Policy:
         """Refuse a task on so many ``models``, ``served`` of which it trains, where the splits have these sizes."""
         _allow(models <= self.most_models, f"the message holds {models} models", self.most_models, "most_models")
         self._check_report(task)
+        for fit in task.fit:
+            if fit.keeps is not None:
+                raise Refused("the task goes on with momentum of the round before; sites keep nothing between rounds")
         examples = sizes["train"]
         steps = served * sum(fit.count(examples) for fit in task.fit)
         _allow(steps <= self.most_steps, f"the task takes {steps} minibatch steps", self.most_steps, "most_steps")
@@ -122,7 +128,12 @@ class Policy:
 
     def _check_report(self, task: Task) -> None:
         report = task.report
-        asked = {"params": report.params is not None, "losses": report.losses, "metrics": report.metrics is not None}
+        asked = {
+            "params": report.params is not None,
+            "losses": report.losses and not report.differences,
+            "differences": report.differences and "losses" not in self.reports,
+            "metrics": report.metrics is not None,
+        }
         for name, wanted in asked.items():
             _allow(not wanted or name in self.reports, f"the report asks for {name}", _list(self.reports), "reports")
         part = report.params
@@ -135,9 +146,9 @@ def _rests_on(task: Task, sizes: Mapping[str, int]) -> list[tuple[str, int]]:
     found = [("the reply", examples)]
     found += [("the choice of a model", _looked_at(score, task.fit, examples)) for score in task.choose]
     found += [("a pass of training", min(fit.sees(examples), fit.count(examples) * fit.batch)) for fit in task.fit]
-    if report.sample is not None:
-        window = min(report.sample.end, examples) - min(report.sample.begin, examples)
-        found.append(("the losses of a sample", window))
+    if report.sample is not None or report.half is not None:
+        part = "a sample" if report.half is None else "a half"
+        found.append((f"the losses of {part}", int(report.sees(np.array(examples)))))
     if report.metrics is not None:
         found.append((f"the metrics on the {report.metrics} split", sizes.get(report.metrics, 0)))
     return found

@@ -26,7 +26,8 @@ from coterie.protocol.task import Task
 from coterie.runtimes import answering, codec
 
 TYPES = {"params": "F32", "buffers": "F32", "row": "I64"}
-"""The arrays of a task's message, and the types of their numbers."""
+COMMON = {"common_params": "F32", "common_buffers": "F32"}
+"""The arrays of a task's message, and the types of their numbers; the latter where a half is sent once for all."""
 
 LONGEST_PROBLEM = 500
 _PATH = re.compile(r"""(?<!\w)(?:[A-Za-z]:)?[\\/][^\s'",;:)]*""")
@@ -119,7 +120,7 @@ class Site:
         network = codec.read_as(
             answering.Network, {**named, "kind": "Network"} if isinstance(named, dict) else named, "model"
         )
-        shapes = _shapes(packed)
+        shapes = _shapes(packed, task)
         line |= {"round": key.round, "asked": task_summary(task), "model": network.text, "models": shapes.models}
         self.policy.check_task(task, shapes.models, shapes.served, self._sizes())
         engine = self.networks.engine(network, shapes.params, shapes.buffers)
@@ -138,21 +139,24 @@ def _new_line(size: int) -> Line:
     return {"time": now, **empty, "bytes_in": size, "outcome": None, "reason": None}
 
 
-def _shapes(packed: codec.Packed) -> _Shapes:
-    """What the arrays of a message will be like, before any of them is made."""
-    kinds = packed.kinds
+def _shapes(packed: codec.Packed, task: Task) -> _Shapes:
+    """What the models of a message will be like once they are put together, before any of its arrays is made."""
+    kinds, wanted = packed.kinds, {**TYPES, **(COMMON if task.sends == "halves" else {})}
     types = {name: dtype for name, (dtype, _) in kinds.items()}
-    if types != TYPES:
+    if types != wanted:
         names = ", ".join(f"{str(name)[:20]} {str(dtype)[:20]}" for name, dtype in list(types.items())[:5])
-        raise FederationError(
-            f"the arrays of the message are {names or 'none'}; a task has params and buffers in F32, row in I64"
-        )
+        needed = ", ".join(f"{name} {dtype}" for name, dtype in wanted.items())
+        raise FederationError(f"the arrays of the message are {names or 'none'}; this task has {needed}")
     params, buffers, row = (kinds[name][1] for name in TYPES)
     if len(params) != 2 or len(buffers) != 2 or params[0] != buffers[0] or not params[0]:
         raise FederationError(f"params are of shape {params} and buffers of {buffers}; both must be of as many rows")
     if row[:1] != (1,) or len(row) > 2 or not 1 <= row[-1] <= params[0]:
         raise FederationError(f"row is of shape {row}; it must name one of the {params[0]} models, or several")
-    return _Shapes(params[0], params[1], buffers[1], row[-1])
+    common = [kinds[name][1] for name in COMMON if name in kinds]
+    if any(len(shape) != 2 or shape[0] != 1 for shape in common):
+        raise FederationError(f"what all models have in common is of shapes {common}; it must be one row")
+    more = [shape[1] for shape in common] or [params[1], buffers[1]] * (task.sends == "global") or [0, 0]
+    return _Shapes(params[0], params[1] + more[0], buffers[1] + more[1], row[-1])
 
 
 def _check_arrays(task: Task, arrays: Arrays) -> None:
@@ -160,12 +164,15 @@ def _check_arrays(task: Task, arrays: Arrays) -> None:
     models = len(arrays["params"]) - task.references
     if not 0 <= task.references < len(arrays["params"]):
         raise FederationError(f"references is {task.references}; the message has {len(arrays['params'])} models")
-    rows = [*arrays["row"].ravel().tolist(), *(row for _, row in task.pinned)]
-    if not all(0 <= row < models for row in rows):
-        raise FederationError(f"a row is out of range; it must be 0 to {models - 1}")
+    asked, pinned = arrays["row"].ravel().tolist(), [row for _, row in task.pinned]
+    least, most = (-1, models) if task.choose else (0, len(arrays["params"]))
+    if not all(least <= row < most for row in asked) or not all(0 <= row < models for row in pinned):
+        raise FederationError(
+            f"a row is out of range; it must be {least} to {most - 1}, where pinned 0 to {models - 1}"
+        )
     if (arrays["row"].ndim == 2) != (task.report.mix is not None):
         raise FederationError("row names several models only where their outputs are mixed")
-    for name in ("params", "buffers"):
+    for name in arrays.keys() - {"row"}:
         if not np.isfinite(arrays[name]).all():
             raise FederationError(f"{name} hold numbers that are not finite; lower the learning rate")
 

@@ -12,7 +12,7 @@ from coterie.errors import UnknownName
 
 Array = np.ndarray[Any, Any]
 Coordinates = slice | Array
-MIXES = ("probabilities", "logits")
+MIXES = ("softmax", "logits", "majority")
 """How the outputs of an ensemble's members may be mixed."""
 
 
@@ -21,7 +21,8 @@ class Layout:
     """Sizes and named parts of a model's two flat vectors: parameters and normalisation buffers.
 
     The parts are ``all``, ``head`` (last linear layer), ``head_weight`` (its weight alone), ``body`` (all but the
-    head) and ``linear`` (every linear layer). Buffers belong to the part that holds their module's parameters.
+    head), ``linear`` (every linear layer), ``projection`` (every linear layer after the convolutions; the head where
+    nothing convolves) and ``features`` (all before). Buffers belong to the part that holds their module's parameters.
     A sum of two networks has the parts ``global`` and ``cluster`` too, and the names above mean its cluster half's.
     """
 

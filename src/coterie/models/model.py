@@ -60,6 +60,10 @@ class Model:
     classes: int | None
     half: str = ""
 
+    def __repr__(self) -> str:
+        outputs = "a real target" if self.classes is None else f"{self.classes} classes"
+        return f"Model({self.text}{' in two halves' if self.half else ''}: {self.shape} to {outputs})"
+
     def module(self) -> nn.Module:
         """A fresh module whose dropout draws from addressed generators."""
         return address_dropout(self.build())
@@ -255,14 +259,25 @@ def _parts(module: nn.Module, names: list[str], half: str) -> dict[str, set[str]
     head = head_of(module, half)
     inside = {n for n in own if head is not None and n.startswith(f"{head}." if head else "")}
     linear = {name and f"{name}." for name, m in module.named_modules() if isinstance(m, nn.Linear)}
+    after = tuple(name and f"{name}." for name in _after_convolutions(module.get_submodule(half), half))
+    projection = inside | {n for n in own if n.startswith(after)}
     return {
         "all": set(names),
         "head": inside,
         "head_weight": {n for n in inside if n.rpartition(".")[2] == "weight"},
         "body": own - inside,
         "linear": {n for n in own if any(n.startswith(prefix) for prefix in linear)},
+        "projection": projection,
+        "features": own - projection,
         **({half: own, "global": set(names) - own} if half else {}),
     }
+
+
+def _after_convolutions(module: nn.Module, half: str) -> list[str]:
+    """The names of the linear layers after the last convolution; none where nothing convolves."""
+    kinds = [(f"{half}.{name}".strip("."), m) for name, m in module.named_modules()]
+    last = max((place for place, (_, m) in enumerate(kinds) if isinstance(m, _CONVOLUTION)), default=len(kinds))
+    return [name for name, m in kinds[last:] if isinstance(m, nn.Linear)]
 
 
 def _slots(named: Iterator[tuple[str, Tensor]]) -> Iterator[Slot]:

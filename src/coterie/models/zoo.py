@@ -23,7 +23,10 @@ Recipe = Callable[[tuple[int, ...], int], nn.Module]
 
 
 def mlp(*hidden: int) -> Recipe:
-    """Fully connected ReLU layers; ``mlp`` alone is ``mlp(64)``, ifca's is ``mlp(200)``, joint's ``mlp(512,128)``."""
+    """Fully connected ReLU layers; ``mlp`` alone is ``mlp(64)``, ifca's is ``mlp(200)``, joint's ``mlp(512,128)``.
+
+    The joint paper's for CIFAR-10 is ``mlp(2048,512)`` (its fig. 3).
+    """
     return partial(_dense, hidden or (64,))
 
 
@@ -53,14 +56,22 @@ def lenet() -> Recipe:
     return partial(_conv_net, lambda c: [*_pooled(c, 6, 5), *_pooled(6, 16, 5)], (120, 84))
 
 
-def cnn_joint() -> Recipe:
-    """The joint paper's CNN for 28x28: two 3x3 convolutions (32, 64), one pooling, linear 128 (for CIFAR-10: lenet)."""
-    return partial(_conv_net, lambda c: [nn.Conv2d(c, 32, 3), nn.ReLU(), *_pooled(32, 64, 3)], (128,))
+def cnn_joint(kernel: int = 3) -> Recipe:
+    """The joint paper's CNN for 28x28: two 3x3 convolutions (32, 64), one pooling, linear 128.
+
+    Its fig. 3. ``kernel`` is the side of the first convolution: 3 for MNIST and Fashion-MNIST, 5 for EMNIST. For
+    CIFAR-10 the paper has ``lenet``.
+    """
+    return partial(_conv_net, lambda c: [nn.Conv2d(c, 32, kernel), nn.ReLU(), *_pooled(32, 64, 3)], (128,))
 
 
-def cnn_lcfl() -> Recipe:
-    """The lcfl paper's CNN: two 5x5 convolutions (16, 32) with pooling, linear 256."""
-    return partial(_conv_net, lambda c: [*_pooled(c, 16, 5), *_pooled(16, 32, 5)], (256,))
+def cnn_lcfl(padding: int = 2) -> Recipe:
+    """The lcfl authors' CNN for rotated MNIST: two 5x5 convolutions (16, 32), padded, with pooling, linear 256.
+
+    The paper does not print its layers; in the authors' code they are padded by 2. ``padding=0`` is the smaller net
+    with which results were measured here before.
+    """
+    return partial(_conv_net, lambda c: [*_pooled(c, 16, 5, padding), *_pooled(16, 32, 5, padding)], (256,))
 
 
 def tiny_vgg(width: int = 16) -> Recipe:

@@ -7,10 +7,12 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
 
+from coterie.errors import FederationError
 from coterie.models.layout import Array, Layout
 from coterie.protocol.replies import ROWS, Cost, Replies
 from coterie.protocol.stack import Stack
@@ -20,16 +22,68 @@ Arrays = dict[str, Array]
 Form = dict[str, tuple[tuple[int, ...], str]]
 """Shape and type of arrays, by name."""
 
+FIELDS = ("params", "buffers")
+PARTS = {"rows": "all", "halves": "cluster", "global": "global"}
+"""The part that travels of every row, by what a task sends."""
 
-def down(task: Task, stack: Stack, row: int | Array) -> Arrays:
+
+def down(task: Task, stack: Stack, row: int | Array, layout: Layout) -> Arrays:
     """What one client is sent: every model where the task needs them, otherwise its own; and references.
 
-    ``row`` names the model it works on, or the several whose outputs are mixed.
+    ``row`` names the model it works on, or the several whose outputs are mixed; a client without a cluster works on one
+    of the references, which it is sent twice. Of references that are the clients' own models it gets its own, last.
+    What all rows share is sent once.
     """
     models, own = len(stack) - task.references, np.atleast_1d(row)
-    sent = stack if task.receives_all else stack.take([*own, *range(models, len(stack))])
-    place = row if task.receives_all else np.arange(len(own)).reshape(np.shape(row))
-    return {"params": sent.params, "buffers": sent.buffers, "row": np.array([place])}
+    sent, place = stack, np.asarray(row)
+    if has_own(task):
+        sent, place = stack.take([*range(models), *own]), np.asarray(models)
+    elif not task.receives_all:
+        place = np.where(own < models, np.arange(len(own)), len(own) + own - models).reshape(np.shape(row))
+        sent = stack.take([*own, *range(models, len(stack))])
+    common = _half(sent, layout, "global", 1) if task.sends == "halves" else {}
+    rest = _half(sent, layout, PARTS[task.sends], len(sent))
+    return {**rest, **{f"common_{name}": rows for name, rows in common.items()}, "row": np.array([place])}
+
+
+def received(task: Task, arrays: Arrays, layout: Layout) -> Stack:
+    """The rows that ``down`` took apart, put together again; what does not travel is zero."""
+    if task.sends == "rows":
+        return Stack(arrays["params"], arrays["buffers"])
+    parts = {"": PARTS[task.sends], **({"common_": "global"} if task.sends == "halves" else {})}
+    wholes = []
+    for name, size, numbers in zip(FIELDS, (layout.size, layout.buffer_size), _both(layout), strict=True):
+        whole = np.zeros((len(arrays[name]), size), arrays[name].dtype)
+        for prefix, part in parts.items():
+            sent = arrays[prefix + name]
+            if sent.shape[1] != len(numbers[part]):
+                raise FederationError(f"{prefix}{name} have {sent.shape[1]} columns; {part} has {len(numbers[part])}")
+            whole[:, numbers[part]] = sent
+        wholes.append(whole)
+    return Stack(*wholes)
+
+
+def _both(layout: Layout) -> tuple[Mapping[str, Array], Mapping[str, Array]]:
+    if "global" not in layout.parts:
+        raise FederationError("halves of models are sent, but the model is no sum of two; do the versions match?")
+    return layout.parts, layout.buffer_parts
+
+
+def _half(stack: Stack, layout: Layout, part: str, rows: int) -> Arrays:
+    """One part of the first so many rows, in one piece each, as arrays must be that are packed."""
+    places = (layout.part(part), layout.buffer_part(part))
+    cut = zip(FIELDS, stack, places, strict=True)
+    return {name: np.ascontiguousarray(array[:rows, place]) for name, array, place in cut}
+
+
+def has_own(task: Task) -> bool:
+    """Whether the references are the clients' own models, of which each gets one."""
+    return task.report.differences and task.references > 0
+
+
+def told(task: Task) -> Task:
+    """The task as it is sent to one client, with as many references as it gets."""
+    return replace(task, references=1) if has_own(task) else task
 
 
 def up(reply: Replies) -> Arrays:
@@ -41,10 +95,11 @@ def up(reply: Replies) -> Arrays:
 def form(task: Task, stack: Stack, layout: Layout, served: int = 1) -> Form:
     """Shape and type of every array that one client sends back; ``served`` models are mixed where the report says so.
 
-    >>> from coterie.models.layout import Layout
-    >>> layout = Layout(3, 0, {"all": np.arange(3)}, {"all": np.arange(0)})
-    >>> form(Task(), Stack(np.zeros((2, 3), np.float32), np.zeros((2, 0), np.float32)), layout)["params"]
-    ((1, 3), 'float32')
+        >>> from coterie.errors import FederationError
+    from coterie.models.layout import Layout
+        >>> layout = Layout(3, 0, {"all": np.arange(3)}, {"all": np.arange(0)})
+        >>> form(Task(), Stack(np.zeros((2, 3), np.float32), np.zeros((2, 0), np.float32)), layout)["params"]
+        ((1, 3), 'float32')
     """
     report, models = task.report, len(stack) - task.references
     whole, real = "int64", "float64"
@@ -70,6 +125,12 @@ def collect(layout: Layout, wanted: Form, answers: Mapping[int, Arrays], missing
     return Replies(layout, np.array(clients, dtype=np.int64), **rows, missing=missing)
 
 
+def _width(part: str, stack: Stack, layout: Layout) -> int:
+    """The bytes of one part of a row."""
+    numbers = (layout.parts[part], layout.buffer_parts[part])
+    return sum(len(each) * array.itemsize for each, array in zip(numbers, stack, strict=True))
+
+
 def cost(task: Task, stack: Stack, replies: Replies, asked: int) -> Cost:
     """What an exchange cost, from the task and the sizes of those who answered: the same in every runtime.
 
@@ -77,7 +138,10 @@ def cost(task: Task, stack: Stack, replies: Replies, asked: int) -> Cost:
     evaluated for choices and reported losses; minibatch steps. Loss and gradient at a model for a choice are one pass.
     """
     models, served = len(stack) - task.references, replies.labels.shape[1] if task.report.mix else 1
-    down = stack.nbytes // len(stack) * (len(stack) if task.receives_all else served + task.references) + 8 * served
+    rows = len(stack) if task.receives_all else served + task.references
+    rows, judged = (models + 1, models + 1) if has_own(task) else (rows, models)
+    once = _width("global", stack, replies.layout) if task.sends == "halves" else 0
+    down = rows * _width(PARTS[task.sends], stack, replies.layout) + once + 8 * served
     up_bytes = sum(
         math.prod(shape) * np.dtype(kind).itemsize for shape, kind in form(task, stack, replies.layout, served).values()
     )
@@ -85,9 +149,8 @@ def cost(task: Task, stack: Stack, replies: Replies, asked: int) -> Cost:
     sizes = replies.examples
     looked_at = [score.examples for score in task.choose if isinstance(score, Loss)]
     looked_at += [task.fit[0].batch] if task.looks_ahead else []
-    looked_at += [None] if report.losses and report.sample is None else []
     seen = sum(int(np.minimum(sizes, most or np.inf).sum()) for most in looked_at)
-    seen += 0 if report.sample is None else int(report.sample.count(sizes).sum())
+    reported = judged * int(report.sees(sizes).sum()) if report.losses else 0
     steps = sum(fit.count(int(n)) for fit in task.fit for n in sizes)
     raced = 0 if replies.evaluations is None else int(replies.evaluations.sum())
-    return Cost(asked * down, len(replies) * up_bytes, models * seen + raced, steps)
+    return Cost(asked * down, len(replies) * up_bytes, models * seen + reported + raced, steps)

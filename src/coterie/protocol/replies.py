@@ -59,6 +59,10 @@ class Replies:
     def __len__(self) -> int:
         return len(self.clients)
 
+    def __repr__(self) -> str:
+        held = ", ".join(name for name in ROWS if getattr(self, name) is not None)
+        return f"Replies({len(self)} clients answered, {len(self.missing)} are missing: {held})"
+
     def without(self, broken: Array, reasons: Mapping[str, str]) -> Replies:
         """Only the rows that are not ``broken``; the reasons, by client name, are added to the missing."""
         if not broken.any():

@@ -15,6 +15,9 @@ class Stack(NamedTuple):
     params: Array
     buffers: Array
 
+    def __repr__(self) -> str:
+        return f"Stack({len(self.params)} models of {self.params.shape[-1]:,} parameters)"
+
     def __len__(self) -> int:
         """The number of models, not of fields."""
         return len(self.params)

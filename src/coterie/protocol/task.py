@@ -9,8 +9,10 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 from math import isfinite
 
+import numpy as np
+
 from coterie.errors import require as _require
-from coterie.models.layout import MIXES
+from coterie.models.layout import MIXES, Array
 from coterie.protocol.sample import Sample
 
 
@@ -55,12 +57,13 @@ class Agreement:
     """Score model k by how well a client would go on the way that the model came.
 
     The cosine of minus the gradient on the minibatch of the first step with the model's last movement, 0 where it did
-    not move; or, ``euclidean``, minus the distance of the step to the movement. The models of the round before are the
-    first references received.
+    not move; or, ``euclidean``, minus the distance of the step to the movement. ``printed``: of the gradient itself, as
+    the paper has it. The models of the round before are the first references received.
     """
 
     weight: float = 1.0
     euclidean: bool = False
+    printed: bool = False
 
 
 @dataclass(frozen=True)
@@ -99,23 +102,35 @@ class Others:
         _require(isfinite(self.strength) and self.strength >= 0, "the cks strength", self.strength, ">= 0")
 
 
+SEEN = ("inputs", "outputs")
+"""What of the last layer a contrast may compare."""
+
+
 @dataclass(frozen=True)
 class Contrast:
     """A penalty that draws a client to its own cluster's model and away from the others (thesis eq. 4.3, 4.4).
 
-    ``strength * -log(exp(s_c / t) / sum_k exp(s_k / t))`` with s_k the cosine similarity to cluster model k: of the
-    parameters of ``part``, or of ``representations`` (the head's inputs, mean over the minibatch).
+    ``strength * -log(exp(s_c / t) / sum_k exp(s_k / t))`` with s_k the cosine similarity to cluster model k: ``of`` the
+    parameters of ``part``, or of what a minibatch gives, the last layer's ``inputs`` or ``outputs``: ``each`` minibatch
+    has one term of its mean cosines, or each example a term of its own, whose mean is taken.
     """
 
     strength: float
     temperature: float
-    representations: bool = False
+    of: str = "parameters"
+    each: str = "batch"
     part: str = "all"
 
     def __post_init__(self) -> None:
+        _require(self.of in ("parameters", *SEEN), "of", repr(self.of), f"parameters, {' or '.join(SEEN)}")
+        _require(self.each in ("batch", "example"), "each", repr(self.each), "batch or example")
         _require(isfinite(self.strength) and self.strength >= 0, "the con strength", self.strength, ">= 0")
         _require(isfinite(self.temperature) and self.temperature > 0, "the con temperature", self.temperature, "> 0")
 
+
+SENDS = ("rows", "halves", "global")
+"""What a client is sent of sums of two networks: whole rows; the cluster halves, and once the global half, which all
+rows share; or the global half alone, because the cluster halves are zero."""
 
 Score = Loss | Race | BatchLoss | Agreement
 Term = Proximal | Near | Others | Contrast
@@ -129,7 +144,8 @@ class Fit:
     the model's default; the rate in round t is ``lr * lr_decay ** t``. Optimiser state starts at zero every round.
     With ``pull`` every step is w <- (1 - pull) w + pull * start - lr * gradient: part of the way back to the start.
     ``half``: only the first (0) or second (1) half of the client's examples, which it divides at random; both halves
-    of one exchange's key are disjoint. A single example is in both.
+    of one exchange's key are disjoint. A single example is in both. ``keeps``: the name under which the client keeps
+    the momentum with which this pass ends, and with which the next of that name goes on.
     """
 
     steps: int | None = None
@@ -144,6 +160,7 @@ class Fit:
     terms: tuple[Term, ...] = ()
     pull: float = 0.0
     half: int | None = None
+    keeps: str | None = None
 
     def __post_init__(self) -> None:
         _require(self.steps is None or self.epochs is None, "steps and epochs", "both given", "one or the other")
@@ -156,6 +173,8 @@ class Fit:
         _require(0 < self.lr_decay <= 1, "lr-decay", self.lr_decay, "in (0, 1]")
         _require(0 <= self.pull < 1, "pull", self.pull, "in [0, 1)")
         _require(self.half in (None, 0, 1), "half", self.half, "0 or 1, or none")
+        kept = self.keeps is None or (self.optimizer == "sgd" and self.momentum > 0)
+        _require(kept, "the momentum to keep", f"{self.momentum} of {self.optimizer}", "sgd's, above 0")
         _require(self.optimizer in ("sgd", "adam"), "optimizer", repr(self.optimizer), "sgd or adam")
 
     def times(self, factor: int) -> Fit:
@@ -183,11 +202,25 @@ class Fit:
         return examples if self.half is None else max(1, (examples + 1 - self.half) // 2)
 
 
+BOUNDED = ("zero-one", "clipped")
+"""Losses in [0, 1] that a report may ask for in place of the loss that is trained."""
+
+
+def check_bounded(loss: str | None, classes: int | None) -> None:
+    """Refuse a bounded loss that these data do not have."""
+    _require(loss != "zero-one" or classes is not None, "loss", "zero-one and the target a number", "clipped, or none")
+
+
 @dataclass(frozen=True)
 class Report:
     """What comes back: ``params`` names the part of the trained model (None: nothing of it), ``losses`` asks for the
     mean train loss under every model received, ``metrics`` names the split to be evaluated with the resulting model.
-    With a ``sample`` the losses are those of a part of the train split, and their spread comes back beside the mean.
+    The losses are those that are trained, or ``bounded`` ones, in [0, 1]: ``zero-one`` (of classes alone), or
+    ``clipped`` (at 1, cross entropy in units of that of a guess among all classes).
+    With ``differences`` each comes as |L(w) - L(own)|, own the model that the client's label names, which may be a
+    reference; so the losses themselves do not leave the client.
+    With a ``sample`` the losses are those of a part of the train split, and their spread comes back beside the mean;
+    with a ``half`` those of the half that ``Fit.half`` names, which a pass of the same key on the other does not see.
     ``mix`` is for clients that are served several models: how their outputs become one (``models.layout.MIXES``).
     """
 
@@ -196,13 +229,36 @@ class Report:
     metrics: str | None = None
     mix: str | None = None
     sample: Sample | None = None
+    bounded: str | None = None
+    half: int | None = None
+    differences: bool = False
 
     def __post_init__(self) -> None:
         known = (None, "train", "validation", "test")
+        _require(self.bounded in (None, *BOUNDED), "report.bounded", repr(self.bounded), " or ".join(BOUNDED))
+        _require(
+            self.bounded is None or self.losses, "report.bounded", self.bounded, "None where no losses are reported"
+        )
         _require(self.mix in (None, *MIXES), "report.mix", repr(self.mix), " or ".join(MIXES))
         _require(self.mix is None or self.params is None, "report.params", repr(self.params), "None for a mixture")
         _require(self.metrics in known, "report.metrics", repr(self.metrics), "train, validation or test")
+        whole = not self.differences or (self.losses and self.sample is None)
+        _require(whole, "report.differences", "true", "false without losses, or with a sample of them")
+        _require(self.half in (None, 0, 1), "report.half", self.half, "0 or 1, or none")
+        alone = self.half is None or (self.losses and self.sample is None)
+        _require(alone, "report.half", self.half, "None without losses, or with a sample of them")
         _require(self.sample is None or self.losses, "report.sample", self.sample, "None where no losses are reported")
+
+    def sees(self, sizes: Array) -> Array:
+        """How many of their examples the losses of clients with so many are of.
+
+        >>> Report(losses=True, half=1).sees(np.array([1, 4, 5])).tolist()
+        [1, 2, 2]
+        """
+        if self.sample is not None:
+            return self.sample.count(sizes)
+        found: Array = sizes if self.half is None else np.maximum(1, (sizes + 1 - self.half) // 2)
+        return found
 
 
 @dataclass(frozen=True)
@@ -214,7 +270,7 @@ class Task:
     in the reply; empty: no training; ``sequential``: each from where the one before ended. ``examples`` of the client's
     train split always come back with the reply.
     The last ``references`` rows of what is sent are no cluster models: nobody chooses them, terms and scores read them.
-    ``pinned``: clients, by name, that take a row whatever their scores say.
+    ``pinned``: clients, by name, that take a row whatever their scores say. ``sends`` is what travels of the rows.
 
     >>> Task(choose=(Loss(),)).receives_all, Task().receives_all
     (True, False)
@@ -226,8 +282,10 @@ class Task:
     references: int = 0
     sequential: bool = False
     pinned: tuple[tuple[str, int], ...] = ()
+    sends: str = "rows"
 
     def __post_init__(self) -> None:
+        _require(self.sends in SENDS, "sends", repr(self.sends), " or ".join(SENDS))
         _require(bool(self.fit) or not self.looks_ahead, "fit", "empty", "a pass, whose first minibatch is scored")
         _require(not self.races or len(self.choose) == 1, "choose", "a race and more", "a race alone")
 

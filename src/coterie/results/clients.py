@@ -19,7 +19,7 @@ from coterie.results.known import Known
 from coterie.results.record import write_atomically
 from coterie.runtimes.attendance import Attendance
 
-CLIENTS = "clients.csv"
+CLIENTS, MATRIX = "clients.csv", "distances.csv"
 Row = Mapping[str, Any]
 
 
@@ -60,6 +60,16 @@ def save_clients(folder: Path, rows: Sequence[Row]) -> None:
     writer.writeheader()
     writer.writerows(rows)
     write_atomically(folder / CLIENTS, text.getvalue().encode())
+
+
+def save_distances(folder: Path, names: Sequence[str], distances: Array) -> None:
+    """A matrix of distances between clients as ``distances.csv``, by their names; empty where it is not known."""
+    text = io.StringIO(newline="")
+    writer = csv.writer(text)
+    writer.writerow(["client", *names])
+    for name, row in zip(names, distances, strict=True):
+        writer.writerow([name, *("" if np.isnan(value) else float(value) for value in row)])
+    write_atomically(folder / MATRIX, text.getvalue().encode())
 
 
 def load_rows(folder: Path) -> list[Row]:

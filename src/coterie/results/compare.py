@@ -11,6 +11,9 @@ from rich.console import Console
 from rich.table import Table
 from scipy import stats
 
+from coterie.results.goal import read_goal
+from coterie.results.shown import which
+
 Summary = dict[str, Any]
 
 
@@ -40,6 +43,9 @@ CLASSIFICATION = (
     Column("seconds", "seconds", 1, 1, None),
     Column("bytes_down", "MB down", 1e-6, 1, None),
     Column("bytes_up", "MB up", 1e-6, 1, None),
+    Column("models_down", "down/fedavg", 1, 2, None),
+    Column("models_up", "up/fedavg", 1, 2, None),
+    Column("models_stored", "stored/fedavg", 1, 2, None),
 )
 REGRESSION = (
     Column("worst_client", "worst rmse", 1, 3, "min"),
@@ -82,17 +88,18 @@ def gain(ours: Sequence[float], first: Sequence[float], scale: float = 100.0) ->
 
 
 def comparison(runs: dict[str, list[Summary]], console: Console) -> Table:
-    """The table of a comparison: method -> its summaries, one a seed, the same seeds for all.
+    """The table of a comparison: method -> its summaries ``with_shown``, one a seed, the same seeds for all.
 
     On a narrow screen the last columns are left out rather than squeezed; ``--json`` has all numbers.
     """
+    runs = {name: [s | s["shown"] for s in summaries] for name, summaries in runs.items()}
     everything = [s for summaries in runs.values() for s in summaries]
     regression = "rmse" in everything[0]
     columns = [c for c in (REGRESSION if regression else CLASSIFICATION) if any(c.key in s for s in everything)]
     while True:
         table = _table(runs, columns, regression)
         if len(columns) <= 3 or table.__rich_measure__(console, console.options).maximum <= console.width:
-            table.caption = _caption(everything, next(iter(runs)), regression)
+            table.caption = _caption(runs, everything, regression)
             return table
         columns = columns[:-1]
 
@@ -111,7 +118,8 @@ def _table(runs: dict[str, list[Summary]], columns: list[Column], regression: bo
         paired: tuple[str, ...] = ()
         if len(runs) > 1:
             ours, theirs = ([s[target] for s in some] for some in (summaries, runs[first]))
-            paired = ("—",) * 3 if name == first else gain(ours, theirs, scale).cells(3 if regression else 1)
+            unknown = name == first or None in (*ours, *theirs)
+            paired = ("—",) * 3 if unknown else gain(ours, theirs, scale).cells(3 if regression else 1)
         table.add_row(name, *paired, *(_cell(c, name, summaries, best[c.key]) for c in columns))
     return table
 
@@ -136,13 +144,20 @@ def _cell(column: Column, name: str, summaries: list[Summary], best: str | None)
     return f"[bold]{text}[/bold]" if name == best else text
 
 
-def _caption(everything: list[Summary], first: str, regression: bool) -> str:
+def _caption(runs: dict[str, list[Summary]], everything: list[Summary], regression: bool) -> str:
     seeds = sorted({s["seed"] for s in everything})
-    some = everything[0]
+    some, first = everything[0], next(iter(runs))
+    lengths = sorted({s["rounds"] for s in everything})
+    rounds = " to ".join(str(number) for number in dict.fromkeys((lengths[0], lengths[-1])))
     lines = [
-        f"{some['data']}, {some['partition']}, {some['clients']} clients, {some['model']}, {some['rounds']} rounds, "
-        f"seed{'s' * (len(seeds) > 1)} {', '.join(map(str, seeds))}"
+        f"{some['data']}, {some['partition']}, {some['clients']} clients, {some['model']}, {rounds} rounds, "
+        f"seed{'s' * (len(seeds) > 1)} {', '.join(map(str, seeds))}",
+        f"{'Errors' if regression else 'Accuracy, macro-F1'} and worst client: {which(some['last'])}.",
     ]
+    if some.get("weigh_by") == "train":
+        lines.append("Clients count by their train examples.")
+    if "until" in some:
+        lines.append(_when_reached(runs, some["until"]))
     if len({s["algorithm"] for s in everything}) > 1:
         what = "rmse" if regression else "accuracy"
         lines.append(f"Gains in {what} over {first} are paired by seed; p: two-sided paired t-test.")
@@ -150,3 +165,9 @@ def _caption(everything: list[Summary], first: str, regression: bool) -> str:
         majority = np.mean([s["majority"] for s in everything]) * 100
         lines.append(f"Always guessing each client's majority class gives {majority:.1f} %.")
     return "\n".join(lines)
+
+
+def _when_reached(runs: dict[str, list[Summary]], until: str) -> str:
+    key = read_goal(until).key
+    found = {name: ", ".join("never" if s[key] is None else str(s[key]) for s in some) for name, some in runs.items()}
+    return f"Round (from 0) in which {until} first held, by seed: {'; '.join(f'{n} {r}' for n, r in found.items())}."

@@ -20,7 +20,8 @@ class Known:
     """Names and sizes of the clients' data, and what their examples look like.
 
     Only a simulation knows the true ``groups``, the test examples that the most frequent train class gets right
-    (``hits``) and a ``uniform`` test of all clients' examples.
+    (``hits``), a ``uniform`` test of all clients' examples, the data's ``fingerprint``, and whether there are settings
+    that make the data again (``worded``).
     """
 
     data: str
@@ -37,6 +38,8 @@ class Known:
     groups: Array | None = None
     hits: Array | None = None
     uniform: Split | None = None
+    fingerprint: str | None = None
+    worded: bool = True
 
     def __len__(self) -> int:
         return len(self.names)
@@ -61,6 +64,8 @@ def known_of(data: Federated) -> Known:
         data.groups,
         np.array([majority_hits(data.train.of(i)[1], data.test.of(i)[1]) for i in clients]) if counted else None,
         uniform_test(data),
+        data.fingerprint(),
+        data.words is not None,
     )
 
 

@@ -32,6 +32,10 @@ CONFIG, SCHEMA, ROUNDS, LABELS, STATE, BEFORE, SUMMARY = (
 )
 
 
+KEPT = "kept/"
+"""The names of what clients keep, in a checkpoint, begin with this."""
+
+
 def write_atomically(path: Path, content: bytes) -> None:
     """All of the content or none of it: temporary file, fsync, rename."""
     temporary = path.with_name(f".{path.name}.{os.getpid()}")
@@ -42,9 +46,13 @@ def write_atomically(path: Path, content: bytes) -> None:
     os.replace(temporary, path)
 
 
-def save_state(path: Path, state: State) -> None:
-    """A state as safetensors: arrays by name, JSON values and a hash of everything in the header."""
-    whole = {name: np.ascontiguousarray(array) for name, array in _arrays(state).items()}
+def save_state(path: Path, state: State, kept: Mapping[str, Array] | None = None) -> None:
+    """A state as safetensors: arrays by name, JSON values and a hash of everything in the header.
+
+    ``kept`` is what simulated clients keep to themselves between rounds.
+    """
+    arrays = {**_arrays(state), **{f"{KEPT}{name}": array for name, array in (kept or {}).items()}}
+    whole = {name: np.ascontiguousarray(array) for name, array in arrays.items()}
     header = {"round": str(state.round), "memory": json.dumps(_values(state))}
     write_atomically(path, save(whole, metadata={**header, "hash": fingerprint(whole, header)}))
 
@@ -65,13 +73,19 @@ def _arrays(state: State) -> dict[str, Array]:
 
 
 def _values(state: State) -> dict[str, Any]:
-    """What is JSON in a state's memory, and under an empty name that of its members."""
+    """What is JSON in a state: its memory, whether its clusters have formed, and under an empty name its members."""
     own = {k: v for k, v in state.memory.items() if not isinstance(v, np.ndarray)}
+    own |= {} if state.formed else {"formed": False}
     return {**own, "": [_values(member) for member in state.members]} if state.members else own
 
 
 def load_state(path: Path) -> State:
     """The state that was saved; a damaged file is an error."""
+    return load_checkpoint(path)[0]
+
+
+def load_checkpoint(path: Path) -> tuple[State, dict[str, Array]]:
+    """The state that was saved, and what clients had kept; a damaged file is an error."""
     try:
         with safe_open(path, framework="np") as file:
             arrays = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118 - not a mapping
@@ -80,11 +94,12 @@ def load_state(path: Path) -> State:
         raise RunFolderError(f"checkpoint {path} cannot be read ({error}); delete the folder and run again") from None
     if header.pop("hash", None) != fingerprint(arrays, header):
         raise RunFolderError(f"checkpoint {path} is damaged (its hash is wrong); delete the folder and run again")
-    return _state(arrays, json.loads(header["memory"]), int(header["round"]))
+    kept = _under(KEPT, arrays)
+    return _state(arrays, json.loads(header["memory"]), int(header["round"])), kept
 
 
 def _state(arrays: Mapping[str, Array], values: dict[str, Any], number: int) -> State:
-    inner = values.pop("", [])
+    inner, formed = values.pop("", []), values.pop("formed", True)
     return State(
         stack=Stack(arrays["params"], arrays["buffers"]),
         labels=arrays["labels"],
@@ -94,6 +109,7 @@ def _state(arrays: Mapping[str, Array], values: dict[str, Any], number: int) -> 
         moments=_under("moments.", arrays),
         memory={**_under("memory.", arrays), **values},
         members=tuple(_state(_under(f"members.{i}.", arrays), own, number) for i, own in enumerate(inner)),
+        formed=formed,
     )
 
 
@@ -158,6 +174,7 @@ class RunFolder:
         self.path, self.config, self.made = path, config, made
         self.rounds: list[dict[str, Any]] = []
         self.labels: list[Array] = []
+        self.kept: dict[str, Array] = {}
 
     @classmethod
     def create(cls, path: Path, config: Mapping[str, Any]) -> RunFolder:
@@ -200,7 +217,7 @@ class RunFolder:
         for name in (STATE, BEFORE):
             path = self.path / name
             try:
-                state = load_state(path) if path.exists() else None
+                state, self.kept = load_checkpoint(path) if path.exists() else (None, {})
                 if state is not None and state.round <= recorded:
                     return state
             except RunFolderError as error:
@@ -221,12 +238,12 @@ class RunFolder:
         self.rounds.append(record)
         self.labels.append(labels)
 
-    def checkpoint(self, state: State) -> None:
-        """Labels, then state; the state before stays as a second line of defence."""
+    def checkpoint(self, state: State, kept: Mapping[str, Array] | None = None) -> None:
+        """Labels, then state and what clients keep; the state before stays as a second line of defence."""
         write_atomically(self.path / LABELS, npy_bytes(np.array(self.labels)))
         if (self.path / STATE).exists():
             os.replace(self.path / STATE, self.path / BEFORE)
-        save_state(self.path / STATE, state)
+        save_state(self.path / STATE, state, kept)
 
     def finish(self, summary: Mapping[str, Any]) -> None:
         """The summary says that the run is complete."""

@@ -13,30 +13,36 @@ from coterie.models.layout import Array
 Scores = dict[str, Any]
 
 
-def client_scores(table: Array, classes: int | None, unit: float = 1.0) -> Scores:
-    """Scores over clients from their metric rows (see ``protocol.replies``), weighted by test examples.
+WEIGHTS = ("test", "train")
+"""By which of their examples clients may count in a score over clients."""
 
-    ``unit`` is what one unit of a target is in the user's own units, in which errors are given.
+
+def client_scores(table: Array, classes: int | None, unit: float = 1.0, weights: Array | None = None) -> Scores:
+    """Scores over clients from their metric rows (see ``protocol.replies``), weighted by test examples or as given.
+
+    ``unit`` is what one unit of a target is in the user's own units, in which errors are given. The worst, ``p10``,
+    ``std`` and the means over clients (``accuracy_mean``, ``pf1``) are without weights.
     """
     first, second, loss, examples = table.T
+    shares = examples if weights is None else weights
     if classes is None:
         rmse = unit * np.sqrt(first)
-        total = np.average(second, weights=examples)
+        total = np.average(second, weights=shares)
         return {
-            "rmse": float(unit * np.sqrt(np.average(first, weights=examples))),
-            "r2": float(1 - np.average(first, weights=examples) / total) if total > 0 else float("nan"),
+            "rmse": float(unit * np.sqrt(np.average(first, weights=shares))),
+            "r2": float(1 - np.average(first, weights=shares) / total) if total > 0 else float("nan"),
             "worst": float(rmse.max()),
-            "test_loss": float(np.average(loss, weights=examples)),
+            "test_loss": float(np.average(loss, weights=shares)),
         }
     return {
-        "accuracy": float(np.average(first, weights=examples)),
-        "macro_f1": float(np.average(second, weights=examples)),
+        "accuracy": float(np.average(first, weights=shares)),
+        "macro_f1": float(np.average(second, weights=shares)),
         "accuracy_mean": float(first.mean()),
         "worst": float(first.min()),
         "p10": float(np.percentile(first, 10)),
         "std": float(first.std()),
         "pf1": float(second.mean()),
-        "test_loss": float(np.average(loss, weights=examples)),
+        "test_loss": float(np.average(loss, weights=shares)),
     }
 
 

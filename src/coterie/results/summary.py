@@ -14,8 +14,11 @@ from coterie.errors import FederationError
 from coterie.models.layout import Array
 from coterie.protocol.replies import Replies
 from coterie.protocol.stack import Stack
+from coterie.results.diagnostics import diagnostics, of_gradients
+from coterie.results.goal import PURE, Goal
 from coterie.results.known import Known
-from coterie.results.scores import agreement, client_scores, cluster_shape, clusterability, silhouette
+from coterie.results.scores import agreement, client_scores, cluster_shape
+from coterie.results.shown import judged
 from coterie.server.advice import ADVICE
 from coterie.server.loop import Round, with_mean
 from coterie.server.loop import served as members_of
@@ -24,73 +27,64 @@ from coterie.server.state import UNPLACED, State
 MOST_MODELS = 64
 """With more models than this (local on many clients) GF1 is left to the last round."""
 
-MOST_CLIENTS, MOST_BYTES = 500, 128 << 20
-"""With more clients, or larger replies, the quadratic or memory-hungry diagnostics are left out."""
-
 VALIDATION = ("accuracy", "macro_f1", "rmse", "test_loss")
 """The scores of the validation split that are recorded."""
-
-REMEMBERED = ("temperature",)
-"""What an assign rule remembers and a record shows."""
 
 Judge = Callable[[Stack, Split, Array], Array]
 """The metrics of these rows of a stack on one common set of examples."""
 
 
 class Watch:
-    """Describes rounds as records, one dictionary each; without a ``judge`` there is no common test."""
+    """Describes rounds as records, one dictionary each; without a ``judge`` there is no common test.
 
-    def __init__(self, known: Known, judge: Judge | None, rounds: int) -> None:
-        self.known, self.judge, self.rounds = known, judge, rounds
+    In scores over clients they count by their test examples, or ``weigh_by`` their train examples.
+    """
 
-    def describe(self, step: Round, test: Replies | None, validation: Replies | None) -> dict[str, Any]:
-        """The record of one round, with the clients' replies about their test and validation splits."""
+    def __init__(self, known: Known, judge: Judge | None, rounds: int, weigh_by: str = "test") -> None:
+        self.known, self.judge, self.rounds, self.weigh_by = known, judge, rounds, weigh_by
+
+    def describe(
+        self, step: Round, test: Replies | None, validation: Replies | None, gradients: Replies | None = None
+    ) -> dict[str, Any]:
+        """The record of one round, with the clients' replies about their test and validation splits and gradients."""
         state, replies = step.state, step.replies
         record: dict[str, Any] = {"round": state.round - 1}
-        if test is not None and test.metrics is not None and len(test):
-            record |= client_scores(test.metrics, self.known.classes, self.known.unit)
-            record |= self._general(state, test.metrics, test.labels)
+        if test is not None and len(test):
+            record |= self._scores(test)
+            general = self._general(state, test.labels)
+            record |= general and learning_gap([record | general])
         if test is not None and test.missing:
             record["unevaluated"] = dict(test.missing)
-        if validation is not None and validation.metrics is not None and len(validation):
-            scores = client_scores(validation.metrics, self.known.classes, self.known.unit)
+        if validation is not None and len(validation):
+            scores = self._scores(validation)
             record |= {f"validation_{name}": scores[name] for name in VALIDATION if name in scores}
+        record["asked"] = len(replies) + len(replies.missing)
         record |= {"there": len(step.there), **cluster_shape(state.labels[step.there], len(state.stack))}
         record["moved"] = moved(step)
         if self.known.groups is not None:
             record |= agreement(state.labels[step.there], self.known.groups[step.there])
-        record |= self._diagnostics(step)
-        record |= {name: state.memory[name] for name in REMEMBERED if name in state.memory}
+        record |= diagnostics(step)
+        record |= {} if gradients is None else of_gradients(state, gradients)
         if replies.loss is not None:
             record["loss"] = float(np.average(replies.loss, weights=replies.examples))
         if step.missing:
             record["missing"] = dict(step.missing)
         return finite(record | vars(step.cost))
 
-    def _general(self, state: State, table: Array, served: Array) -> dict[str, Any]:
-        """GF1: each client's model on the uniform test, and the gap to its own test."""
+    def _scores(self, replies: Replies) -> dict[str, Any]:
+        assert replies.metrics is not None, "an evaluation always asks for metrics"
+        weights = replies.examples if self.weigh_by == "train" else None
+        return client_scores(replies.metrics, self.known.classes, self.known.unit, weights)
+
+    def _general(self, state: State, served: Array) -> dict[str, Any]:
+        """GF1: the mean over clients of their models' macro-F1 on the uniform test."""
         if self.judge is None or self.known.uniform is None:
             return {}
         models, rows = (members_of(state)[0], served) if state.members else with_mean(state.stack, served, state.shares)
         used, place = np.unique(rows, axis=0, return_inverse=True)
         if len(used) > MOST_MODELS and state.round < self.rounds:
             return {}
-        general = self.judge(models, self.known.uniform, used)[place.ravel(), 1]
-        return {"gf1": float(general.mean()), "gap": float(np.abs(table[:, 1] - general).mean())}
-
-    def _diagnostics(self, step: Round) -> dict[str, Any]:
-        """Silhouette of the heads and the thesis' clusterability of the updates, where they cost little."""
-        replies, labels = step.replies, step.state.labels[step.replies.clients]
-        if replies.params is None or len(replies) > MOST_CLIENTS or replies.params.nbytes > MOST_BYTES:
-            return {}
-        if (labels < 0).any() or (replies.labels < 0).any():
-            return {}
-        updates = replies.params - step.before.stack.params[replies.labels]
-        found = {
-            "silhouette": silhouette(replies.part("head_weight"), labels),
-            "clusterability": clusterability(updates, labels, replies.examples),
-        }
-        return {name: value for name, value in found.items() if value is not None}
+        return {"gf1": float(self.judge(models, self.known.uniform, used)[place.ravel(), 1].mean())}
 
 
 def finite(record: dict[str, Any]) -> dict[str, Any]:
@@ -110,11 +104,10 @@ def summarise(
     history: Sequence[dict[str, Any]], settings: Any, known: Known, state: State, there: Array
 ) -> dict[str, Any]:
     """The summary of a run from its records; ``there`` are the clients of the last round."""
-    judged = [r for r in history if "accuracy" in r or "rmse" in r]
-    if not judged:
+    evaluated = judged(history)
+    if not evaluated:
         why = history[-1].get("unevaluated", {})
         raise FederationError(f"nobody evaluated a model, so there is nothing to sum up; reasons: {_few(why)}")
-    last = judged[-1]
     steps, seconds = sum(r["steps"] for r in history), sum(r["seconds"] for r in history)
     found = {
         "algorithm": settings.algorithm,
@@ -125,9 +118,11 @@ def summarise(
         "clusters_found": len(set(state.labels[there].tolist()) - {UNPLACED}),
         "rounds": history[-1]["round"] + 1,
         "seed": settings.seed,
+        "weigh_by": settings.weigh_by,
         **({"advise": dict(state.memory[ADVICE])} if ADVICE in state.memory else {}),
-        **_quality(judged, last, known, there),
-        **_clusters(history),
+        **_quality(evaluated, known, settings.weigh_by, there),
+        **_clusters(history, known),
+        **_reached(history, settings),
         "bytes_down": sum(r["bytes_down"] for r in history),
         "bytes_up": sum(r["bytes_up"] for r in history),
         "evaluations": sum(r["evaluations"] for r in history),
@@ -140,12 +135,12 @@ def summarise(
     return finite(found)
 
 
-def _quality(judged: list[dict[str, Any]], last: dict[str, Any], known: Known, there: Array) -> dict[str, Any]:
+def _quality(evaluated: list[dict[str, Any]], known: Known, weigh_by: str, there: Array) -> dict[str, Any]:
+    last = evaluated[-1]
     if known.classes is None:
         found = {"rmse": last["rmse"], "r2": last["r2"], "worst_client": last["worst"]}
         return found | {name: last[name] for name in ("validation_rmse",) if name in last}
-    three = judged[-3:]
-    means = {name: _mean(judged, name) for name in ("pf1", "gf1", "gap")}
+    three = evaluated[-3:]
     return {
         "accuracy": last["accuracy"],
         "accuracy_last3": _mean(three, "accuracy"),
@@ -154,23 +149,68 @@ def _quality(judged: list[dict[str, Any]], last: dict[str, Any], known: Known, t
         "worst_client": last["worst"],
         "p10_client": last["p10"],
         "std_clients": last["std"],
-        **({} if known.hits is None else {"majority": float(known.hits[there].sum() / known.test[there].sum())}),
-        **means,
+        **({} if known.hits is None else {"majority": majority_rate(known, weigh_by, there)}),
+        **learning_gap(evaluated),
         **{name: last[name] for name in ("validation_accuracy", "validation_macro_f1") if name in last},
     }
 
 
-def _clusters(history: Sequence[dict[str, Any]]) -> dict[str, Any]:
+def majority_rate(known: Known, weigh_by: str, there: Array) -> float:
+    """The accuracy of always guessing each client's most frequent train class; clients count as in the accuracy."""
+    assert known.hits is not None, "only a simulation knows them"
+    return float(
+        np.average(known.hits[there] / np.maximum(known.test[there], 1), weights=getattr(known, weigh_by)[there])
+    )
+
+
+def learning_gap(records: Sequence[dict[str, Any]]) -> dict[str, Any]:
+    """PF1, GF1 and the learning gap |PF1 - GF1| between these means over clients and rounds (ocfl eq. 5).
+
+    All are over the rounds that have both, which with many models (see ``MOST_MODELS``) is the last one alone. Where
+    there is no common test, PF1 is over all evaluated rounds and the others are None.
+
+    >>> learning_gap([{"pf1": 0.5}, {"pf1": 0.25, "gf1": 0.5}, {"pf1": 0.75, "gf1": 0.25}])
+    {'pf1': 0.5, 'gf1': 0.375, 'gap': 0.125}
+    """
+    both = [r for r in records if r.get("gf1") is not None] or records
+    own, general = (_mean(both, name) for name in ("pf1", "gf1"))
+    return {"pf1": own, "gf1": general, "gap": None if own is None or general is None else abs(own - general)}
+
+
+def _clusters(history: Sequence[dict[str, Any]], known: Known) -> dict[str, Any]:
     """Agreement with the truth at the end, averaged over rounds, and when purity first reached 0.9."""
     names = ("ari", "ami", "nmi", "homogeneity", "completeness", "purity", "matched")
     if "ari" not in history[-1]:
         return {}
-    reached = [r["round"] for r in history if r.get("purity", 0) >= 0.9]
+    assert known.groups is not None, "agreement is with the truth"
+    one_group = len(set(known.groups.tolist())) == 1
+    mean = _mean if one_group else mean_when_parted
     return {
         **{name: history[-1][name] for name in names},
-        **{f"mean_{name}": _mean(history, name) for name in ("ari", "ami", "completeness")},
-        "rounds_to": reached[0] if reached else None,
+        **{f"mean_{name}": mean(history, name) for name in ("ari", "ami", "completeness")},
+        "rounds_to": PURE.first(history),
     }
+
+
+def _reached(history: Sequence[dict[str, Any]], settings: Any) -> dict[str, Any]:
+    """When the score that the run was to reach first held, and whether that ended it."""
+    goal: Goal | None = settings.goal()
+    if goal is None:
+        return {}
+    return {"until": str(goal), goal.key: goal.first(history), "stopped": history[-1]["round"] + 1 < settings.rounds}
+
+
+def mean_when_parted(history: Sequence[dict[str, Any]], name: str) -> float:
+    """The mean of a score over all rounds; those in which all clients are in one cluster or none count 0.
+
+    So the ocfl paper counts rounds before the event; sklearn's completeness of a single cluster is 1. Rounds without a
+    record are those of a warm-up that counts as several, so before any cluster.
+
+    >>> mean_when_parted([{"round": 0, "clusters": [4], "ari": 1}, {"round": 3, "clusters": [2, 2], "ari": 1}], "ari")
+    0.25
+    """
+    parted = [r for r in history if sum(size > 0 for size in r["clusters"]) > 1]
+    return float(sum(r[name] for r in parted) / (history[-1]["round"] + 1))
 
 
 def _few(reasons: dict[str, str]) -> str:

@@ -13,7 +13,6 @@ from coterie.models.zoo import build_model
 from coterie.protocol import message
 from coterie.protocol.address import Key
 from coterie.protocol.message import Arrays
-from coterie.protocol.stack import Stack
 from coterie.protocol.task import Task
 from coterie.runtimes import codec
 
@@ -70,6 +69,6 @@ def pack_task(run: str, task: Task, key: Key, model: Model, arrays: Arrays) -> b
 
 def answer(engine: Engine, task: Task, arrays: Arrays, key: Key) -> tuple[Arrays, str | None]:
     """Do the task on the one client's data: exactly the arrays that the report names, or why there are none."""
-    stack = Stack(arrays["params"], arrays["buffers"])
+    stack = message.received(task, arrays, engine.model.layout)
     reply = engine.run(task, stack, arrays["row"], np.array([0]), key)
     return (message.up(reply), None) if len(reply) else ({}, next(iter(reply.missing.values())))

@@ -23,12 +23,19 @@ from coterie.runtimes import codec
 from coterie.runtimes.answering import pack_task
 from coterie.runtimes.simulator import drop_broken
 
+MOST_BYTES = 1 << 30
+"""Different messages are packed as long as they take no more than this, and sent before others are."""
+
 
 class Heard(NamedTuple):
     """The packed replies of an exchange by position, and why others sent none."""
 
     answers: Mapping[int, bytes]
     missing: Mapping[int, str]
+
+    def plus(self, more: Heard) -> Heard:
+        """Those of two exchanges."""
+        return Heard({**self.answers, **more.answers}, {**self.missing, **more.missing})
 
 
 Exchange = Callable[[Mapping[int, bytes]], Heard]
@@ -44,26 +51,37 @@ class Remote:
     def ask(self, task: Task, stack: Stack, labels: Array, clients: Array, key: Key) -> Replies:
         """One packed exchange with each client; clients that work on the same rows get the same bytes."""
         rows = dict(zip(clients.tolist(), labels, strict=True))
-        packed = {
-            row.tobytes(): pack_task(self.run, task, key, self.model, message.down(task, stack, row)) for row in labels
-        }
-        heard = self.exchange({client: packed[row.tobytes()] for client, row in rows.items()})
+        heard, layout = self._exchange(task, stack, rows, key), self.model.layout
         missing = {self.names[client]: why for client, why in heard.missing.items()}
-        wanted = message.form(task, stack, self.model.layout, np.size(labels) // max(len(clients), 1))
+        wanted = message.form(task, stack, layout, np.size(labels) // max(len(clients), 1))
         answers: dict[int, message.Arrays] = {}
         for client, content in heard.answers.items():
             try:
                 answers[client] = read_reply(content, wanted, task, rows[client], len(stack))
             except FederationError as error:
                 missing[self.names[client]] = str(error)
-        replies = drop_broken(message.collect(self.model.layout, wanted, answers, missing), self.names)
+        replies = drop_broken(message.collect(layout, wanted, answers, missing), self.names)
         return replace(replies, cost=message.cost(task, stack, replies, len(clients)))
+
+    def _exchange(self, task: Task, stack: Stack, rows: Mapping[int, Array], key: Key) -> Heard:
+        """What the clients answer, each asked on its rows; part after part where different messages are large."""
+        groups: dict[bytes, list[int]] = {}
+        for client, row in rows.items():
+            groups.setdefault(row.tobytes(), []).append(client)
+        whole, requests, size = Heard({}, {}), dict[int, bytes](), 0
+        for clients in groups.values():
+            arrays = message.down(task, stack, rows[clients[0]], self.model.layout)
+            packed = pack_task(self.run, message.told(task), key, self.model, arrays)
+            if requests and size + len(packed) > MOST_BYTES:
+                whole, requests, size = whole.plus(self.exchange(requests)), {}, 0
+            requests, size = requests | dict.fromkeys(clients, packed), size + len(packed)
+        return whole.plus(self.exchange(requests))
 
 
 def read_reply(content: bytes, wanted: message.Form, task: Task, row: Array, rows: int) -> message.Arrays:
     """The arrays of a reply to a task, exactly those that it asked for; anything else is an error.
 
-    Where a client was sent its own model alone, its label is the one it was asked under.
+    The label of a client that did not choose is the one it was asked under.
     """
     arrays = open_reply(content)[0]
     if arrays.keys() != wanted.keys():
@@ -74,7 +92,7 @@ def read_reply(content: bytes, wanted: message.Form, task: Task, row: Array, row
             raise FederationError(f"sent {name} of shape {told} where {shape} of {kind} was asked for")
     if arrays["examples"][0] < 1:
         raise FederationError(f"says it has {arrays['examples'][0]} examples; at least 1 is needed")
-    if not task.receives_all:
+    if not task.choose:
         return {**arrays, "labels": np.asarray(row)[None]}
     most = rows - task.references
     if not ((arrays["labels"] >= 0) & (arrays["labels"] < most)).all():

@@ -49,6 +49,11 @@ class Simulator:
         """The metrics of models on examples that belong to no client; see ``Engine.judge``."""
         return self.engine.judge(stack, split, rows, mix)
 
+    @property
+    def kept(self) -> dict[str, Array]:
+        """What clients keep to themselves between rounds, by name: a checkpoint must hold it."""
+        return self.engine.kept
+
     def close(self) -> None:
         """Nothing was started that must be ended."""
 

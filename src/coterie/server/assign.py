@@ -20,6 +20,9 @@ from coterie.server.state import UNPLACED, Assignment, State
 Ask = Callable[[Task, Stack, Array, Array], Replies]
 """The port as a rule sees it: ``(task, stack, labels, clients) -> replies``; a rule may make further exchanges."""
 
+CLUSTERINGS = "clusterings"
+"""What ``State.memory`` calls the number of clusterings that count as shots."""
+
 Assign = Callable[[State, Replies, Key, Ask], Assignment]
 Weigh = Callable[[Replies], Array]
 
@@ -55,7 +58,8 @@ def cluster_parts(part: str, clusterer: KMeansClusters, weigh: Weigh) -> Assign:
         ordered[numbers] = centres
         before = replace(state, labels=np.full_like(state.labels, UNPLACED)) if splits else state
         labels = placed(before, replies, numbers[new])
-        return Assignment(labels, {**state.memory, "centres": ordered}, (0,) * clusters if splits else None)
+        memory = {**state.memory, "centres": ordered, CLUSTERINGS: clusterings(state) + 1}
+        return Assignment(labels, memory, (0,) * clusters if splits else None, formed=True)
 
     return assign
 
@@ -73,16 +77,24 @@ def join_nearest(part: str) -> Assign:
     return assign
 
 
-def until(rounds: int | None, rule: Assign, then: Assign) -> Assign:
-    """One rule in the first ``rounds`` rounds (None: always), another afterwards."""
-    if rounds is not None and rounds < 1:
-        raise UsageError(f"shots is {rounds}; it must be at least 1, or none")
+def until(shots: int | None, rule: Assign, then: Assign) -> Assign:
+    """One rule until it has clustered ``shots`` times (None: always), another afterwards."""
+    if shots is not None and shots < 1:
+        raise UsageError(f"shots is {shots}; it must be at least 1, or none")
 
     def assign(state: State, replies: Replies, key: Key, ask: Ask) -> Assignment:
-        chosen = rule if rounds is None or state.round < rounds else then
+        chosen = rule if shots is None or clusterings(state) < shots else then
         return chosen(state, replies, key, ask)
 
     return assign
+
+
+def clusterings(state: State) -> int:
+    """How often a rule that clusters every round has done so, apart from a clustering that ended a warm-up.
+
+    Run folders that were begun before clusterings were counted have clustered in every round.
+    """
+    return int(state.memory.get(CLUSTERINGS, state.round if "centres" in state.memory else 0))
 
 
 def placed(state: State, replies: Replies, labels: Array) -> Array:

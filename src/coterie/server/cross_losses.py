@@ -9,13 +9,13 @@ from coterie.server.distances import KeyedMeasure, of_losses, plain
 from coterie.server.matrix_clusterers import Clusterer
 from coterie.server.sampled_losses import Sampling, of_sampled_losses
 
-Cross = Callable[[str, Clusterer], KeyedMeasure]
-"""``(which losses are compared, who will cluster) -> measure``."""
+Cross = Callable[[str, Clusterer, str | None], KeyedMeasure]
+"""``(which losses are compared, who will cluster, which bounded loss if any) -> measure``."""
 
 
 def exact() -> Cross:
     """Every model on all train data of every client."""
-    return lambda symmetric_in, clusterer: plain(of_losses(symmetric_in))
+    return lambda symmetric_in, clusterer, bounded: plain(of_losses(symmetric_in, bounded))
 
 
 def sampled(
@@ -30,7 +30,7 @@ def sampled(
     the first part, at most this share of all evaluations.
     """
     sampling = Sampling(first, bound, draws, budget)
-    return lambda symmetric_in, clusterer: of_sampled_losses(symmetric_in, clusterer, sampling)
+    return lambda symmetric_in, clusterer, bounded: of_sampled_losses(symmetric_in, clusterer, sampling, bounded)
 
 
 crosses = Catalogue("way to find cross losses", {"exact": exact, "sampled": sampled}, typed=True)

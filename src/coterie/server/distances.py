@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
+from itertools import product
 
 import numpy as np
 from scipy.spatial.distance import cdist
@@ -17,6 +18,9 @@ from coterie.server.assign import Ask
 
 BLOCK_BYTES = 64 << 20
 """Client models are read, and sent to be judged, in blocks of about this size."""
+
+OWN_BYTES = 1 << 30
+"""Where clients are sent their own models beside a block, so many bytes of these are read at a time."""
 
 Measure = Callable[[Replies, Array, Ask], tuple[Replies, Array]]
 """``(replies, starts, ask) -> (replies that could be measured, their distances)``; ``starts`` are the parameters from
@@ -45,15 +49,17 @@ def of_parameters(metric: str) -> Measure:
     return lambda replies, starts, ask: (replies, pairwise(columns(replies, None), len(replies), metric))
 
 
-def of_losses(symmetric_in: str = "data") -> Measure:
+def of_losses(symmetric_in: str = "data", bounded: str | None = None) -> Measure:
     """Distances between clients by the losses of their models on each other's train data (lcfl eq. 2, or 6).
 
-    Every client is sent every model, a block at a time. Clients that do not answer cannot be measured.
+    Every client is sent every model, a block at a time. Clients that do not answer cannot be measured. Eq. 2 needs only
+    how far each loss is from that of the own model, so nothing else is asked for; eq. 6 needs the losses themselves.
     """
-    formula = loss_distance(symmetric_in)
+    formula, alone = loss_distance(symmetric_in), symmetric_in == "data"
+    report = Report(params=None, losses=True, bounded=bounded, differences=alone)
 
     def measure(replies: Replies, starts: Array, ask: Ask) -> tuple[Replies, Array]:
-        losses = cross_losses(replies, ask)
+        losses = cross_losses(replies, ask, report)
         unheard = np.asarray(np.isnan(losses).any(axis=1))
         heard = ~unheard
         return replies.without(unheard, {}), formula(losses[heard][:, heard])
@@ -111,16 +117,19 @@ def cosine_from_products(products: Array) -> Array:
     return np.clip(similar, -1, 1)
 
 
-def cross_losses(replies: Replies, ask: Ask) -> Array:
-    """``L[i, j]``: the mean train loss of client i under client j's model; NaN for clients that do not answer.
+def cross_losses(replies: Replies, ask: Ask, report: Report = Report(params=None, losses=True)) -> Array:
+    """``L[i, j]``: what client i reports of client j's model, NaN for clients that do not answer.
 
-    A loss that is not finite counts as the largest finite one.
+    That is a mean train loss, or how far it is from that of its own model. One that is not finite counts as the largest
+    finite one.
     """
     everyone = np.arange(len(replies))
     losses = np.full((len(replies), len(replies)), np.nan)
-    for models, places, scored in ask_losses(Report(params=None, losses=True), replies, everyone, everyone, ask):
+    for models, places, scored in ask_losses(report, replies, everyone, everyone, ask):
         assert scored.losses is not None, "the task asked for losses"
         losses[np.ix_(places, models)] = np.where(np.isfinite(scored.losses), scored.losses, np.inf)
+    if report.differences:
+        np.fill_diagonal(losses, 0)
     return finite(losses)
 
 
@@ -132,13 +141,33 @@ def ask_losses(
     Clients and models are rows of ``replies``; each block comes with the rows of the clients that answered.
     """
     stack = replies.models()
-    step = max(1, BLOCK_BYTES // max(1, stack.nbytes // max(1, len(stack))))
-    for i in range(0, len(models), step):
-        rows = models[i : i + step]
-        block = Stack(*(np.ascontiguousarray(part) for part in stack.take(rows)))
-        scored = ask(Task(report=report), block, np.zeros(len(places), dtype=np.int64), replies.clients[places])
+    size = max(1, stack.nbytes // max(1, len(stack)))
+    most = OWN_BYTES // size if report.differences else len(places)
+    for rows, some in product(parts(models, BLOCK_BYTES // size), parts(places, most)):
+        block, labels = stack.take(rows), np.zeros(len(some), dtype=np.int64)
+        if report.differences:
+            block, labels = with_own(block, rows, stack, some)
+        sent = Stack(*map(np.ascontiguousarray, block))
+        scored = ask(Task(report=report, references=len(sent) - len(rows)), sent, labels, replies.clients[some])
         if len(scored):
             yield rows, np.searchsorted(replies.clients, scored.clients), scored
+
+
+def with_own(block: Stack, rows: Array, stack: Stack, places: Array) -> tuple[Stack, Array]:
+    """A block of models in which clients find their own, and where: among them, or if some are not, all behind them."""
+    if np.isin(places, rows).all():
+        return block, np.searchsorted(rows, places)
+    return block.plus(stack.take(places)), len(rows) + np.arange(len(places))
+
+
+def parts(numbers: Array, most: int) -> list[Array]:
+    """The same numbers in parts of at most so many, and at least one.
+
+    >>> [part.tolist() for part in parts(np.arange(5), 2)]
+    [[0, 1], [2, 3], [4]]
+    """
+    step = max(1, most)
+    return [numbers[i : i + step] for i in range(0, len(numbers), step)]
 
 
 def finite(losses: Array) -> Array:

@@ -44,7 +44,7 @@ def hold_back(state: State, layout: Layout) -> State:
     held = dict(zip(HALVES, (rows[:, place] for rows, place in zip(state.stack, places, strict=True)), strict=True))
     first = state.stack.take([0])
     alone = Stack(_with(first.params, places[0], 0), first.buffers)
-    return replace(first_state(alone, np.zeros_like(state.labels)), memory={**state.memory, **held})
+    return replace(first_state(alone, np.zeros_like(state.labels)), memory={**state.memory, **held}, formed=False)
 
 
 def holds_back(state: State) -> bool:
@@ -69,12 +69,12 @@ def release(after: int, rule: Assign) -> Assign:
 
         rest = {name: value for name, value in state.memory.items() if name not in HALVES}
         nobody = np.full_like(state.labels, UNPLACED)
-        return Assignment(nobody, rest, parents=(0,) * len(held[HALVES[0]]), finish=finish)
+        return Assignment(nobody, rest, parents=(0,) * len(held[HALVES[0]]), finish=finish, formed=True)
 
     return assign
 
 
-def see_cluster_half(rule: Assign, dress: Callable[[State, Task], Task]) -> Assign:
+def see_cluster_half(rule: Assign, dress: Callable[[Task], Task]) -> Assign:
     """A rule for which all parameters of a client are those of its cluster half.
 
     What it asks of clients beside the round's own task is dressed, so that they train both halves there too.
@@ -82,7 +82,7 @@ def see_cluster_half(rule: Assign, dress: Callable[[State, Task], Task]) -> Assi
 
     def assign(state: State, replies: Replies, key: Key, ask: Ask) -> Assignment:
         def ask_halves(task: Task, stack: Stack, labels: Array, clients: Array) -> Replies:
-            return _half(ask(dress(state, task), stack, labels, clients))
+            return _half(ask(dress(task), stack, labels, clients))
 
         return rule(state, _half(replies), key, ask_halves)
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from typing import NamedTuple
 
 import numpy as np
 
@@ -15,8 +16,9 @@ from coterie.protocol.federation import Federation, present
 from coterie.protocol.replies import Cost, Replies
 from coterie.protocol.stack import Stack
 from coterie.protocol.task import Fit, Report, Task
-from coterie.server.aggregate import average, by_examples, with_part
+from coterie.server.aggregate import average, by_examples
 from coterie.server.assign import Assign, Weigh
+from coterie.server.certain import Opinion
 from coterie.server.place import Place, least_loss
 from coterie.server.start import BEGINNING, Start
 from coterie.server.state import UNPLACED, Assignment, State
@@ -48,6 +50,7 @@ class Algorithm:
     assign    from the replies to every client's cluster
     weigh     how much a client counts in its cluster's mean
     update    from the mean to the next model
+    update_before  the same as long as no clusters have formed and all clients are on one model
     shared    a part of the model averaged over everyone, whatever the cluster
     place     the cluster of a client that was never seen
     serve     what a client does to get its model at test time (nothing: it uses its label's model)
@@ -55,7 +58,10 @@ class Algorithm:
     members   what runs beside it: an ensemble, in which this one leads and gives the clusters
     mix       how outputs of all members become one where clients are tested
     repeat    which of several runs of the same seed it is: 0 has that seed, others have one derived from it
+    chooses   whether clients choose among the cluster models
+    least_rounds  how many rounds there must be for its warm-up and its shots to take place
     name, fit what it is called and how its clients train, for tables and run folders only
+    opinion   what else it can say where advice is asked for
     """
 
     start: Start
@@ -63,6 +69,7 @@ class Algorithm:
     assign: Assign
     weigh: Weigh = by_examples
     update: Update = replace_models
+    update_before: Update = replace_models
     shared: str | None = None
     place: Place = least_loss
     serve: Task = Task()
@@ -71,8 +78,18 @@ class Algorithm:
     members: tuple[Algorithm, ...] = ()
     mix: str | None = None
     repeat: int = 0
+    chooses: bool = False
+    least_rounds: int = 1
     name: str = "nameless"
     fit: Fit = Fit()
+    opinion: Opinion | None = None
+
+    def __repr__(self) -> str:
+        return f"Algorithm({self.name})"
+
+    def __add__(self, add_on: Callable[[Algorithm], Algorithm]) -> Algorithm:
+        """The algorithm with an add-on, as a text says it: ``wecfl(clusters=4) + cks(strength=0.1)``."""
+        return add_on(self)
 
 
 @dataclass(frozen=True)
@@ -88,6 +105,19 @@ class Round:
     cost: Cost
     there: Array
     missing: Mapping[str, str] = field(default_factory=dict)
+
+    def __repr__(self) -> str:
+        return f"Round({self.before.round}: {self.replies!r})"
+
+
+def check_rounds(algorithm: Algorithm, rounds: int) -> None:
+    """Refuse a run that would be over before its algorithm has done what it is for."""
+    least = max(each.least_rounds for each in (algorithm, *algorithm.members))
+    if rounds < least:
+        raise UsageError(
+            f"rounds is {rounds}; {algorithm.name} needs at least {least} for its warm-up and shots to take place: "
+            "give more rounds, or shorten them"
+        )
 
 
 def rounds(
@@ -162,7 +192,7 @@ def _alone(
 def advance(algorithm: Algorithm, state: State, replies: Replies, assignment: Assignment) -> State:
     """The next state: average the replies by their new labels and update the models.
 
-    Models that the assign rule puts in place begin without moments; the part that everybody shares stays as averaged.
+    Models that the assign rule puts in place begin without moments.
     """
     kept, moments = state.stack, state.moments
     if assignment.parents is not None:
@@ -171,10 +201,10 @@ def advance(algorithm: Algorithm, state: State, replies: Replies, assignment: As
     labels = assignment.labels[replies.clients]
     mean, shares = average(replies, labels, algorithm.weigh(replies), kept, algorithm.shared)
     answered = np.bincount(labels[labels >= 0], minlength=len(kept)) > 0
-    stack, moments = algorithm.update(kept, mean, moments, answered)
+    update = algorithm.update if state.formed else algorithm.update_before
+    stack, moments = update(kept, mean, moments, answered)
     if assignment.finish is not None:
-        placed, moments = assignment.finish(stack), {}
-        stack = placed if algorithm.shared is None else with_part(placed, stack, replies.layout, algorithm.shared)
+        stack, moments = assignment.finish(stack), {}
     return State(
         stack,
         assignment.labels,
@@ -183,6 +213,7 @@ def advance(algorithm: Algorithm, state: State, replies: Replies, assignment: As
         shares=shares,
         moments=moments,
         memory=assignment.memory,
+        formed=state.formed or assignment.formed,
     )
 
 
@@ -198,13 +229,47 @@ def evaluate(
 
     ``clients``: only these.
     """
-    mix = algorithm.mix if state.members else None
-    task = replace(algorithm.serve, report=Report(params=None, metrics=split, mix=mix))
     asked = np.arange(len(federation.names)) if clients is None else clients
+    return _serve(algorithm, federation, state, seed, Report(params=None, metrics=split), asked)
+
+
+def _serve(
+    algorithm: Algorithm, federation: Federation, state: State, seed: int, report: Report, clients: Array
+) -> Replies:
+    """Let clients do what they do to get their models at test time, and report of it."""
+    mix = algorithm.mix if state.members else None
+    task = replace(algorithm.serve, report=replace(report, mix=mix))
     if mix is not None:
         stack, rows = served(state)
-        return federation.ask(task, stack, rows[asked], asked, Key(seed, state.round))
-    return Meter(federation, Key(seed, state.round), state.shares).ask(task, state.stack, state.labels[asked], asked)
+        return federation.ask(task, stack, rows[clients], clients, Key(seed, state.round))
+    meter = Meter(federation, Key(seed, state.round), state.shares)
+    return meter.ask(task, state.stack, state.labels[clients], clients)
+
+
+class HandedOver(NamedTuple):
+    """The models of one member of an ensemble, or of the only one, and the row that serves each client (-1: none)."""
+
+    models: Stack
+    rows: Array
+
+
+def hand_over(
+    algorithm: Algorithm, federation: Federation, state: State, seed: int, clients: Array
+) -> list[HandedOver]:
+    """The very models with which ``evaluate`` tests these clients, member by member: chosen and trained the same."""
+    undone = replace(algorithm, serve=replace(algorithm.serve, fit=()))
+    chosen = _serve(undone, federation, state, seed, Report(params=None), clients).labels
+    stack, rows = (served(state)[0], chosen) if state.members else with_mean(state.stack, chosen, state.shares)
+    columns = np.atleast_2d(rows.T)
+    if not algorithm.serve.fit:
+        return [HandedOver(stack, column) for column in columns]
+    task, key = replace(algorithm.serve, choose=(), report=Report()), Key(seed, state.round)
+    return [_trained(federation.ask(task, stack, column, clients, key), clients) for column in columns]
+
+
+def _trained(replies: Replies, clients: Array) -> HandedOver:
+    places = np.searchsorted(replies.clients, clients)
+    return HandedOver(replies.models(), np.where(np.isin(clients, replies.clients), places, UNPLACED))
 
 
 def served(state: State) -> tuple[Stack, Array]:
@@ -237,18 +302,35 @@ class Meter:
     def ask(self, task: Task, stack: Stack, labels: Array, clients: Array) -> Replies:
         """Ask, and count what it cost."""
         count = len(stack) - task.references
-        known, rows = (stack, np.maximum(labels, 0)) if task.choose else self._with_mean(task, stack, labels)
+        known, rows = (stack, labels) if task.choose else self._with_mean(task, stack, labels)
         sent = replace(task, references=len(known) - count) if task.receives_all else task
         replies = self.federation.ask(sent, known, rows, clients, self.key)
         self.cost += replies.cost
         self.missing = {**replies.missing, **self.missing}
-        return replace(replies, labels=np.where(replies.labels >= count, UNPLACED, replies.labels))
+        whole = with_rest(replies, task.report.params, known)
+        return replace(whole, labels=np.where(replies.labels >= count, UNPLACED, replies.labels))
 
     def _with_mean(self, task: Task, stack: Stack, labels: Array) -> tuple[Stack, Array]:
-        """The rows to send, with one for clients without a cluster right after the cluster models."""
+        """The rows to send, with one for clients without a cluster right after the cluster models.
+
+        Where clients are sent their own model and references, the last of these is the mean of all models already.
+        """
+        if task.references and not task.receives_all:
+            return stack, np.where(labels < 0, len(stack) - 1, labels)
         count = len(stack) - task.references
         models, rows = with_mean(stack.take(slice(count)), labels, self.shares)
         return models.plus(stack.take(slice(count, None))), rows
+
+
+def with_rest(replies: Replies, part: str | None, stack: Stack) -> Replies:
+    """Replies of whole models, where clients sent back one part: the rest is as they received it."""
+    if part in (None, "all") or not len(replies):
+        return replies
+    places = replies.layout.part(part), replies.layout.buffer_part(part)
+    received, sent = stack.take(replies.labels), (replies.params, replies.buffers)
+    for rows, place, values in zip(received, places, sent, strict=True):
+        rows[:, place] = values
+    return replace(replies, params=received.params, buffers=received.buffers)
 
 
 def with_mean(stack: Stack, labels: Array, shares: Array | None) -> tuple[Stack, Array]:

@@ -185,15 +185,20 @@ def affinity(damping: float = 0.5, least: float = LEAST_SILHOUETTE) -> Clusterer
     return Clusterer(raw.affinity, options={"damping": damping, "least": least})
 
 
-def meanshift(share: float | None = None, least: float = LEAST_SILHOUETTE) -> Clusterer:
+def meanshift(share: float | None = None, least: float = LEAST_SILHOUETTE, bandwidth: str | None = None) -> Clusterer:
     """Mean shift on the rows of the matrix as features: every row climbs to a peak of the density.
 
     The width of the density is that of the highest silhouette among twelve, and there is one cluster if none is above
-    ``least``; or the mean distance to the row that closes the nearest ``share`` of the others.
+    ``least``; or the mean distance to the row that closes the nearest ``share`` of the others; or, with
+    ``bandwidth=sklearn``, scikit-learn's own estimate.
     """
     if share is not None and not 0 < share <= 1:
         raise UsageError(f"share is {share}; it must be in (0, 1], or none")
-    return Clusterer(raw.meanshift, options={"share": share, "least": least})
+    if bandwidth not in (None, "sklearn"):
+        raise UsageError(f"bandwidth is {bandwidth}; it must be sklearn, or none")
+    if bandwidth is not None and share is not None:
+        raise UsageError(f"share is {share} and bandwidth {bandwidth}; one of them is the width: leave the other out")
+    return Clusterer(raw.meanshift, options={"share": share, "least": least, "estimated": bandwidth is not None})
 
 
 def kmeans(

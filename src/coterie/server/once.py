@@ -9,7 +9,7 @@ import numpy as np
 from scipy.optimize import linear_sum_assignment
 
 from coterie.errors import UnknownName, UsageError
-from coterie.models.layout import Array
+from coterie.models.layout import Array, Layout
 from coterie.protocol.address import Key
 from coterie.protocol.replies import Replies
 from coterie.protocol.stack import Stack
@@ -19,9 +19,10 @@ from coterie.server.aggregate import average
 from coterie.server.assign import Ask, Assign, Weigh, keep, placed
 from coterie.server.distances import KeyedMeasure
 from coterie.server.events import Event
-from coterie.server.formed import origin, remembered
+from coterie.server.formed import have_formed, matrix_of, means, origin, remembered
 from coterie.server.gather import complete, train
 from coterie.server.matrix_clusterers import Clusterer
+from coterie.server.place import cosines
 from coterie.server.state import UNPLACED, Assignment, State
 
 Rule = Callable[[State, Replies, Key, Ask], Assignment | None]
@@ -54,20 +55,29 @@ def once(when: Event, rule: Rule, then: Assign, shots: int = 1) -> Assign:
 
 
 def cluster_once(
-    measure: KeyedMeasure, clusterer: Clusterer, weigh: Weigh, fit: Fit, all_clients: bool = True, start: str = "mean"
+    measure: KeyedMeasure,
+    clusterer: Clusterer,
+    weigh: Weigh,
+    fit: Fit,
+    all_clients: bool = True,
+    start: str = "mean",
+    compared: Fit | None = None,
 ) -> Rule:
     """Cluster the clients by a measure of what they made of one model.
 
     ``all_clients``: those that were not drawn in this round train as well. ``start`` of the cluster models: the mean of
-    the members' models, the model that all were sent (global), or that of the member nearest to the others (medoid).
-    When applied again, the clients that answered train once more from the model of the first time.
+    the members' models, the model that all were sent (global), or that of the member nearest to the others (medoid);
+    without ``all_clients`` they are what the round's own update makes of them. When applied again, the clients that
+    answered train once more from the model of the first time. ``compared``: all clients train so in a further exchange
+    to make the models that are measured, whatever the round's training is; the mean with which clusters begin is that
+    of the round's.
     """
     if start not in STARTS:
         raise UnknownName("start", start, STARTS)
 
     def rule(state: State, replies: Replies, key: Key, ask: Ask) -> Assignment | None:
-        enough, sent = max(2, clusterer.least_points), origin(state)
-        answers = _answers(state, replies, fit, all_clients, ask)
+        enough, sent, count = max(2, clusterer.least_points), origin(state), len(state.labels)
+        answers = _answers(state, replies, fit, all_clients, ask, compared)
         if len(answers) < enough:
             return None
         starts = np.broadcast_to(sent.params[0], (len(answers), sent.params.shape[1]))
@@ -75,27 +85,37 @@ def cluster_once(
         if len(answers) < enough:
             return None
         new = clusterer(distances, key)
-        numbers, parents = follow(new, state.labels[answers.clients], len(state.stack))
+        found = average(answers, new, weigh(answers), sent.take([0] * (int(new.max()) + 1)))[0]
+        likeness = likeness_to_formed(state, found, answers.layout)
+        numbers, parents = follow(new, state.labels[answers.clients], len(state.stack), likeness)
         labels, clusters = numbers[new], len(parents)
-        means = average(answers, labels, weigh(answers), sent.take([0] * clusters))[0]
+        one_each, ordered = sent.take([0] * clusters), found.take(np.argsort(numbers))
         advice = {} if ADVICE in state.memory else {ADVICE: on_distances(clusterer, distances, key)}
         same, again = clusters == len(state.stack), "shots" in state.memory
         old = state if same else replace(state, labels=np.full_like(state.labels, UNPLACED))
+        every = placed(old, answers, labels)
+        first = ordered if compared is None else average(replies, every[replies.clients], weigh(replies), one_each)[0]
         return Assignment(
-            placed(old, answers, labels),
-            {**state.memory, **remembered(sent, means), **advice},
+            every,
+            {**state.memory, **remembered(sent, ordered), **matrix_of(answers.clients, distances, count), **advice},
             None if same else parents,
-            None if clusters == 1 or again else _begin(start, answers, labels, distances, means, sent),
+            None
+            if clusters == 1 or again or not all_clients
+            else _begin(start, answers, labels, distances, first, sent),
+            formed=True,
         )
 
     return rule
 
 
-def _answers(state: State, replies: Replies, fit: Fit, all_clients: bool, ask: Ask) -> Replies:
+def _answers(
+    state: State, replies: Replies, fit: Fit, all_clients: bool, ask: Ask, compared: Fit | None = None
+) -> Replies:
     """The models to compare: all trained from one and the same."""
-    if "shots" in state.memory:
-        return train(replies.clients, origin(state), np.zeros(len(replies), dtype=np.int64), fit, ask)
     everyone = np.arange(len(state.labels))
+    if compared is not None or "shots" in state.memory:
+        asked = replies.clients if compared is None else everyone
+        return train(asked, origin(state), np.zeros_like(asked), compared or fit, ask)
     return complete(replies, everyone, state.stack, state.labels, fit, ask) if all_clients else replies
 
 
@@ -120,11 +140,20 @@ def medoids(distances: Array, labels: Array) -> list[int]:
     return [int(g[distances[np.ix_(g, g)].sum(axis=1).argmin()]) for g in groups]
 
 
-def follow(new: Array, old: Array, clusters: int) -> tuple[Array, tuple[int, ...]]:
-    """Numbers for new clusters that overlap most with the old ones, and the old cluster that each goes on from.
+def likeness_to_formed(state: State, found: Stack, layout: Layout) -> Array | None:
+    """The cosine of each new cluster's mean update with those of the clusters that formed before; None before that."""
+    if not have_formed(state):
+        return None
+    part, sent = layout.part("all"), origin(state).params
+    return cosines((found.params - sent)[:, part], (means(state).params - sent)[:, part])
 
-    ``numbers[new]`` are the labels. The new clusters may be more or fewer than the old; those without a counterpart go
-    on from the old cluster of most of their members.
+
+def follow(new: Array, old: Array, clusters: int, likeness: Array | None = None) -> tuple[Array, tuple[int, ...]]:
+    """Numbers for new clusters that are most like the old ones, and the old cluster that each goes on from.
+
+    ``numbers[new]`` are the labels. A new cluster is like an old one as far as its members were in it, as a share, and
+    as its mean update points the same way (``likeness``, new x old): two samples need not have a client in common. The
+    new clusters may be more or fewer than the old; those without a counterpart go on from the one they are most like.
 
     >>> follow(np.array([0, 0, 1, 1]), np.array([0, 0, 0, 0]), 1)
     (array([0, 1]), (0, 0))
@@ -134,6 +163,8 @@ def follow(new: Array, old: Array, clusters: int) -> tuple[Array, tuple[int, ...
     count = int(new.max()) + 1
     overlap = np.zeros((count, clusters))
     np.add.at(overlap, (new[old >= 0], old[old >= 0]), 1)
+    if likeness is not None:
+        overlap = overlap / np.maximum(overlap.sum(axis=1, keepdims=True), 1) + likeness
     rows, columns = linear_sum_assignment(overlap, maximize=True)
     rank = np.full(count, clusters)
     rank[rows] = columns

@@ -85,10 +85,13 @@ def affinity(distances: Array, clusters: int, seed: int, damping: float, least: 
     return _clearest(distances, [_labels(method, -distances)], least)
 
 
-def meanshift(distances: Array, clusters: int, seed: int, share: float | None, least: float) -> Array:
+def meanshift(distances: Array, clusters: int, seed: int, share: float | None, least: float, estimated: bool) -> Array:
     """Peaks of the density of rows; the width is never so small that rounding parts rows that coincide."""
     apart = cdist(distances, distances)
     narrowest = 1e-6 * apart.max()
+    if estimated:
+        width = max(cluster.estimate_bandwidth(distances), narrowest)
+        return _labels(cluster.MeanShift(bandwidth=width), distances)
     if share is not None:
         others = ceil(share * (len(distances) - 1))
         width = max(np.sort(apart, axis=1)[:, others].mean(), narrowest)

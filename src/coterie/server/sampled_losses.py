@@ -115,7 +115,9 @@ class Tally:
         self.ends[here] = part.end
 
 
-def of_sampled_losses(symmetric_in: str, clusterer: Clusterer, sampling: Sampling) -> KeyedMeasure:
+def of_sampled_losses(
+    symmetric_in: str, clusterer: Clusterer, sampling: Sampling, bounded: str | None = None
+) -> KeyedMeasure:
     """Distances by cross losses, known only as well as this clusterer needs them.
 
     Clients that never answer cannot be measured; one that stops answering stays as far as it is known.
@@ -125,7 +127,7 @@ def of_sampled_losses(symmetric_in: str, clusterer: Clusterer, sampling: Samplin
     def keyed(key: Key) -> Measure:
         def measure(replies: Replies, starts: Array, ask: Ask) -> tuple[Replies, Array]:
             tally = Tally.empty(replies.examples)
-            look(tally, np.ones_like(tally.ends, dtype=bool), sampling.first, replies, ask)
+            look(tally, np.ones_like(tally.ends, dtype=bool), sampling.first, replies, ask, bounded)
             unheard = np.asarray((tally.ends == 0).any(axis=1))
             replies, tally = replies.without(unheard, {}), tally.of(~unheard)
             most = sampling.budget * len(replies) * tally.sizes.sum()
@@ -133,7 +135,7 @@ def of_sampled_losses(symmetric_in: str, clusterer: Clusterer, sampling: Samplin
                 wanted = still_open(tally, formula, clusterer, key, sampling, step)
                 if not wanted.any() or tally.seen.sum() + tally.ahead(wanted, sampling.first) > most:
                     break
-                look(tally, wanted, sampling.first, replies, ask)
+                look(tally, wanted, sampling.first, replies, ask, bounded)
             return replies, formula(finite(tally.means))
 
         return measure
@@ -141,7 +143,7 @@ def of_sampled_losses(symmetric_in: str, clusterer: Clusterer, sampling: Samplin
     return keyed
 
 
-def look(tally: Tally, wanted: Array, first: int, replies: Replies, ask: Ask) -> None:
+def look(tally: Tally, wanted: Array, first: int, replies: Replies, ask: Ask, bounded: str | None = None) -> None:
     """Let every client see the next part of its examples under the models that are ``wanted`` of it.
 
     Clients that need the same models for the same part are asked together.
@@ -149,7 +151,7 @@ def look(tally: Tally, wanted: Array, first: int, replies: Replies, ask: Ask) ->
     before, after = tally.ends.copy(), tally.next_ends(first)
     for begin, end in np.unique(np.column_stack([before[wanted], after[wanted]]), axis=0).tolist():
         part = Sample(begin, end)
-        report = Report(params=None, losses=True, sample=part)
+        report = Report(params=None, losses=True, sample=part, bounded=bounded)
         for places, models in rectangles(wanted & (before == begin) & (after == end)):
             for rows, answered, scored in ask_losses(report, replies, places, models, ask):
                 assert scored.losses is not None, "the task asked for losses"

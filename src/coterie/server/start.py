@@ -8,12 +8,12 @@ from dataclasses import replace
 
 import numpy as np
 
-from coterie.errors import FederationError
+from coterie.errors import FederationError, UnknownName
 from coterie.models.layout import Array
 from coterie.protocol.address import Key
 from coterie.protocol.federation import Federation, present
 from coterie.protocol.stack import Stack
-from coterie.protocol.task import Fit, Report, Task
+from coterie.protocol.task import BOUNDED, Fit, Report, Task, check_bounded
 from coterie.server.assign import Ask, check_clusters
 from coterie.server.state import UNPLACED, State
 
@@ -34,13 +34,25 @@ def one_model() -> Start:
 
 
 def one_model_for(clusters: int) -> Start:
-    """A single model that may be parted into so many later; more clusters than clients are refused at once."""
+    """A single model that is to be parted into so many later; more clusters than clients are refused at once."""
 
     def start(federation: Federation, key: Key, ask: Ask) -> State:
         check_clusters(clusters, len(federation.names))
-        return one_model()(federation, key, ask)
+        return replace(one_model()(federation, key, ask), formed=False)
 
     return start
+
+
+def judged_by(loss: str | None, start: Start) -> Start:
+    """The same start, where the data have the bounded loss by which models will be judged."""
+    if loss not in (None, *BOUNDED):
+        raise UnknownName("bounded loss", str(loss), BOUNDED)
+
+    def begin(federation: Federation, key: Key, ask: Ask) -> State:
+        check_bounded(loss, federation.model.classes)
+        return start(federation, key, ask)
+
+    return begin
 
 
 def model_per_client() -> Start:

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -54,7 +55,7 @@ def load_own(
         raise DataError(
             f"{path} is one file; name the column of its clients with --client, or divide it by a partition"
         )
-    return _load(Path(path), reading, schema)
+    return replace(_load(Path(path), reading, schema), words={"data": str(path), **reading.words()})
 
 
 def load_folder(path: str | Path, seed: int = 1, test: float = 0.2, validation: float = 0.0) -> Federated:
@@ -98,9 +99,11 @@ def load_pooled(
         if column is not None:
             raise DataError(f"{name}={column} is for data that come with clients; leave it or the partition out")
     check_file(Path(path))
-    one = _load(Path(path), Reading(label, None, None, tuple(ignore), missing, task, test, 0.0, seed), schema)
+    reading = Reading(label, None, None, tuple(ignore), missing, task, test, 0.0, seed)
+    one, words = _load(Path(path), reading, schema), {"data": str(path), **reading.words()}
     pairs = (*one.train.of(0), *one.test.of(0))
-    return Dataset(one.data, *pairs, one.classes, class_names=one.class_names, schema=one.schema, unit=one.unit)
+    pooled = Dataset(one.data, *pairs, one.classes, class_names=one.class_names, schema=one.schema, unit=one.unit)
+    return replace(pooled, words=words)
 
 
 def check_own(path: str | Path, *, schema: Schema | None = None, **options: Any) -> Check:

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
+from typing import Any
 
 from coterie.data.own.problems import BadFile, Problem, Problems
 from coterie.data.own.tablefile import Table
@@ -26,6 +27,12 @@ class Reading:
     test: float = 0.2
     validation: float = 0.0
     seed: int = 1
+
+    def words(self) -> dict[str, Any]:
+        """The settings that say the same: what is not a default, but the seed, which is the run's."""
+        said = {f.name: getattr(self, f.name) for f in fields(self) if getattr(self, f.name) != f.default}
+        joined = {"ignore": ",".join(self.ignore)} if self.ignore else {}
+        return {name: value for name, value in {**said, **joined}.items() if name != "seed"}
 
     def __post_init__(self) -> None:
         if not 0 < self.test < 1:

@@ -8,6 +8,7 @@ Those that no registry has can also be read from files that the user brings.
 from __future__ import annotations
 
 import logging
+from dataclasses import replace
 from functools import partial
 
 import numpy as np
@@ -169,7 +170,7 @@ def load(text: str) -> Dataset:
     (1438, 1, 8, 8)
     """
     source: Source = sources.build(text)
-    return source.load(_log.info)
+    return replace(source.load(_log.info), words={"data": text})
 
 
 def fetch(text: str, report: Report = _log.info) -> None:

@@ -1,0 +1,62 @@
+"""The numbers that tables and pictures show of a run: how well clients were served in its last rounds."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+
+from coterie.errors import UsageError
+
+Record = dict[str, Any]
+
+LONG, SEVERAL = 10, 3
+"""Of a run of at least so many rounds the mean of the last three is shown, as in the thesis; else the last."""
+
+SCORES = {"accuracy": "accuracy", "macro_f1": "macro_f1", "rmse": "rmse", "r2": "r2", "worst": "worst_client"}
+"""The scores that are shown: what a record calls them, and what a summary does."""
+
+
+def judged(history: Sequence[Record]) -> list[Record]:
+    """The records of the rounds that were evaluated."""
+    return [record for record in history if "worst" in record]
+
+
+def of_last(history: Sequence[Record], last: int) -> Record:
+    """The scores of a run as the mean of its last evaluated rounds, and how many these are.
+
+    >>> of_last([{"worst": 0.2, "accuracy": 0.5}, {}, {"worst": 0.4, "accuracy": 0.7}], 2)
+    {'last': 2, 'accuracy': 0.6, 'worst_client': 0.30000000000000004}
+    """
+    evaluated = judged(history)
+    check_last(last, len(evaluated), "evaluated rounds")
+    final = evaluated[-last:]
+    return {"last": last} | {name: _mean(final, key) for key, name in SCORES.items() if key in final[-1]}
+
+
+def _mean(records: Sequence[Record], key: str) -> float | None:
+    """None where a round has no such number: a model that went astray is not shown by its better rounds."""
+    values = [record[key] for record in records if record.get(key) is not None]
+    return float(np.mean(values)) if len(values) == len(records) else None
+
+
+def with_shown(summary: Record, history: Sequence[Record], last: int | None) -> Record:
+    """A summary with what a table shows of it under ``shown``; ``last`` is how many rounds, None: as many as usual."""
+    return {**summary, "shown": of_last(history, usual_last([summary]) if last is None else last)}
+
+
+def usual_last(summaries: Sequence[Record]) -> int:
+    """How many last rounds are shown unless it is said: the same for all runs of a table, so the shortest decides."""
+    return SEVERAL if min(summary["rounds"] for summary in summaries) >= LONG else 1
+
+
+def check_last(last: int | None, most: int, what: str = "rounds") -> None:
+    """Refuse a number of last rounds that a run does not have."""
+    if last is not None and not 1 <= last <= most:
+        raise UsageError(f"last is {last}; the run has {most} {what}, so 1 to {most}")
+
+
+def which(last: int) -> str:
+    """Which rounds are shown, in words."""
+    return "last round" if last == 1 else f"mean of the last {last} rounds"
