@@ -206,6 +206,18 @@ def test_affinity_propagation_is_given_similarities(groups, monkeypatch):
     assert adjusted_rand_score(truth, labels) == 1 > adjusted_rand_score(truth, slip)
 
 
+@pytest.mark.parametrize("text", ["dbscan", "hdbscan", "optics"])
+def test_the_methods_of_density_are_told_that_they_are_given_distances(text, groups, monkeypatch):
+    """Rows as features would be another matrix."""
+    seen, plain = [], raw_clusters._labels
+    monkeypatch.setattr(
+        raw_clusters, "_labels", lambda method, m: (seen.append((method.metric, m)), plain(method, m))[1]
+    )
+    clusterers.build(text)(groups[0], KEY)
+    assert [metric for metric, _ in seen] == ["precomputed"]
+    assert np.array_equal(seen[0][1], groups[0])
+
+
 SCALE_FREE = ("agglomerative", "kmedoids", "kmeans", "meanshift", "affinity", "hdbscan", "spectral")
 
 

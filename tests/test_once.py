@@ -705,12 +705,13 @@ class TestSeparation:
         shared, alone = separation_threshold(100, 400, 0.05, 0.0, pairs=10), separation_threshold(100, 400, 0.005, 0.0)
         assert shared == pytest.approx(alone)
 
-    @pytest.mark.parametrize(("factor", "wanted"), [(1 - 1e-9, 0), (1.0, 0), (1 + 1e-9, 12)])
-    def test_of_four_clients_all_six_pairs_are_compared_with_what_is_above_the_threshold(self, factor, wanted):
+    @pytest.mark.parametrize(("clients", "pairs"), [(2, 1), (4, 6)])
+    @pytest.mark.parametrize(("factor", "wanted"), [(1 - 1e-9, 0), (1.0, 0), (1 + 1e-9, 2)])
+    def test_all_pairs_are_compared_and_differ_only_above_the_threshold(self, clients, pairs, factor, wanted):
         """All two clients are ``limit`` apart: half of it is lost under the own model, all of it under any other."""
-        limit = factor * separation_threshold(900, 900, 0.05, 0.0, pairs=6)
-        found = differ(limit * (1 - np.eye(4) / 2), np.full(4, 900), 0.05, 0.0)
-        assert found[~np.eye(4, dtype=bool)].sum() == wanted
+        limit = factor * separation_threshold(900, 900, 0.05, 0.0, pairs=pairs)
+        found = differ(limit * (1 - np.eye(clients) / 2), np.full(clients, 900), 0.05, 0.0)
+        assert found[~np.eye(clients, dtype=bool)].sum() == wanted * pairs
 
     def test_large_distances_mean_different_and_more_examples_tell_more(self):
         """By eq. 6: 0.15 + 0.15 between the first two, 0.45 + 0.45 between each of them and the third."""

@@ -114,6 +114,8 @@ class TestServerOptimisers:
     def test_a_rate_of_zero_is_refused(self):
         with pytest.raises(UsageError, match=r"lr is 0\.0; it must be > 0"):
             server_optimiser("sgd", 0.0, 0.0, 0.9, 0.99, 1e-3)
+        with pytest.raises(UsageError, match=r"tau is 0\.0; it must be > 0"):
+            server_optimiser("adam", 1.0, 0.0, 0.9, 0.99, 0.0)
 
     @pytest.mark.parametrize("name", ["momentum", "beta1", "beta2"])
     @pytest.mark.parametrize("value", [1.0, -0.1])
