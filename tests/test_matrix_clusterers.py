@@ -6,6 +6,7 @@ import subprocess
 import sys
 from itertools import combinations, product
 
+import kmedoids
 import numpy as np
 import pytest
 from hypothesis import given
@@ -96,6 +97,15 @@ def test_without_that_package_the_other_clusterers_are_offered(groups, monkeypat
     monkeypatch.setitem(sys.modules, "kmedoids", None)
     with pytest.raises(UsageError, match="kmedoids is not installed; install it, or take clusterer=agglomerative"):
         clusterers.build("kmedoids(2)")(groups[0], KEY)
+
+
+def test_k_medoids_has_one_thread_and_different_random_starts(groups, monkeypatch):
+    """With two threads one in some hundred matrices ends elsewhere: a run would depend on the machine."""
+    asked, plain = [], kmedoids.fasterpam
+    monkeypatch.setattr(kmedoids, "fasterpam", lambda *given, **how: asked.append(how) or plain(*given, **how))
+    clusterers.build("kmedoids(3)")(groups[0], KEY)
+    assert [(how["init"], how["n_cpu"]) for how in asked] == [("build", 1), *[("random", 1)] * 4]
+    assert len({how["random_state"] for how in asked[1:]}) == 4
 
 
 @pytest.mark.parametrize("seed", [3, 11, 12, 18, 25, 30])
