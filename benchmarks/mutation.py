@@ -289,16 +289,15 @@ def _failed(copy: Path) -> list[str]:
 
 
 def tests_for(mutant: Mutant, steps: dict[str, Any], seconds: float) -> list[str]:
-    """The tests that enter a mutant's function, then the same tests with other parameters, the quickest first.
+    """The tests that enter a mutant's function, if only with other parameters, the quickest first.
 
     For one outside of functions it is the module that is entered, and all other tests follow. No more of them than take
     so many seconds.
     """
-    entering = {test for test in steps if any(_in(mutant, one) for one in steps[test]["enters"])}
-    kin = {test.split("[")[0] for test in entering}
-    rank = {test: 0 if test in entering else 1 if test.split("[")[0] in kin else 2 for test in steps}
-    known = [test for test in steps if rank[test] < 2 and mutant.function] or list(steps)
-    known.sort(key=lambda test: (rank[test], steps[test]["seconds"]))
+    entering = {test.split("[")[0] for test in steps if any(_in(mutant, one) for one in steps[test]["enters"])}
+    near = [test for test in steps if test.split("[")[0] in entering]
+    known = near if near and mutant.function else list(steps)
+    known.sort(key=lambda test: (test.split("[")[0] not in entering, steps[test]["seconds"]))
     totals = accumulate(steps[test]["seconds"] for test in known)
     return [test for test, total in zip(known, totals, strict=True) if total <= seconds] or known[:1]
 
