@@ -181,11 +181,17 @@ class Footsteps:
 
     def __init__(self, copy: Path) -> None:
         self.library, self.now, self.found = f"{copy}/coterie/", set[str](), dict[str, Any]()
+        self.failed = set[str]()
 
     def pytest_collection_modifyitems(self, items: list[pytest.Item]) -> None:
         """Keep what HELD says of SOME of the contract, and all others."""
         known = {f"tests/{CONTRACT}::{test}[{text}]" for test in HELD for text in SOME}
         items[:] = [item for item in items if CONTRACT not in item.nodeid or item.nodeid in known]
+
+    def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
+        """What fails without any fault can tell of none."""
+        if report.failed:
+            self.failed.add(report.nodeid)
 
     @pytest.hookimpl(wrapper=True)
     def pytest_runtest_protocol(self, item: pytest.Item) -> Iterator[None]:
@@ -232,18 +238,7 @@ def start(paths: Iterable[str], copy: Path, plugin: Any, after: Callable[[], Non
     os.dup2(out, 2)
     os.environ |= {"PYTHONPATH": str(copy), "OMP_NUM_THREADS": "1"}
     sys.path.insert(0, str(copy))
-    options = [
-        "-x",
-        "-q",
-        "-rfE",
-        "--tb=no",
-        "-p",
-        "no:cacheprovider",
-        "-m",
-        "not slow",
-        "-c",
-        f"{ROOT}/pyproject.toml",
-    ]
+    options = ["-q", "-rfE", "--tb=no", "-p", "no:cacheprovider", "-m", "not slow", "-c", f"{ROOT}/pyproject.toml"]
     code = 3
     try:
         code = int(pytest.main([*options, *paths], plugins=[plugin]))
@@ -276,33 +271,41 @@ def footsteps(copy: Path, file: Path) -> dict[str, Any]:
         steps = Footsteps(copy)
         tests = [str(path.relative_to(ROOT)) for path in sorted((ROOT / "tests").rglob("test_*.py"))]
         about = [test for test in tests if ABOUT.search((ROOT / test).read_text()) and not any(s in test for s in SLOW)]
-        child = start(about, copy, steps, lambda: _save(file, steps.found))
-        if end(child, 3600):
-            sys.exit(f"the tests fail without any mutant:\n{(copy.parent / 'log').read_text()}")
+        child = start(about, copy, steps, lambda: _save(file, steps))
+        if end(child, 3600) not in (0, 1):
+            sys.exit(f"the tests cannot be run:\n{(copy.parent / 'log').read_text()}")
+        for test in _failed(copy):
+            print(f"left out, since it fails without any fault: {test}", flush=True)
     return dict(json.loads(file.read_text()))
 
 
-def _save(file: Path, value: Any) -> None:
-    file.write_text(json.dumps(value))
+def _save(file: Path, steps: Footsteps) -> None:
+    file.write_text(json.dumps({test: found for test, found in steps.found.items() if test not in steps.failed}))
+
+
+def _failed(copy: Path) -> list[str]:
+    """The tests that failed in the last run over a copy."""
+    return re.findall(r"^(?:FAILED|ERROR) (.+?)(?: - |$)", (copy.parent / "log").read_text(), re.MULTILINE)
 
 
 def tests_for(mutant: Mutant, steps: dict[str, Any], seconds: float) -> list[str]:
-    """The tests that enter a mutant's function (for one outside of functions: its module first), the quickest first.
+    """The tests that enter a mutant's function, if only with other parameters, the quickest first.
 
-    No more of them than take so many seconds.
+    For one outside of functions it is the module that is entered, and all other tests follow. No more of them than take
+    so many seconds.
     """
-    whole = [f"{mutant.module} {mutant.function}", f"{mutant.module} {mutant.function}."]
+    entering = {test.split("[")[0] for test in steps if any(_in(mutant, one) for one in steps[test]["enters"])}
+    near = [test for test in steps if test.split("[")[0] in entering]
+    known = near if near and mutant.function else list(steps)
+    known.sort(key=lambda test: (test.split("[")[0] not in entering, steps[test]["seconds"]))
+    totals = accumulate(steps[test]["seconds"] for test in known)
+    return [test for test, total in zip(known, totals, strict=True) if total <= seconds] or known[:1]
 
-    def near(test: str) -> bool:
-        return any(one == whole[0] or one.startswith(whole[1]) for one in steps[test]["enters"])
 
-    def same_module(test: str) -> bool:
-        return any(one.startswith(f"{mutant.module} ") for one in steps[test]["enters"])
-
-    entering = [test for test in steps if near(test)] or list(steps)
-    ordered = sorted(entering, key=lambda test: (not same_module(test), steps[test]["seconds"]))
-    totals = accumulate(steps[test]["seconds"] for test in ordered)
-    return [test for test, total in zip(ordered, totals, strict=True) if total <= seconds] or ordered[:1]
+def _in(mutant: Mutant, entered: str) -> bool:
+    """Whether what a test entered is the mutant's function, one inside of it, or for want of a function its module."""
+    module, name = entered.split(" ")
+    return module == mutant.module and f"{name}.".startswith(f"{mutant.function}." if mutant.function else "")
 
 
 def judge(mutant: Mutant, copy: Path, tests: list[str], seconds: float) -> dict[str, Any]:
@@ -314,13 +317,12 @@ def judge(mutant: Mutant, copy: Path, tests: list[str], seconds: float) -> dict[
     place.write_bytes(source[:begin] + mutant.after.encode() + source[finish:])
     files = dict.fromkeys([*([str(place)] if b">>>" in source else []), *(test.split("::")[0] for test in tests)])
     try:
-        code = end(start(files, copy, Chosen(tests)), seconds)
+        code = end(start(["-x", *files], copy, Chosen(tests)), seconds)
     finally:
         place.write_bytes(source)
-    failed = re.findall(r"^(?:FAILED|ERROR) (.+?)(?: - |$)", (copy.parent / "log").read_text(), re.MULTILINE)
     verdict = {None: "timeout", 0: "survived", 5: "survived"}.get(code, "killed")
     known = {key: value for key, value in asdict(mutant).items() if key != "span"}
-    return {**known, "verdict": verdict, "by": failed[:1], "seconds": round(time.monotonic() - began, 1)}
+    return {**known, "verdict": verdict, "by": _failed(copy)[:1], "seconds": round(time.monotonic() - began, 1)}
 
 
 def table(results: list[dict[str, Any]]) -> str:

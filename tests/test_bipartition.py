@@ -20,8 +20,10 @@ from coterie.protocol.replies import Replies
 from coterie.protocol.stack import Stack
 from coterie.protocol.task import Fit
 from coterie.runtimes.attendance import Attendance, Attended
-from coterie.server.bipartition import Stationary
+from coterie.server.aggregate import by_examples
+from coterie.server.bipartition import Stationary, bipartition
 from coterie.server.matrix_clusterers import agglomerative
+from coterie.server.place import least_loss
 from coterie.server.start import first_state
 from coterie.server.state import UNPLACED
 
@@ -98,6 +100,14 @@ class TestSattler:
         assert done[2].state.stack.params[:, 0].tolist() == pytest.approx([1.5, -1.5])
         assert done[3].state.labels.tolist() == [0, 1, 2, 3, 2, 0, 3, 1]
         assert done[3].state.stack.params[:, 0].tolist() == pytest.approx([2.25, -1.25, 1.25, -2.25])
+
+    def test_a_split_is_in_two_where_there_are_three_directions(self):
+        """Of 0, 30 and 180 degrees the first two are nearest to each other."""
+        angles = np.radians([0, 0, 30, 30, 180, 180])
+        replies = made_up(np.column_stack([np.cos(angles), np.sin(angles)]))
+        rule = bipartition(Stationary(9.0, 0.0, relative=False), 0, "average", by_examples, HALF, least_loss)
+        found = rule(replace(begin([0.0], [0] * 6), round=1), replies, Key(1, 1), None)
+        assert found.labels.tolist() == [0, 0, 0, 0, 1, 1]
 
     @pytest.mark.parametrize("minimum", [0, 1, 4])
     def test_not_before_the_minimum_of_rounds_is_over(self, minimum, toy, train):

@@ -355,10 +355,11 @@ class TestTerms:
         ],
         ids=["proximal", "near", "others", "contrast"],
     )
-    def test_gradients_agree_with_autograd_and_finite_differences(self, term, value):
+    @pytest.mark.parametrize("scale", [1.0, 0.05])
+    def test_gradients_agree_with_autograd_and_finite_differences(self, term, value, scale):
         rng = np.random.default_rng(0)
-        start, params = (torch.from_numpy(rng.normal(size=(4, 6))) for _ in range(2))
-        models, references = (torch.from_numpy(rng.normal(size=(count, 6))) for count in (3, 2))
+        start, params = (torch.from_numpy(scale * rng.normal(size=(4, 6))) for _ in range(2))
+        models, references = (torch.from_numpy(scale * rng.normal(size=(count, 6))) for count in (3, 2))
         seen = Received(models, torch.zeros(3, 0), references, torch.tensor([0, 1, 2, 1]), torch.ones(4) > 0)
         found = gradient(term, params, start, seen, layout=None)
         step = 1e-6 * torch.eye(6, dtype=torch.float64)

@@ -6,6 +6,7 @@ import subprocess
 import sys
 from itertools import combinations, product
 
+import kmedoids
 import numpy as np
 import pytest
 from hypothesis import given
@@ -96,6 +97,15 @@ def test_without_that_package_the_other_clusterers_are_offered(groups, monkeypat
     monkeypatch.setitem(sys.modules, "kmedoids", None)
     with pytest.raises(UsageError, match="kmedoids is not installed; install it, or take clusterer=agglomerative"):
         clusterers.build("kmedoids(2)")(groups[0], KEY)
+
+
+def test_k_medoids_has_one_thread_and_different_random_starts(groups, monkeypatch):
+    """With two threads one in some hundred matrices ends elsewhere: a run would depend on the machine."""
+    asked, plain = [], kmedoids.fasterpam
+    monkeypatch.setattr(kmedoids, "fasterpam", lambda *given, **how: asked.append(how) or plain(*given, **how))
+    clusterers.build("kmedoids(3)")(groups[0], KEY)
+    assert [(how["init"], how["n_cpu"]) for how in asked] == [("build", 1), *[("random", 1)] * 4]
+    assert len({how["random_state"] for how in asked[1:]}) == 4
 
 
 @pytest.mark.parametrize("seed", [3, 11, 12, 18, 25, 30])
@@ -206,6 +216,18 @@ def test_affinity_propagation_is_given_similarities(groups, monkeypatch):
     assert adjusted_rand_score(truth, labels) == 1 > adjusted_rand_score(truth, slip)
 
 
+@pytest.mark.parametrize("text", ["dbscan", "hdbscan", "optics"])
+def test_the_methods_of_density_are_told_that_they_are_given_distances(text, groups, monkeypatch):
+    """Rows as features would be another matrix."""
+    seen, plain = [], raw_clusters._labels
+    monkeypatch.setattr(
+        raw_clusters, "_labels", lambda method, m: (seen.append((method.metric, m)), plain(method, m))[1]
+    )
+    clusterers.build(text)(groups[0], KEY)
+    assert [metric for metric, _ in seen] == ["precomputed"]
+    assert np.array_equal(seen[0][1], groups[0])
+
+
 SCALE_FREE = ("agglomerative", "kmedoids", "kmeans", "meanshift", "affinity", "hdbscan", "spectral")
 
 
@@ -297,6 +319,7 @@ class TestHowMany:
 
         monkeypatch.setattr(how_many, "spread", made_up)
         assert by_gap(distances, 3, lambda matrix, count: np.full(len(matrix), count), KEY) == 2
+        assert all(1 < matrix.max() < 4 for matrix in drawn), "points in a box as long as the data"
 
     def test_the_highest_silhouette_wins_and_ties_go_to_the_fewest(self):
         distances = between([0, 0, 10, 10])
@@ -351,6 +374,13 @@ class TestHowMany:
 def test_what_is_wrong_is_named_with_its_limit(text, told):
     with pytest.raises(UsageError, match=told):
         clusterers.build(text)
+
+
+@pytest.mark.parametrize(
+    "text", ["hdbscan(members=2)", "optics(2)", "affinity(damping=0.5)", "meanshift(share=1)", "agglomerative(cut=0)"]
+)
+def test_the_limit_itself_is_accepted(text, groups):
+    assert len(clusterers.build(text)(groups[0], KEY)) == 24
 
 
 def test_a_clusterer_is_a_value():

@@ -103,6 +103,12 @@ class TestDistances:
         found = pairwise(iter([np.array([[0.0, 0.0], [3.0, 4.0], [0.0, 0.0]])]), 3, "cosine")
         assert found.tolist() == [[0, 1, 1], [1, 0, 1], [1, 1, 0]]
 
+    def test_rounding_puts_no_cosine_distance_below_0_or_above_2(self):
+        rows = np.random.default_rng(0).normal(size=(40, 50))
+        found = pairwise(iter([np.concatenate([rows, 3 * rows, -7 * rows])]), 120, "cosine")
+        assert found.min() == 0
+        assert found.max() == 2
+
     @pytest.mark.parametrize("formula", [distances.between_models, distances.between_clients])
     def test_loss_distances_do_not_satisfy_the_triangle_inequality(self, formula):
         """The paper says that they do. Clients 0 and 1 serve each other badly, and client 2 well both ways."""
@@ -707,12 +713,13 @@ class TestSeparation:
         shared, alone = separation_threshold(100, 400, 0.05, 0.0, pairs=10), separation_threshold(100, 400, 0.005, 0.0)
         assert shared == pytest.approx(alone)
 
-    @pytest.mark.parametrize(("factor", "wanted"), [(1 - 1e-9, 0), (1.0, 0), (1 + 1e-9, 12)])
-    def test_of_four_clients_all_six_pairs_are_compared_with_what_is_above_the_threshold(self, factor, wanted):
+    @pytest.mark.parametrize(("clients", "pairs"), [(2, 1), (4, 6)])
+    @pytest.mark.parametrize(("factor", "wanted"), [(1 - 1e-9, 0), (1.0, 0), (1 + 1e-9, 2)])
+    def test_all_pairs_are_compared_and_differ_only_above_the_threshold(self, clients, pairs, factor, wanted):
         """All two clients are ``limit`` apart: half of it is lost under the own model, all of it under any other."""
-        limit = factor * separation_threshold(900, 900, 0.05, 0.0, pairs=6)
-        found = differ(limit * (1 - np.eye(4) / 2), np.full(4, 900), 0.05, 0.0)
-        assert found[~np.eye(4, dtype=bool)].sum() == wanted
+        limit = factor * separation_threshold(900, 900, 0.05, 0.0, pairs=pairs)
+        found = differ(limit * (1 - np.eye(clients) / 2), np.full(clients, 900), 0.05, 0.0)
+        assert found[~np.eye(clients, dtype=bool)].sum() == wanted * pairs
 
     def test_large_distances_mean_different_and_more_examples_tell_more(self):
         """By eq. 6: 0.15 + 0.15 between the first two, 0.45 + 0.45 between each of them and the third."""

@@ -114,6 +114,8 @@ class TestServerOptimisers:
     def test_a_rate_of_zero_is_refused(self):
         with pytest.raises(UsageError, match=r"lr is 0\.0; it must be > 0"):
             server_optimiser("sgd", 0.0, 0.0, 0.9, 0.99, 1e-3)
+        with pytest.raises(UsageError, match=r"tau is 0\.0; it must be > 0"):
+            server_optimiser("adam", 1.0, 0.0, 0.9, 0.99, 0.0)
 
     @pytest.mark.parametrize("name", ["momentum", "beta1", "beta2"])
     @pytest.mark.parametrize("value", [1.0, -0.1])
@@ -276,6 +278,10 @@ class TestAssign:
         labels = self.apply(until(limit, self.rule(), keep()), state, replies).labels.tolist()
         assert (labels != [1, 1, 0, 0]) == moves
 
+    def test_a_rule_for_no_rounds_is_refused(self):
+        with pytest.raises(UsageError, match="shots is 0; it must be at least 1, or none"):
+            until(0, keep(), keep())
+
 
 class TestStarts:
     def start(self, start, federation):
@@ -350,6 +356,8 @@ class TestTheDoor:
     def test_before_anyone_has_answered_all_models_count_the_same(self, toy):
         state = unplaced(toy, stack_of([1.0, 0.0], [3.0, 8.0]))
         assert asked(toy, state, Task()).params.tolist() == [[2.0, 4.0]] * 4
+        nowhere = np.full(4, UNPLACED)
+        assert Meter(toy, KEY).ask(Task(), state.stack, nowhere, np.arange(4)).params.tolist() == [[2.0, 4.0]] * 4
 
     def test_that_mean_is_no_cluster_model_for_those_who_compare_all(self, toy):
         """Losses (w - slope)^2 + b^2 under the two models, for the slopes 1 and -1; the mean travels as a reference."""
@@ -445,6 +453,17 @@ class TestTheLoop:
     def test_a_rule_need_not_remember_anything(self, toy):
         state = replace(state_of([[1.0, 0.0]], [0] * 4), memory={"centres": np.zeros(2)})
         assert advance(fedavg(STEP), state, asked(toy, state, Task()), Assignment(state.labels)).memory == {}
+
+    def test_a_cluster_of_which_nobody_answered_does_not_follow_its_momentum(self, toy):
+        """Cluster 0 goes by the mean of its clients' steps and half of its last movement; cluster 1 rests."""
+        algorithm = replace(fedavg(STEP), update=server_optimiser("sgd", 1.0, 0.5, 0.0, 0.0, 1e-3))
+        moments = {"first": np.array([[0.2, 0.0], [7.0, 7.0]])}
+        state = replace(state_of([[0.0, 0.0], [3.0, 8.0]], [0, 1, 0, 1]), moments=moments)
+        replies = asked(toy, state, Task(fit=(STEP,)), clients=[0, 2])
+        new = advance(algorithm, state, replies, Assignment(state.labels))
+        goes = np.average(replies.params, axis=0, weights=replies.examples) + np.array([0.1, 0.0])
+        np.testing.assert_allclose(new.stack.params, [goes, [3.0, 8.0]], atol=1e-6)
+        np.testing.assert_allclose(new.moments["first"], [goes, [7.0, 7.0]], atol=1e-6)
 
     def test_a_split_copies_the_moments_of_the_parent(self, toy):
         parents = (0, 1, 1)

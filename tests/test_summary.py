@@ -11,7 +11,7 @@ import torch
 from scipy.spatial.distance import cosine
 
 from coterie.data.federated import Split
-from coterie.errors import UsageError
+from coterie.errors import FederationError, UsageError
 from coterie.experiment import run_settings
 from coterie.models.additive import additive
 from coterie.models.layout import Layout
@@ -136,6 +136,16 @@ class TestTheMeansOverRounds:
 
     def test_without_the_truth_nothing_is_said_of_it(self):
         assert "mean_ari" not in summary_of([record_of(0, clusters=[4])])
+
+
+@pytest.mark.parametrize(
+    ("last", "told"),
+    [({"a": "gone", "b": "slow", "c": "ill", "d": "late"}, "a: gone; b: slow; c: ill"), ({}, "none was asked")],
+)
+def test_where_nobody_evaluated_the_last_round_says_why_for_the_first_three(last, told):
+    history = [{"round": 0, "unevaluated": {"a": "before"}}, {"round": 1, **({"unevaluated": last} if last else {})}]
+    with pytest.raises(FederationError, match=f"nobody evaluated a model, .*; reasons: {told}$"):
+        summarise(history, None, None, None, None)
 
 
 @pytest.mark.parametrize(("weigh_by", "accuracy", "majority"), [("test", 0.5, 0.35), ("train", 0.75, 0.225)])
