@@ -24,8 +24,9 @@ demo: setup  ## recover four hidden groups of rotated digits: a table and a pict
 	$(BIN)/coterie compare fedavg local ifca wecfl --data digits --partition 'rotation(0,90,180,270)' \
 	  --clients 40 --clusters 4 --rounds 20 --seeds 1..5 --out runs/demo
 
+# Three processes on two cores: federations wait for each other most of their time, so their tests come first.
 test: check  ## everything CI runs: lint, types, layers, tests
-	$(BIN)/pytest -m 'not slow'
+	$(BIN)/pytest -m 'not slow' -n 3 --dist loadfile --no-loadscope-reorder tests/deploy tests/contract tests src
 
 check: setup  ## lint, types and import layers only
 	$(BIN)/ruff format --check .
