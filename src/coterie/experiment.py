@@ -139,7 +139,7 @@ def run(
 ) -> Run:
     """Train an algorithm on a federation's data; with ``resume`` go on where the run in ``out`` stopped.
 
-    ``options``: advise, participation, join, leave, min_clients, eval_every, until, stop, diagnose,
+    ``options``: advise, participation, join, leave, min_clients, momentum_kept, eval_every, until, stop, diagnose,
     weigh_by, checkpoint_every, runtime, threads, plan, device.
     How clients train is the algorithm's own: ``ct.wecfl(clusters=4, fit=ct.Fit(steps=20, lr=0.05))``.
     """

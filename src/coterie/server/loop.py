@@ -115,8 +115,8 @@ def check_rounds(algorithm: Algorithm, rounds: int) -> None:
     least = max(each.least_rounds for each in (algorithm, *algorithm.members))
     if rounds < least:
         raise UsageError(
-            f"rounds is {rounds}; {algorithm.name} needs at least {least} for its warm-up and shots to take place: "
-            "give more rounds, or shorten them"
+            f"rounds is {rounds}; {algorithm.name} needs at least {least} for its warm-up, shots or minimum of rounds: "
+            "give more rounds, or lower these"
         )
 
 
