@@ -149,7 +149,10 @@ class TestOpinion:
 
     def test_it_is_asked_where_advice_is_asked_for_and_the_loss_is_bounded(self, images, simulator, train):
         sim = simulator(images(), threads=1)
-        start = lambda text: advised(build_algorithm(text)).start(sim, KEY, Meter(sim, KEY).ask)  # noqa: E731
+
+        def start(text):
+            return advised(build_algorithm(text)).start(sim, KEY, Meter(sim, KEY).ask)
+
         assert "certain" not in start("lcfl").memory["advice"]
         assert start("lcfl(loss=clipped)").memory["advice"]["certain"]["pairs"] == 28
 
