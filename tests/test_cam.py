@@ -247,6 +247,17 @@ class TestAlternating:
         assert cost.bytes_up == 4 * 2 * (4 * half + 8 * 3)
         assert cost.bytes_down == 4 * 2 * (3 * 4 * half + 8)
 
+    def test_nobody_may_be_left_for_the_second_exchange(self, images):
+        """All who answered have left the clusters: the halves stay as they were averaged."""
+        sim = sums(images())
+        done = list(
+            islice(
+                rounds(build_algorithm("wecfl(clusters=3)+cam(alternate=true)", fit=QUICK), sim, 1, participation=0.25),
+                4,
+            )
+        )
+        assert all(np.isfinite(step.state.stack.params).all() for step in done)
+
     def test_both_orders_at_once_are_refused(self):
         with pytest.raises(UsageError, match="choose one order of the halves"):
             build_algorithm("ifca+cam(sequential=true,alternate=true)")
@@ -421,6 +432,12 @@ class TestWarmUp:
         warm = run("ifca+cam(warmup=1)", sums(images()), 2, fit=QUICK, clusters=1)
         assert [len(step.state.stack) for step in warm] == [1, 1]
         assert not set(warm[-1].state.labels) - {0}
+
+    def test_halves_that_take_their_places_have_not_moved(self, images):
+        """joint would take the way from zero to where they are for a movement of theirs."""
+        step = run("joint+cam(warmup=2)", sums(images()), 2, fit=QUICK)[-1].state
+        assert len(step.stack) == 2
+        assert np.array_equal(step.previous.params, step.stack.params)
 
     def test_of_parameter_clustering_is_one_exchange_that_counts_as_many_rounds(self, four):
         """From 0.2 + 0.1 three rounds of two steps bring the sums 1 - 0.9^6 of the way, and the global half nowhere."""

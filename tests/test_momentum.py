@@ -119,3 +119,33 @@ def test_where_nothing_can_be_kept_it_is_refused():
         Settings("fedavg", momentum_kept=True, momentum=0.0)
     with pytest.raises(UsageError, match=r"the momentum to keep is 0\.9 of adam"):
         Fit(optimizer="adam", keeps="0")
+
+
+def test_a_run_interrupted_in_the_middle_of_a_round_goes_on_with_the_momenta_of_the_round_before(tmp_path, monkeypatch):
+    settings = Settings("fedavg", clients=6, partition="rotation(0,180)", model="mlp(8)", rounds=4, steps=3)
+    settings = replace(settings, momentum_kept=True)
+    whole, ask, asked = run_settings(settings), Simulator.ask, []
+
+    def interrupted(self, task, *rest):
+        replies = ask(self, task, *rest)
+        asked.append(bool(task.fit))
+        if sum(asked) == 3 and task.fit:
+            raise KeyboardInterrupt
+        return replies
+
+    monkeypatch.setattr(Simulator, "ask", interrupted)
+    with pytest.raises(KeyboardInterrupt):
+        run_settings(settings, tmp_path / "run")
+    monkeypatch.undo()
+    resumed = run_settings(settings, tmp_path / "run", resume=True)
+    np.testing.assert_array_equal(resumed.state.stack.params, whole.state.stack.params)
+
+
+def test_a_client_that_went_astray_once_begins_anew(images, simulator):
+    """Its momentum was not finite for ever, and it was missing from every further round."""
+    sim = simulator(images())
+    algorithm = keeping_momentum(build_algorithm("fedavg", fit=FIT))
+    first, *_ = islice(rounds(algorithm, sim, 1), 1)
+    sim.kept["0/all/client-0"] = np.full(sim.model.layout.size, np.inf, np.float32)
+    done = list(islice(rounds(algorithm, sim, 1, first.state), 2))
+    assert [0 in step.replies.clients for step in done] == [False, True]

@@ -132,3 +132,27 @@ def test_words_that_mean_nothing_are_refused():
         build_algorithm("wecfl+con-cks(layer=body)")
     with pytest.raises(UsageError, match="of is 'parameters'; it must be inputs or outputs"):
         build_algorithm("wecfl+con-rep(of=parameters)")
+
+
+@pytest.mark.parametrize("text", ["joint+cks+cam(warmup=2)", "joint+con-cks(layer=last)+cam(warmup=1,alternate=true)"])
+def test_a_mean_that_no_term_reads_yet_is_not_sent(images, text):
+    """Rows were sent that the task did not count, and the models of the round before were looked for elsewhere."""
+    for step in replies(text, images(), 4)[-2:]:
+        assert np.isfinite(step.state.stack.params).all()
+
+
+def test_penalties_on_a_part_that_a_model_does_not_have_are_refused(images):
+    """They would do nothing, whatever their strength."""
+    data = images()
+    for text, model, part in (("con-cks", "logistic", "features"), ("con-cks(layer=last)", "logistic", "body")):
+        algorithm = build_algorithm(f"wecfl+{text}", 2, QUICK)
+        with pytest.raises(UsageError, match=f"the part '{part}' of model '{model}' is empty"):
+            list(islice(rounds(algorithm, Simulator(data, build_model(model, data.shape, 4)), 1), 2))
+
+
+@pytest.mark.parametrize(
+    "text", ["cks(strength=-1)", "cks(strength=-1,others=true)", "con-rep(each=foo)", "con-para(temperature=0)"]
+)
+def test_values_that_make_no_sense_are_refused_before_a_run(text):
+    with pytest.raises(UsageError, match="it must be"):
+        build_algorithm(f"lcfl(warmup=9)+{text}")

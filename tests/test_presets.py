@@ -116,7 +116,7 @@ def test_as_ocfl_did(data, rounds, batch, model):
     assert (found.rounds, found.batch, found.model) == (rounds, batch, model)
     assert (found.clients, found.partition, found.clusters, found.epochs) == (15, "blocks", 3, 3)
     assert (found.lr, found.momentum, found.algorithm) == (0.01, 0.0, "ocfl-hdbscan(weights=uniform)")
-    assert settings_as("ocfl", "sattler").algorithm == "sattler(eps1=0.35,eps2=0.35)"
+    assert settings_as("ocfl", "sattler").algorithm == "sattler(eps1=0.35,eps2=0.35,relative=false,least=none)"
 
 
 def test_whatever_the_user_says_stays():

@@ -60,7 +60,15 @@ def test_a_round_without_a_number_is_not_covered_by_the_others():
 
 @pytest.mark.parametrize(("lengths", "wanted"), [([9], 1), ([10], 3), ([100, 10], 3), ([100, 9], 1)])
 def test_three_rounds_are_usual_where_every_run_has_ten(lengths, wanted):
-    assert usual_last([{"rounds": rounds} for rounds in lengths]) == wanted
+    assert usual_last([[{"round": i, "worst": 0.5} for i in range(rounds)] for rounds in lengths]) == wanted
+
+
+def test_fewer_are_usual_where_fewer_were_evaluated():
+    """A warm-up that counts as nine of ten rounds; a run that was evaluated once in thirty."""
+    swallowed = [{"round": 8, "worst": 0.5}, {"round": 9, "worst": 0.6}]
+    once = [{"round": i} for i in range(29)] + [{"round": 29, "worst": 0.5}]
+    assert (usual_last([swallowed]), usual_last([once]), usual_last([swallowed, once])) == (2, 1, 1)
+    assert with_shown({"rounds": 10}, swallowed, None)["shown"]["worst_client"] == pytest.approx(0.55)
 
 
 def test_table_gains_p_values_and_picture_are_of_the_same_rounds():

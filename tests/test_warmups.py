@@ -96,3 +96,11 @@ class TestShots:
     def test_a_round_with_too_few_answers_is_none(self, images, simulator, flaky):
         late = flaky(simulator(images()), {1: range(1, 8)})
         assert self.moved("wecfl(shots=3)", late, 6) == [0, 2, 3]
+
+
+@pytest.mark.parametrize("text", ["wecfl", "fesem(shots=2)", "ocfl-kmeans", "vote(fedavg,wecfl)"])
+def test_too_few_answers_to_cluster_in_any_round_are_refused(text):
+    """Two of six clients are asked a round: four clusters never form, and it would end as silent FedAvg."""
+    settings = Settings(text, clients=6, clusters=4, partition="rotation(0,180)", model="mlp(8)", participation=0.34)
+    with pytest.raises(UsageError, match=r"at most 2 clients are asked in a round; .* needs 4 answers to cluster"):
+        run_settings(settings)

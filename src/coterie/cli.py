@@ -107,7 +107,7 @@ def compare(
         done[settings.algorithm].append(summary)
     places = {name: [folder_for(replace(base, algorithm=name, seed=n), folder) for n in numbers] for name in names}
     records = {name: [load_rounds(place) for place in places[name]] for name in names}
-    last = last or usual_last([summary for summaries in done.values() for summary in summaries])
+    last = last or usual_last([history for histories in records.values() for history in histories])
     found = {name: [with_shown(*each, last) for each in zip(done[name], records[name], strict=True)] for name in names}
     if as_json:
         print(json.dumps(found))

@@ -128,7 +128,7 @@ def run(
     **given: Any,
 ) -> None:
     """Run an experiment on the federation whose server runs in --folder; Ctrl-C only stops watching."""
-    settings = settings_from(target, given)
+    settings = settings_from(target, {"data": "federation", **given})  # of a paper only how it trains is meant
     place = Place.of(folder)
     order = make_order(place, settings, out, resume)
     submit(place, order)

@@ -62,7 +62,7 @@ class Run:
         told, score = self.summary, "accuracy" if "accuracy" in self.summary else "rmse"
         return (
             f"Run({told['algorithm']} on {told['data']}, {told['partition']}: {told['clients']} clients, "
-            f"{told['rounds']} rounds, {told['clusters_found']} clusters, {score} {told[score]:.3f})"
+            f"{told['rounds']} rounds, {told['clusters_found']} clusters, {score} {told[score] or float('nan'):.3f})"
         )
 
     @property
@@ -234,7 +234,7 @@ class Session:
         judge = None if algorithm.serve.fit else getattr(self.clients, "judge", None)  # it knows no fine-tuned models
         general = judge and partial(judge, mix=self.mix)
         self.watch = summary.Watch(known, general, settings.rounds, settings.weigh_by)
-        settings.check_enough(self.attendance)
+        settings.check_enough(self.attendance, algorithm)
         self.goal = settings.goal()
         if self.goal is not None:
             self.goal.check(known)
@@ -247,6 +247,7 @@ class Session:
         history: list[dict[str, Any]] = [] if folder is None else folder.rounds
         steps = self._rounds(state)
         test: Replies | None = None
+        kept = dict(self._kept)
         begun = time.perf_counter()
         try:
             while state is None or not self._ends(state.round, history[-1]):
@@ -256,7 +257,7 @@ class Session:
                 now = time.perf_counter()
                 record["seconds"], begun = now - begun, now
                 self._keep(record, step.state, folder, history)
-                state = step.state
+                state, kept = step.state, dict(self._kept)
                 if progress is not None:
                     progress(record)
         except CoterieError:
@@ -265,7 +266,7 @@ class Session:
             raise
         except KeyboardInterrupt:
             if folder is not None and state is not None:
-                folder.checkpoint(state, self._kept)
+                folder.checkpoint(state, kept)
             raise
         there = self.attendance.present(state.round - 1)
         if test is None:  # all rounds were done already, but for what follows

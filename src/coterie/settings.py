@@ -210,8 +210,9 @@ class Settings:
         """Who is there in which round."""
         return attendance(names, self.seed, self.join, self.leave)
 
-    def check_enough(self, who: Attendance) -> None:
-        """In every round somebody is there, and as many are asked as must answer."""
+    def check_enough(self, who: Attendance, algorithm: Algorithm) -> None:
+        """In every round somebody is there and as many are asked as must answer; in one, as many as clustering needs."""
+        most, least = 0, max(each.least_answers for each in (algorithm, *algorithm.members))
         for number in (number for number in who.changes() if number < self.rounds):
             there = len(who.present(number))
             asked = len(participants(there, self.participation, Key(self.seed, number)))
@@ -221,6 +222,12 @@ class Settings:
                 raise UsageError(
                     f"min-clients is {self.min_clients}; {asked} are asked in round {number}, so 1 to {asked}"
                 )
+            most = max(most, asked)
+        if most < least <= len(who.names):
+            raise UsageError(
+                f"participation is {self.participation:g}, so that at most {most} clients are asked in a round; "
+                f"{algorithm.name} needs {least} answers to cluster: raise it"
+            )
 
     def table(self) -> dict[str, Any]:
         """As a TOML table: what is None is left out."""

@@ -38,8 +38,10 @@ VALIDATION = 0.2
 FIXED = (
     "algorithm",
     "data",
+    "classes",
     "partition",
     "clients",
+    "weigh_by",
     "join",
     "leave",
     "seed",

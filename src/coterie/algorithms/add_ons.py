@@ -25,8 +25,9 @@ def cks(strength: float = 0.1, others: bool = False) -> AddOn:
     client. Off in round 0, when clusters are not yet told apart. With one cluster it is a proximal term.
     """
     if others:
-        return with_terms(lambda state: (Others(strength, tuple(map(float, state.shares))),))
-    return with_terms(lambda state: (Near(strength),), references=1)
+        term = Others(strength, ())
+        return with_terms(lambda state: (replace(term, shares=tuple(map(float, state.shares))),))
+    return with_terms(always_these(Near(strength)), references=1)
 
 
 LAYERS = {"head": ("projection", "features"), "last": ("head", "body"), "all": ("all", "all")}
@@ -43,7 +44,7 @@ def con_para(strength: float = 0.5, temperature: float = 1.0, layer: str = "all"
     ``last`` layer. Off until clients have clusters. All cluster models are sent to every client.
     """
     contrasted, _ = _layer(layer)
-    return with_terms(lambda state: (Contrast(strength, temperature, part=contrasted),))
+    return with_terms(always_these(Contrast(strength, temperature, part=contrasted)))
 
 
 @add_on
@@ -55,7 +56,7 @@ def con_rep(strength: float = 0.5, temperature: float = 1.0, of: str = "inputs",
     it costs K more forward passes.
     """
     require(of in SEEN, "of", repr(of), " or ".join(SEEN))
-    return with_terms(lambda state: (Contrast(strength, temperature, of, each),))
+    return with_terms(always_these(Contrast(strength, temperature, of, each)))
 
 
 @add_on
@@ -66,9 +67,8 @@ def con_cks(strength: float = 0.5, temperature: float = 1.0, sharing: float = 0.
     network without convolutions its last layer); the ``last`` one alone; or ``all``: both terms on everything.
     """
     contrasted, shared = _layer(layer)
-    return with_terms(
-        lambda state: (Contrast(strength, temperature, part=contrasted), Near(sharing, part=shared)), references=1
-    )
+    terms = Contrast(strength, temperature, part=contrasted), Near(sharing, part=shared)
+    return with_terms(always_these(*terms), references=1)
 
 
 def _layer(name: str) -> tuple[str, str]:
@@ -92,6 +92,11 @@ def finetune(steps: int | None = None, epochs: int | None = None) -> AddOn:
     return everywhere(add)
 
 
+def always_these(*terms: Term) -> Terms:
+    """The same terms whatever the state; values that make no sense are refused when they are made, not in a round."""
+    return lambda state: terms
+
+
 def with_terms(terms: Terms, references: int = 0) -> AddOn:
     """Add penalty terms to every pass, from round 1 on and for clients that have a cluster by then.
 
@@ -102,9 +107,12 @@ def with_terms(terms: Terms, references: int = 0) -> AddOn:
         if algorithm.network is not as_it_is:
             raise UsageError("an add-on with penalties must stand before cam; write 'wecfl+cks+cam'")
 
+        def begun(state: State) -> bool:
+            return state.round > 0 and bool(state.placed.any())
+
         def task(state: State) -> Task:
             plain = algorithm.task(state)
-            if state.round == 0 or not state.placed.any():
+            if not begun(state):
                 return plain
             fits = tuple(_with(fit, terms(state)) for fit in plain.fit)
             return replace(plain, fit=fits, references=plain.references + (0 if _has_mean(plain) else references))
@@ -112,7 +120,8 @@ def with_terms(terms: Terms, references: int = 0) -> AddOn:
         def rows(state: State) -> Stack:
             plain = algorithm.task(state)
             own = algorithm.references(state) if plain.references else state.stack.take([])
-            return own if _has_mean(plain) or not references else own.plus(mean_model(state))
+            needed = references and begun(state) and not _has_mean(plain)
+            return own.plus(mean_model(state)) if needed else own
 
         return replace(algorithm, task=task, references=rows)
 

@@ -127,6 +127,8 @@ class Halves:
         sent = middle.stack.plus(self.base.references(middle)) if task.references else middle.stack
         labels = middle.labels[replies.clients]
         asked = np.full(len(labels), self.base.chooses) | (labels != UNPLACED)
+        if not asked.any():
+            return found
         answers = ask(task, sent, labels[asked], replies.clients[asked])
         mean = average(answers, answers.labels, self.base.weigh(answers), middle.stack, "global")[0]
         stack = with_part(middle.stack, mean, replies.layout, "global") if len(answers) else middle.stack

@@ -61,6 +61,7 @@ def _parameter_clustering(
             weigh=weigh,
             place=nearest_centre(layer, fit),
             least_rounds=shots or 1,
+            least_answers=number,
         )
 
     return counted(clusters, fit, make)

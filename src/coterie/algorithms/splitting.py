@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from coterie.algorithms.method import always, method
+from coterie.errors import require
 from coterie.protocol.task import Fit, Task
 from coterie.server.aggregate import weighing
 from coterie.server.bipartition import Stationary, bipartition
@@ -38,6 +39,7 @@ def ocfl(
     paper's, uniform; ``server`` and ``server_lr``: FedOpt, before and after. ocfl-hdbscan, ocfl-meanshift,
     ocfl-affinity and ocfl-kmeans are short forms. Fails if the temperature rises by chance before the groups show.
     """
+    require(not isinstance(clusters, int) or clusters >= 1, "clusters", clusters, "at least 1, auto or none")
     given = {} if clusters is None else {"clusters": clusters}
     return _ocfl(clusterers.build(clusterer, **given), shots, weights, fit, p, optimiser_named(server, server_lr))
 
@@ -91,6 +93,7 @@ def _ocfl(
         update_before=update,
         place=place,
         least_rounds=1 + shots,
+        least_answers=max(2, clusterer.least_points),
     )
 
 

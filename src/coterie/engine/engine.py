@@ -110,8 +110,8 @@ class Engine:
             clients=clients,
             labels=labels,
             examples=train.sizes[clients],
-            params=self._part(reported.params, task.report) if reported else None,
-            buffers=self._buffer_part(reported.buffers, task.report) if reported else None,
+            params=None if reported is None else self._part(reported.params, task.report),
+            buffers=None if reported is None else self._buffer_part(reported.buffers, task.report),
             losses=judged and judged.losses,
             spreads=judged.spreads if judged and task.report.sample else None,
             metrics=self._metrics(task.report, stack, labels, clients, trained),
@@ -205,6 +205,13 @@ class Engine:
         return _Fitted(out, loss, work.failures)
 
     def _check_passes(self, task: Task) -> None:
+        for term in (term for fit in task.fit for term in fit.terms):
+            part = getattr(term, "part", "all")
+            if term.strength and not len(self.model.layout.numbers(part)):
+                raise UsageError(
+                    f"the part {part!r} of model {self.model.text!r} is empty, so a penalty on it would do nothing; "
+                    "choose another layer, or name a submodule head"
+                )
         names = [slot.name for fit in task.fit for slot in self.model.slots_of(fit.part)]
         if len(set(names)) < len(names):
             parts = ", ".join(fit.part for fit in task.fit)

@@ -84,7 +84,10 @@ class Work:
         """Keep the momenta with which these clients ended, where the pass says so."""
         if fit.keeps is not None:
             rows = np.atleast_2d(trainer.momentum(fit).cpu().numpy())
-            self.kept.update(zip(self._drawers(places, fit), rows, strict=True))
+            for drawer, row in zip(self._drawers(places, fit), rows, strict=True):
+                self.kept.pop(drawer, None)
+                if np.isfinite(row).all():  # who went astray begins anew
+                    self.kept[drawer] = row
 
     def _drawers(self, places: int | Array, fit: Fit) -> list[str]:
         return [f"{fit.keeps}/{fit.part}/{self.names[client]}" for client in np.atleast_1d(self.clients[places])]

@@ -91,7 +91,7 @@ LCFL = Preset(
             "partition": Said("rotation(0,180)", "section V", "dirichlet(0.1,10), the thesis'"),
             "clients": Said(200, "section V"),
         },
-        "emnist": _LETTERS,
+        "emnist(byclass)": _LETTERS,
         "femnist": _LETTERS,
     },
     (
@@ -175,6 +175,8 @@ OCFL = Preset(
         ),
         Argument(("sattler",), "eps1", Said(0.35, "section IV-B")),
         Argument(("sattler",), "eps2", Said(0.35, "section IV-B")),
+        Argument(("sattler",), "relative", Said(False, "section IV-B", "absolute thresholds depend on rate and steps")),
+        Argument(("sattler",), "least", Said(None, "not in the paper", "noise meets its conditions")),
         Argument(("briggs",), "metric", Said("cosine", "section IV-B")),
         Argument(("briggs",), "linkage", Said("average", "section IV-B")),
     ),

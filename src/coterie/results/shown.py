@@ -43,12 +43,17 @@ def _mean(records: Sequence[Record], key: str) -> float | None:
 
 def with_shown(summary: Record, history: Sequence[Record], last: int | None) -> Record:
     """A summary with what a table shows of it under ``shown``; ``last`` is how many rounds, None: as many as usual."""
-    return {**summary, "shown": of_last(history, usual_last([summary]) if last is None else last)}
+    return {**summary, "shown": of_last(history, usual_last([history]) if last is None else last)}
 
 
-def usual_last(summaries: Sequence[Record]) -> int:
-    """How many last rounds are shown unless it is said: the same for all runs of a table, so the shortest decides."""
-    return SEVERAL if min(summary["rounds"] for summary in summaries) >= LONG else 1
+def usual_last(histories: Sequence[Sequence[Record]]) -> int:
+    """How many last rounds are shown unless it is said: the same for all runs of a table, so the shortest decides.
+
+    A warm-up that counts as many rounds, or a run that stopped early, may have fewer evaluated ones than three.
+    """
+    if min(history[-1]["round"] + 1 for history in histories) < LONG:
+        return 1
+    return min(SEVERAL, *(len(judged(history)) for history in histories))
 
 
 def check_last(last: int | None, most: int, what: str = "rounds") -> None:

@@ -60,6 +60,7 @@ class Algorithm:
     repeat    which of several runs of the same seed it is: 0 has that seed, others have one derived from it
     chooses   whether clients choose among the cluster models
     least_rounds  how many rounds there must be for its warm-up and its shots to take place
+    least_answers  how many clients must answer in a round for it to cluster
     name, fit what it is called and how its clients train, for tables and run folders only
     opinion   what else it can say where advice is asked for
     """
@@ -80,6 +81,7 @@ class Algorithm:
     repeat: int = 0
     chooses: bool = False
     least_rounds: int = 1
+    least_answers: int = 1
     name: str = "nameless"
     fit: Fit = Fit()
     opinion: Opinion | None = None
@@ -192,7 +194,7 @@ def _alone(
 def advance(algorithm: Algorithm, state: State, replies: Replies, assignment: Assignment) -> State:
     """The next state: average the replies by their new labels and update the models.
 
-    Models that the assign rule puts in place begin without moments.
+    Models that the assign rule puts in place begin without moments, and as if they had never moved.
     """
     kept, moments = state.stack, state.moments
     if assignment.parents is not None:
@@ -205,6 +207,7 @@ def advance(algorithm: Algorithm, state: State, replies: Replies, assignment: As
     stack, moments = update(kept, mean, moments, answered)
     if assignment.finish is not None:
         stack, moments = assignment.finish(stack), {}
+        kept = stack
     return State(
         stack,
         assignment.labels,

@@ -10,7 +10,7 @@ import numpy as np
 from scipy.optimize import linear_sum_assignment
 
 from coterie.errors import UnknownName, UsageError
-from coterie.models.layout import Array, Layout
+from coterie.models.layout import Array
 from coterie.protocol.address import Key
 from coterie.protocol.replies import Replies
 from coterie.protocol.stack import Stack
@@ -112,11 +112,16 @@ class _Numbered(NamedTuple):
 
 
 def _numbered(state: State, answers: Replies, new: Array, weigh: Weigh) -> _Numbered:
-    """New clusters with numbers that follow the old ones; they are most like each other, see ``follow``."""
-    found = average(answers, new, weigh(answers), origin(state).take([0] * (int(new.max()) + 1)))[0]
-    likeness = likeness_to_formed(state, found, answers.layout)
-    numbers, parents = follow(new, state.labels[answers.clients], len(state.stack), likeness)
-    return _Numbered(numbers[new], parents, found.take(np.argsort(numbers)))
+    """New clusters with numbers that follow the old ones; in a further shot those that formed before stay."""
+    sent, weights, old = origin(state), weigh(answers), state.labels[answers.clients]
+    found = average(answers, new, weights, sent.take([0] * (int(new.max()) + 1)))[0]
+    if not have_formed(state):
+        numbers, parents = follow(new, old, len(state.stack))
+        return _Numbered(numbers[new], parents, found.take(np.argsort(numbers)))
+    part, formed = answers.layout.part("all"), means(state)
+    likeness = cosines((found.params - sent.params)[:, part], (formed.params - sent.params)[:, part])
+    numbers, parents = join_or_follow(new, old, likeness)
+    return _Numbered(numbers[new], parents, average(answers, numbers[new], weights, formed.take(list(parents)))[0])
 
 
 def _answers(
@@ -151,20 +156,34 @@ def medoids(distances: Array, labels: Array) -> list[int]:
     return [int(g[distances[np.ix_(g, g)].sum(axis=1).argmin()]) for g in groups]
 
 
-def likeness_to_formed(state: State, found: Stack, layout: Layout) -> Array | None:
-    """The cosine of each new cluster's mean update with those of the clusters that formed before; None before that."""
-    if not have_formed(state):
-        return None
-    part, sent = layout.part("all"), origin(state).params
-    return cosines((found.params - sent)[:, part], (means(state).params - sent)[:, part])
+def join_or_follow(new: Array, old: Array, likeness: Array) -> tuple[Array, tuple[int, ...]]:
+    """Numbers for the clusters of a further sample among those that formed before, and where each goes on from.
+
+    A new cluster is like an old one as its mean update points the same way (``likeness``, new x old), and as far as its
+    members were in it, as a share: two samples need not have a client in common. It joins the old one that it is most
+    like; two may be like the same one, where a sample has few of the others. Only if there are more new clusters than
+    old do those that are left over by the best matching get numbers of their own. Old ones stay, joined or not.
+
+    >>> join_or_follow(np.array([0, 0, 1]), np.array([-1, -1, -1]), np.array([[0.9, 0.1], [0.7, 0.0]]))
+    (array([0, 0]), (0, 1))
+    """
+    count, clusters = likeness.shape
+    overlap = np.zeros((count, clusters))
+    np.add.at(overlap, (new[old >= 0], old[old >= 0]), 1)
+    alike = likeness + overlap / np.maximum(overlap.sum(axis=1, keepdims=True), 1)
+    numbers = alike.argmax(axis=1)
+    matched, _ = linear_sum_assignment(alike, maximize=True)
+    more = np.setdiff1d(np.arange(count), matched)
+    parents = (*range(clusters), *numbers[more].tolist())
+    numbers[more] = clusters + np.arange(len(more))
+    return numbers, parents
 
 
-def follow(new: Array, old: Array, clusters: int, likeness: Array | None = None) -> tuple[Array, tuple[int, ...]]:
-    """Numbers for new clusters that are most like the old ones, and the old cluster that each goes on from.
+def follow(new: Array, old: Array, clusters: int) -> tuple[Array, tuple[int, ...]]:
+    """Numbers for new clusters that overlap most with the old ones, and the old cluster that each goes on from.
 
-    ``numbers[new]`` are the labels. A new cluster is like an old one as far as its members were in it, as a share, and
-    as its mean update points the same way (``likeness``, new x old): two samples need not have a client in common. The
-    new clusters may be more or fewer than the old; those without a counterpart go on from the one they are most like.
+    ``numbers[new]`` are the labels. The new clusters may be more or fewer than the old; those without a counterpart go
+    on from the old cluster of most of their members.
 
     >>> follow(np.array([0, 0, 1, 1]), np.array([0, 0, 0, 0]), 1)
     (array([0, 1]), (0, 0))
@@ -174,8 +193,6 @@ def follow(new: Array, old: Array, clusters: int, likeness: Array | None = None)
     count = int(new.max()) + 1
     overlap = np.zeros((count, clusters))
     np.add.at(overlap, (new[old >= 0], old[old >= 0]), 1)
-    if likeness is not None:
-        overlap = overlap / np.maximum(overlap.sum(axis=1, keepdims=True), 1) + likeness
     rows, columns = linear_sum_assignment(overlap, maximize=True)
     rank = np.full(count, clusters)
     rank[rows] = columns
