@@ -250,12 +250,7 @@ class TestAlternating:
     def test_nobody_may_be_left_for_the_second_exchange(self, images):
         """All who answered have left the clusters: the halves stay as they were averaged."""
         sim = sums(images())
-        done = list(
-            islice(
-                rounds(build_algorithm("wecfl(clusters=3)+cam(alternate=true)", fit=QUICK), sim, 1, participation=0.25),
-                4,
-            )
-        )
+        done = run("wecfl+cam(alternate=true)", sim, 4, fit=QUICK, clusters=3, participation=0.25)
         assert all(np.isfinite(step.state.stack.params).all() for step in done)
 
     def test_both_orders_at_once_are_refused(self):

@@ -213,3 +213,16 @@ class TestRuns:
     def test_a_run_that_never_clusters_has_none(self, images, tmp_path):
         ct.run(ct.ifca(), images(), "mlp(16)", rounds=2, out=tmp_path / "run")
         assert not (tmp_path / "run" / "distances.csv").exists()
+
+
+def test_a_client_of_two_examples_can_be_divided_and_one_of_one_cannot(images):
+    data = images((2, 1, 9, 9))
+    sim = Simulator(data, build_model("logistic", data.shape, data.classes), threads=1)
+    said = certain_differences("clipped", Fit(steps=1))(sim, KEY, Meter(sim, KEY).ask)
+    assert said["pairs"] == 3
+
+
+def test_large_matrices_are_not_kept(monkeypatch):
+    monkeypatch.setattr(formed, "MOST_KEPT", 2)
+    assert formed.matrix_of(np.arange(2), np.zeros((2, 2)), 3) == {}
+    assert set(formed.matrix_of(np.arange(2), np.zeros((2, 2)), 2)) == {"distances"}

@@ -428,3 +428,8 @@ def test_all_points_at_once_climb_as_one_after_the_other_in_scikit_learn(seed, c
     matrix = cdist(points, points)
     width = share * matrix[np.triu_indices(count, 1)].mean()
     assert adjusted_rand_score(MeanShift(bandwidth=width).fit(matrix).labels_, raw_clusters.peaks(matrix, width)) == 1
+
+
+@pytest.mark.parametrize("name", ["dbscan", "hdbscan", "optics"])
+def test_noise_may_stay_apart_in_all_that_have_noise(name):
+    assert [clusterers.build(f"{name}(apart={word})").apart for word in ("true", "false")] == [True, False]

@@ -543,6 +543,14 @@ class TestMethods:
         assert done.state.labels.tolist() == [0, 0, 0, 1, 1]
         assert done.state.stack.params[:, 0].tolist() == pytest.approx(wanted)
 
+    def test_ocfl_s_server_optimiser_makes_the_first_models_of_the_clusters_too(self, toy, train):
+        """From 0 the clusters' means are 0.5 and -0.5; half of the way is taken, also in the round of the rise."""
+        state = replace(begin(0.0, 6), memory={"temperature": 0.0}, round=1)
+        text = "ocfl(clusterer=kmeans,server=sgd,server_lr=0.5)"
+        done = train(text, toy, 1, fit=HALF, state=state)[0].state
+        assert sorted(done.stack.params[:, 0].tolist()) == pytest.approx([-0.25, 0.25])
+        assert set(done.moments) == {"first"}
+
     def test_a_server_optimiser_holds_in_a_single_cluster_too(self, lines, simulator, train):
         """All slopes are 1. The clusters have formed, if only one: half of each further movement is taken."""
         sim = simulator(lines((1.0,) * 4, (1, 1, 1, 1)), "linear", threads=1)

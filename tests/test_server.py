@@ -29,7 +29,7 @@ from coterie.server.start import (
     unplaced,
 )
 from coterie.server.state import UNPLACED, Assignment
-from coterie.server.update import replace_models, server_optimiser
+from coterie.server.update import SERVERS, optimiser_named, replace_models, server_optimiser
 
 KEY = Key(1, 0)
 STEP = Fit(steps=1, batch=100, lr=0.1, momentum=0.0)
@@ -506,3 +506,18 @@ def test_fine_tuning_is_plain_training_without_penalties(text):
     made = build_algorithm(text, None, Fit(steps=3))
     for member in (made, *made.members):
         assert member.serve.fit == (Fit(steps=3),)
+
+
+def test_an_optimiser_that_is_only_named_is_as_its_paper_sets_it():
+    """Reddi et al.: beta1 0.9, beta2 0.99, tau 1e-3 and no momentum."""
+    models, mean = (Stack(np.array([[value, 1.0]]), np.zeros((1, 0))) for value in (0.0, 0.5))
+    for name in SERVERS:
+        one, other = optimiser_named(name, 0.1), server_optimiser(name, 0.1, 0.0, 0.9, 0.99, 1e-3)
+        found, wanted = (update(models, mean, {}, np.array([True]))[0].params for update in (one, other))
+        assert np.array_equal(found, wanted)
+    assert optimiser_named(None, 0.1)(models, mean, {}, np.array([True]))[0] is mean
+
+
+def test_a_state_says_how_many_clients_are_placed():
+    stack = Stack(np.zeros((2, 1)), np.zeros((2, 0)))
+    assert "4 clients, 3 placed" in repr(first_state(stack, np.array([0, 1, UNPLACED, 0])))

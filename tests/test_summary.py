@@ -308,3 +308,9 @@ def test_fine_tuned_models_have_no_gap():
     settings = Settings("wecfl", clients=4, clusters=2, partition="rotation(0,180)", model="mlp(8)", rounds=1, steps=2)
     plain, tuned = (run_settings(replace(settings, algorithm=text)).summary for text in ("wecfl", "wecfl+finetune"))
     assert (plain["gf1"] is None, tuned["gf1"] is None, tuned["gap"]) == (False, True, None)
+
+
+def test_those_who_were_asked_and_did_not_answer_count_as_asked():
+    step = round_of([[0.0, 0.0]], [0, 0], [[1.0, 0.0], [0.0, 1.0]])
+    step = replace(step, replies=replace(step.replies, missing={"client-2": "late", "client-3": "gone"}))
+    assert Watch(known_of(4), None, 1).describe(step, None, None, None)["asked"] == 4

@@ -211,7 +211,7 @@ class Settings:
         return attendance(names, self.seed, self.join, self.leave)
 
     def check_enough(self, who: Attendance, algorithm: Algorithm) -> None:
-        """In every round somebody is there and as many are asked as must answer; in one, as many as clustering needs."""
+        """Somebody is there in every round, as many are asked as must answer, in one as many as clustering needs."""
         most, least = 0, max(each.least_answers for each in (algorithm, *algorithm.members))
         for number in (number for number in who.changes() if number < self.rounds):
             there = len(who.present(number))
