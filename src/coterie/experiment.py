@@ -5,7 +5,6 @@ from __future__ import annotations
 import platform
 import subprocess
 import time
-import tomllib
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, closing
 from dataclasses import dataclass, fields, replace
@@ -33,7 +32,7 @@ from coterie.results.clients import client_rows, save_clients, save_distances
 from coterie.results.costs import Weighed, fedavg_unit, in_models
 from coterie.results.diagnostics import ask_gradients, check_gradients
 from coterie.results.known import Known, known_of
-from coterie.results.record import CONFIG, SCHEMA, RunFolder
+from coterie.results.record import CONFIG, FORMAT, SCHEMA, RunFolder, check_begun, load_config
 from coterie.results.shown import judged
 from coterie.runtimes.attendance import Attended
 from coterie.runtimes.simulator import Simulator
@@ -289,6 +288,7 @@ class Session:
         if out is None:
             return None, None
         if resume and (out / CONFIG).exists():
+            check_begun(out)
             check_worded(out, self.known)
             check_same(load_settings(out / CONFIG, {}), self.settings, out)
             check_examples(out, self.known)
@@ -361,7 +361,7 @@ def check_worded(out: Path, known: Known) -> None:
 
 def check_examples(out: Path, known: Known) -> None:
     """A run is resumed with the data it was begun with: clients of their own names, in order, and their examples."""
-    examples = tomllib.loads((out / CONFIG).read_text()).get("examples", {})
+    examples = load_config(out)["examples"]
     before = examples.get("clients")
     if before is not None and tuple(before) != known.names:
         other = sorted({*before} ^ {*known.names})
@@ -381,7 +381,7 @@ def config_table(settings: Settings, known: Known) -> dict[str, Any]:
     marks = {} if known.fingerprint is None else {"fingerprint": known.fingerprint, "words": known.worded}
     examples = {"shape": list(known.shape), **classes, "unit": float(known.unit), **named, **marks}
     versions = {name: metadata.version(name) for name in ("coterie", "torch", "numpy", "scikit-learn")}
-    made_by = {"python": platform.python_version(), **versions, **_revision()}
+    made_by = {"format": FORMAT, "python": platform.python_version(), **versions, **_revision()}
     return {**settings.table(), "examples": examples, "made_by": made_by}
 
 
