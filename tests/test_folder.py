@@ -295,3 +295,41 @@ def dying(patch, left):
 
     patch.setattr("coterie.results.record.os.replace", before(shutil.move))
     patch.setattr("coterie.results.record.RunFolder._append", before(RunFolder._append))
+
+
+def flips(folder, count, seed):
+    """So many places, drawn over all bytes of the folder so that every file is met: its name, the byte and the bit."""
+    rng = np.random.default_rng(seed)
+    files = sorted(path.name for path in folder.iterdir())
+    for number in range(count):
+        name = files[number % len(files)]
+        yield name, int(rng.integers((folder / name).stat().st_size)), int(rng.integers(8))
+
+
+@pytest.mark.parametrize("folder", ["finished", "unfinished"], indirect=True)
+def test_a_bit_flipped_anywhere_gives_no_other_numbers(true, folder, tmp_path):
+    """At 200 places of a folder: what is read of it is refused or true, and so is what is gone on with."""
+    seen = {"made again": 0, "refused": 0}
+    for name, place, bit in flips(folder, 200, 13):
+        copy = shutil.copytree(folder, tmp_path / "copy")
+        damaged = bytearray((copy / name).read_bytes())
+        damaged[place] ^= 1 << bit
+        (copy / name).write_bytes(damaged)
+        read_or_refused(true, copy)
+        seen["made again" if resumed_or_refused(true, copy) == "made again" else "refused"] += 1
+        shutil.rmtree(copy)
+    assert min(seen.values()) > 40, seen
+
+
+def read_or_refused(true, folder):
+    """Read a folder as compare and assign do: what they get is what the true run says."""
+    try:
+        summary = load_summary(folder)
+        assert summary is None or told([summary]) == true[2]
+        trained = load_trained(folder)
+    except RunFolderError:
+        return
+    whole = load_trained(true[0])
+    np.testing.assert_array_equal(trained.state.stack.params, whole.state.stack.params)
+    assert told(trained.members) == told(whole.members)
+    assert (trained.seed, trained.unit, trained.model.text) == (whole.seed, whole.unit, whole.model.text)
