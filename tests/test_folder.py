@@ -333,3 +333,23 @@ def read_or_refused(true, folder):
     np.testing.assert_array_equal(trained.state.stack.params, whole.state.stack.params)
     assert told(trained.members) == told(whole.members)
     assert (trained.seed, trained.unit, trained.model.text) == (whole.seed, whole.unit, whole.model.text)
+
+
+def own_table(path, sick="0"):
+    """Two clients' rows; ``sick`` is a cell of the seventh row, neither first nor last of its client."""
+    rows = [f"{'ab'[i >= 20]},{i % 7}.25,{i % 2}" for i in range(40)]
+    rows[6] = f"a,{sick},0"
+    path.write_text("who,dose,sick\n" + "\n".join(rows) + "\n")
+
+
+@pytest.mark.parametrize("divided", [False, True])
+def test_a_run_is_not_gone_on_with_on_a_file_in_which_one_cell_was_changed(tmp_path, divided):
+    own_table(tmp_path / "own.csv", "6.25")
+    how = {"partition": "iid", "clients": 2, "ignore": "who"} if divided else {"client": "who"}
+    settings = Settings("fedavg", data=str(tmp_path / "own.csv"), label="sick", rounds=1, model="linear", **how)
+    run_settings(settings, tmp_path / "run")
+    own_table(tmp_path / "own.csv", "6.2501")
+    with pytest.raises(RunFolderError, match=r"was begun on other files than those of own.csv now: they were changed"):
+        run_settings(replace(settings, rounds=2), tmp_path / "run", resume=True)
+    own_table(tmp_path / "own.csv", "6.25")
+    assert run_settings(replace(settings, rounds=2), tmp_path / "run", resume=True).summary["rounds"] == 2

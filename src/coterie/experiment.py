@@ -372,6 +372,11 @@ def check_examples(out: Path, known: Known) -> None:
             f"{out} was begun on other examples than these of {known.data}, perhaps drawn with another seed; "
             "go on with the same data or give another --out"
         )
+    if known.files is not None and examples.get("files", known.files) != known.files:
+        raise RunFolderError(
+            f"{out} was begun on other files than those of {known.data} now: they were changed since; "
+            "go on with the files as they were, or give another --out"
+        )
 
 
 def config_table(settings: Settings, known: Known) -> dict[str, Any]:
@@ -379,6 +384,7 @@ def config_table(settings: Settings, known: Known) -> dict[str, Any]:
     classes = {} if known.classes is None else {"classes": known.classes}
     named = {"clients": list(known.names)} if known.partition.startswith("natural") else {}
     marks = {} if known.fingerprint is None else {"fingerprint": known.fingerprint, "words": known.worded}
+    marks |= {} if known.files is None else {"files": known.files}
     examples = {"shape": list(known.shape), **classes, "unit": float(known.unit), **named, **marks}
     versions = {name: metadata.version(name) for name in ("coterie", "torch", "numpy", "scikit-learn")}
     made_by = {"format": FORMAT, "python": platform.python_version(), **versions, **_revision()}
