@@ -353,3 +353,29 @@ def test_a_run_is_not_gone_on_with_on_a_file_in_which_one_cell_was_changed(tmp_p
         run_settings(replace(settings, rounds=2), tmp_path / "run", resume=True)
     own_table(tmp_path / "own.csv", "6.25")
     assert run_settings(replace(settings, rounds=2), tmp_path / "run", resume=True).summary["rounds"] == 2
+
+
+@pytest.mark.parametrize(
+    ("other", "line"),
+    [({"threads": 2}, "threads = 2, not 1"), ({"plan": "workers"}, "plan = workers, not auto"), ({}, None)],
+)
+def test_going_on_with_other_threads_or_another_plan_is_said(true, begun, tmp_path, caplog, other, line):
+    out = shutil.copytree(begun, tmp_path / "run")
+    run_settings(replace(SETTINGS, **other), out, resume=True, data=true[1])
+    said = [record.getMessage() for record in caplog.records]
+    ending = "its numbers may differ in their last bits from those of an unbroken run"
+    assert said == ([] if line is None else [f"{out} goes on with {line}: {ending}"])
+
+
+def test_a_machine_with_other_cores_is_said_too(true, tmp_path, caplog, monkeypatch):
+    free = replace(SETTINGS, threads=None, rounds=3)
+    monkeypatch.setattr("coterie.experiment.available_cores", lambda: 1)
+    run_settings(free, tmp_path / "run", data=true[1])
+    monkeypatch.setattr("coterie.experiment.available_cores", lambda: 3)
+    run_settings(replace(free, rounds=4), tmp_path / "run", resume=True, data=true[1])
+    assert "goes on with threads = 3, not 1: " in caplog.text
+
+
+def test_workers_give_the_same_bits_with_any_number_of_threads(true):
+    one, two = (run_settings(replace(SETTINGS, plan="workers", threads=n), data=true[1]).state for n in (1, 2))
+    np.testing.assert_array_equal(one.stack.params, two.stack.params)

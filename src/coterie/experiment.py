@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import platform
 import subprocess
 import time
@@ -18,6 +19,7 @@ from torch import nn
 
 from coterie.algorithms import advised, keeping_momentum
 from coterie.data import Federated
+from coterie.engine.workers import available_cores
 from coterie.errors import CoterieError, FederationError, RunFolderError, UnknownName
 from coterie.models.layout import Array
 from coterie.models.mixture import Mixture
@@ -42,6 +44,7 @@ from coterie.server.state import State
 from coterie.settings import Settings, in_words, load_settings
 
 Progress = Callable[[dict[str, Any]], None]
+_log = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True)
@@ -292,6 +295,8 @@ class Session:
             check_worded(out, self.known)
             check_same(load_settings(out / CONFIG, {}), self.settings, out)
             check_examples(out, self.known)
+            if self.known.fingerprint is not None:
+                tell_laid(out, self.settings)
             folder = RunFolder(out)
             state = folder.resume()
             self._kept.update(folder.kept)
@@ -351,6 +356,26 @@ def check_same(old: Settings, new: Settings, out: Path) -> None:
             )
 
 
+def tell_laid(out: Path, settings: Settings) -> None:
+    """Say that a run is gone on with on other threads or by another plan: sums in another order round otherwise."""
+    config, now = load_config(out), laid(settings)
+    before = {**now, **{name: config[name] for name in now if name in config}}
+    before["threads"] = config["made_by"].get("threads", before["threads"])
+    other = [f"{name} = {now[name]}, not {before[name]}" for name in now if now[name] != before[name]]
+    if other:
+        _log.warning(
+            "%s goes on with %s: its numbers may differ in their last bits from those of an unbroken run",
+            out,
+            " and ".join(other),
+        )
+
+
+def laid(settings: Settings) -> dict[str, Any]:
+    """How a simulation's work is laid on the machine."""
+    names = ("runtime", "plan", "device")
+    return {"threads": settings.threads or available_cores(), **{name: getattr(settings, name) for name in names}}
+
+
 def check_worded(out: Path, known: Known) -> None:
     """A run on data that Python made by hand is resumed in Python: no settings name such data."""
     if known.worded and not in_words(out / CONFIG):
@@ -387,7 +412,8 @@ def config_table(settings: Settings, known: Known) -> dict[str, Any]:
     marks |= {} if known.files is None else {"files": known.files}
     examples = {"shape": list(known.shape), **classes, "unit": float(known.unit), **named, **marks}
     versions = {name: metadata.version(name) for name in ("coterie", "torch", "numpy", "scikit-learn")}
-    made_by = {"format": FORMAT, "python": platform.python_version(), **versions, **_revision()}
+    threads = {} if known.fingerprint is None else {"threads": laid(settings)["threads"]}
+    made_by = {"format": FORMAT, "python": platform.python_version(), **threads, **versions, **_revision()}
     return {**settings.table(), "examples": examples, "made_by": made_by}
 
 
