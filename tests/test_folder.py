@@ -379,3 +379,38 @@ def test_a_machine_with_other_cores_is_said_too(true, tmp_path, caplog, monkeypa
 def test_workers_give_the_same_bits_with_any_number_of_threads(true):
     one, two = (run_settings(replace(SETTINGS, plan="workers", threads=n), data=true[1]).state for n in (1, 2))
     np.testing.assert_array_equal(one.stack.params, two.stack.params)
+
+
+@pytest.mark.parametrize("folder", [False, True])
+def test_compare_takes_no_finished_run_on_a_file_that_was_changed_since(tmp_path, folder):
+    own_table(tmp_path / "own.csv", "6.25")
+    (tmp_path / "sites").mkdir()
+    for name in "ab":
+        own_table(tmp_path / "sites" / f"{name}.csv", "6.25")
+    changed = tmp_path / "sites" / "b.csv" if folder else tmp_path / "own.csv"
+    where = (
+        ["--data", str(tmp_path / "sites"), "--ignore", "who"]
+        if folder
+        else ["--data", str(changed), "--client", "who"]
+    )
+    words = [
+        "compare",
+        "fedavg",
+        "--no-local",
+        *where,
+        "--label",
+        "sick",
+        "--rounds",
+        "1",
+        "--model",
+        "linear",
+        "--json",
+    ]
+    words += ["--quiet", "--seeds", "1", "--out", str(tmp_path / "c")]
+    first = CliRunner().invoke(app, words)
+    assert first.exit_code == 0, first.output
+    assert CliRunner().invoke(app, words).stdout == first.stdout
+    own_table(changed, "6.2501")
+    refused = CliRunner().invoke(app, words)
+    assert refused.exit_code == 2
+    assert "was begun on other files than those of" in refused.stderr

@@ -397,9 +397,14 @@ def check_examples(out: Path, known: Known) -> None:
             f"{out} was begun on other examples than these of {known.data}, perhaps drawn with another seed; "
             "go on with the same data or give another --out"
         )
-    if known.files is not None and examples.get("files", known.files) != known.files:
+    check_files(out, known.files, known.data)
+
+
+def check_files(out: Path, files: str | None, data: str) -> None:
+    """A run is taken only with the user's own files that it was begun with, of which this is the hash, if known."""
+    if files is not None and load_config(out)["examples"].get("files", files) != files:
         raise RunFolderError(
-            f"{out} was begun on other files than those of {known.data} now: they were changed since; "
+            f"{out} was begun on other files than those of {data} now: they were changed since; "
             "go on with the files as they were, or give another --out"
         )
 

@@ -64,6 +64,13 @@ def content_hash(files: Iterable[Path]) -> str:
     return whole.hexdigest()
 
 
+def own_hash(path: Path) -> str | None:
+    """The hash of a user's file, or of the files of a folder; None where they are gone."""
+    if not path.exists():
+        return None
+    return content_hash(folder_files(path, Problems()) if path.is_dir() else [path])
+
+
 def check_file(path: Path) -> None:
     """Refuse a path that is no file of a kind that is read."""
     if path.is_dir():
