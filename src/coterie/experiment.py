@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
+import logging
 import platform
 import subprocess
 import time
-import tomllib
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, closing
 from dataclasses import dataclass, fields, replace
@@ -19,6 +19,7 @@ from torch import nn
 
 from coterie.algorithms import advised, keeping_momentum
 from coterie.data import Federated
+from coterie.engine.workers import available_cores
 from coterie.errors import CoterieError, FederationError, RunFolderError, UnknownName
 from coterie.models.layout import Array
 from coterie.models.mixture import Mixture
@@ -33,7 +34,7 @@ from coterie.results.clients import client_rows, save_clients, save_distances
 from coterie.results.costs import Weighed, fedavg_unit, in_models
 from coterie.results.diagnostics import ask_gradients, check_gradients
 from coterie.results.known import Known, known_of
-from coterie.results.record import CONFIG, SCHEMA, RunFolder
+from coterie.results.record import CONFIG, FORMAT, SCHEMA, RunFolder, check_begun, load_config
 from coterie.results.shown import judged
 from coterie.runtimes.attendance import Attended
 from coterie.runtimes.simulator import Simulator
@@ -43,6 +44,7 @@ from coterie.server.state import State
 from coterie.settings import Settings, in_words, load_settings
 
 Progress = Callable[[dict[str, Any]], None]
+_log = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True)
@@ -290,9 +292,12 @@ class Session:
         if out is None:
             return None, None
         if resume and (out / CONFIG).exists():
+            check_begun(out)
             check_worded(out, self.known)
             check_same(load_settings(out / CONFIG, {}), self.settings, out)
             check_examples(out, self.known)
+            if self.known.fingerprint is not None:
+                tell_laid(out, self.settings)
             folder = RunFolder(out)
             state = folder.resume()
             self._kept.update(folder.kept)
@@ -352,6 +357,26 @@ def check_same(old: Settings, new: Settings, out: Path) -> None:
             )
 
 
+def tell_laid(out: Path, settings: Settings) -> None:
+    """Say that a run is gone on with on other threads or by another plan: sums in another order round otherwise."""
+    config, now = load_config(out), laid(settings)
+    before = {**now, **{name: config[name] for name in now if name in config}}
+    before["threads"] = config["made_by"].get("threads", before["threads"])
+    other = [f"{name} = {now[name]}, not {before[name]}" for name in now if now[name] != before[name]]
+    if other:
+        _log.warning(
+            "%s goes on with %s: its numbers may differ in their last bits from those of an unbroken run",
+            out,
+            " and ".join(other),
+        )
+
+
+def laid(settings: Settings) -> dict[str, Any]:
+    """How a simulation's work is laid on the machine."""
+    names = ("runtime", "plan", "device")
+    return {"threads": settings.threads or available_cores(), **{name: getattr(settings, name) for name in names}}
+
+
 def check_worded(out: Path, known: Known) -> None:
     """A run on data that Python made by hand is resumed in Python: no settings name such data."""
     if known.worded and not in_words(out / CONFIG):
@@ -362,7 +387,7 @@ def check_worded(out: Path, known: Known) -> None:
 
 def check_examples(out: Path, known: Known) -> None:
     """A run is resumed with the data it was begun with: clients of their own names, in order, and their examples."""
-    examples = tomllib.loads((out / CONFIG).read_text()).get("examples", {})
+    examples = load_config(out)["examples"]
     before = examples.get("clients")
     if before is not None and tuple(before) != known.names:
         other = sorted({*before} ^ {*known.names})
@@ -373,6 +398,16 @@ def check_examples(out: Path, known: Known) -> None:
             f"{out} was begun on other examples than these of {known.data}, perhaps drawn with another seed; "
             "go on with the same data or give another --out"
         )
+    check_files(out, known.files, known.data)
+
+
+def check_files(out: Path, files: str | None, data: str) -> None:
+    """A run is taken only with the user's own files that it was begun with, of which this is the hash, if known."""
+    if files is not None and load_config(out)["examples"].get("files", files) != files:
+        raise RunFolderError(
+            f"{out} was begun on other files than those of {data} now: they were changed since; "
+            "go on with the files as they were, or give another --out"
+        )
 
 
 def config_table(settings: Settings, known: Known) -> dict[str, Any]:
@@ -380,9 +415,11 @@ def config_table(settings: Settings, known: Known) -> dict[str, Any]:
     classes = {} if known.classes is None else {"classes": known.classes}
     named = {"clients": list(known.names)} if known.partition.startswith("natural") else {}
     marks = {} if known.fingerprint is None else {"fingerprint": known.fingerprint, "words": known.worded}
+    marks |= {} if known.files is None else {"files": known.files}
     examples = {"shape": list(known.shape), **classes, "unit": float(known.unit), **named, **marks}
     versions = {name: metadata.version(name) for name in ("coterie", "torch", "numpy", "scikit-learn")}
-    made_by = {"python": platform.python_version(), **versions, **_revision()}
+    threads = {} if known.fingerprint is None else {"threads": laid(settings)["threads"]}
+    made_by = {"format": FORMAT, "python": platform.python_version(), **threads, **versions, **_revision()}
     return {**settings.table(), "examples": examples, "made_by": made_by}
 
 

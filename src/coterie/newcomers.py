@@ -5,7 +5,6 @@ It is then served its cluster's model, and a warning says when even that serves 
 
 from __future__ import annotations
 
-import tomllib
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -21,8 +20,8 @@ from coterie.models.model import Model
 from coterie.models.zoo import build_model
 from coterie.protocol.address import Key
 from coterie.protocol.task import Report, Task
-from coterie.results.clients import CLIENTS, load_rows, own_scores
-from coterie.results.record import CONFIG, SCHEMA, STATE, load_state
+from coterie.results.clients import load_rows, own_scores
+from coterie.results.record import CLIENTS, CONFIG, SCHEMA, STATE, SUMMARY, check_finished, load_config, load_state
 from coterie.runtimes.simulator import Simulator
 from coterie.server.loop import Algorithm, Meter
 from coterie.server.state import State
@@ -119,12 +118,12 @@ def misfit(cluster: int, measure: str, served: float, known: Sequence[float]) ->
 
 def load_trained(folder: Path) -> Trained:
     """What a run folder holds of a run; it must be finished."""
-    for name in (CONFIG, STATE, CLIENTS):
+    for name in (CONFIG, STATE, CLIENTS, SUMMARY):
         if not (folder / name).exists():
             raise RunFolderError(f"{folder} holds no finished run ({name} is missing); name a folder of coterie run")
-    settings = load_settings(folder / CONFIG, {})
-    examples = tomllib.loads((folder / CONFIG).read_text()).get("examples")
-    if examples is None:
+    check_finished(folder)
+    settings, examples = load_settings(folder / CONFIG, {}), load_config(folder)["examples"]
+    if "shape" not in examples:
         raise RunFolderError(f"{folder / CONFIG} does not say what examples look like; run it again with this version")
     algorithm = settings.build_algorithm()
     model = build_model(settings.model, tuple(examples["shape"]), examples.get("classes"))

@@ -6,16 +6,18 @@ import re
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import replace
+from functools import cache
 from pathlib import Path
 from typing import Any
 
 from coterie.algorithms import has_number
 from coterie.algorithms.auto import AUTO
 from coterie.data import Federated
+from coterie.data.own.files import own_hash
 from coterie.errors import RunFolderError, UsageError
-from coterie.experiment import Progress, check_same, run_settings
+from coterie.experiment import Progress, check_files, check_same, run_settings
 from coterie.results.record import CONFIG, load_summary
-from coterie.settings import Settings, load_settings
+from coterie.settings import Settings, is_own, load_settings
 
 Place = Callable[[Settings], Path]
 Watch = Callable[[Settings], AbstractContextManager[Progress]]
@@ -44,12 +46,15 @@ def run_all(plan: Sequence[Settings], place: Place, watch: Watch) -> Iterator[tu
 
     Neighbours in the plan that differ in the algorithm alone share their data.
     """
+    files = cache(lambda data: own_hash(Path(data)) if is_own(data) else None)
     about: tuple[Any, ...] = ()
     data: Federated | None = None
     for settings in plan:
         folder = place(settings)
         summary = _finished(settings, folder)
-        if summary is None:
+        if summary is not None:
+            check_files(folder, files(settings.data), settings.data)
+        else:
             if about != settings.about_data():
                 about, data = settings.about_data(), settings.build_data()
             with watch(settings) as progress:

@@ -37,8 +37,8 @@ class Dataset:
     ``y`` are class numbers ``0..classes-1``, or float targets when ``classes`` is None. ``scaling`` is the range of
     the raw values; clients get it mapped to [-1, 1] (scaled to [0, 1], then mean and deviation 0.5). Without it,
     bytes are taken to range over 0..255 and floats are left as they are. ``schema`` and ``unit`` are those of a user's
-    table, and ``words`` the settings that make these data again, as in ``Federated``. ``notes`` are for the
-    run's record.
+    table, and ``words`` the settings that make these data again, as in ``Federated``, and ``files`` too. ``notes`` are
+    for the run's record.
     """
 
     name: str
@@ -54,6 +54,7 @@ class Dataset:
     unit: float = 1.0
     words: Mapping[str, Any] | None = None
     notes: tuple[str, ...] = ()
+    files: str | None = None
 
     def __post_init__(self) -> None:
         for what, x, y in (("train", self.x_train, self.y_train), ("test", self.x_test, self.y_test)):
@@ -113,6 +114,7 @@ class Dataset:
             schema=self.schema,
             unit=self.unit,
             words={**(self.words or {}), "partition": how.text, "validation": validation} if worded else None,
+            files=self.files,
         )
         return with_validation(federated, validation, seed) if validation else federated
 

@@ -68,7 +68,8 @@ class Federated:
     ``classes`` is None (regression). ``groups`` are the true groups where they are known; they are for scoring
     only and no algorithm ever sees them. ``schema`` says how a user's tables became these arrays, ``class_names`` what
     the classes are called there, and ``unit`` what one unit of ``y`` is in the user's own units of a target.
-    ``words`` are the settings that make these data again; None where they were made by hand.
+    ``words`` are the settings that make these data again; None where they were made by hand. ``files`` is a hash of all
+    bytes of a user's own files.
     """
 
     data: str
@@ -84,6 +85,7 @@ class Federated:
     schema: Schema | None = None
     unit: float = 1.0
     words: Mapping[str, Any] | None = None
+    files: str | None = None
 
     def __post_init__(self) -> None:
         if len(set(self.names)) != len(self.names):

@@ -15,11 +15,11 @@ from sklearn.metrics import adjusted_rand_score
 
 from coterie.models.layout import Array
 from coterie.protocol.replies import Replies
+from coterie.results.hashes import damaged, read_file
 from coterie.results.known import Known
-from coterie.results.record import write_atomically
+from coterie.results.record import CLIENTS, MATRIX, write_atomically
 from coterie.runtimes.attendance import Attendance
 
-CLIENTS, MATRIX = "clients.csv", "distances.csv"
 Row = Mapping[str, Any]
 
 
@@ -74,13 +74,22 @@ def save_distances(folder: Path, names: Sequence[str], distances: Array) -> None
 
 def load_rows(folder: Path) -> list[Row]:
     """The rows of a finished run, all values as text."""
-    with (folder / CLIENTS).open(newline="", encoding="utf-8") as file:
-        return list(csv.DictReader(file))
+    try:
+        text = io.StringIO(read_file(folder / CLIENTS).decode(), newline="")
+        rows: list[Row] = list(csv.DictReader(text, strict=True))
+        _clusters(rows)
+    except (ValueError, KeyError, TypeError, csv.Error) as error:
+        raise damaged(folder / CLIENTS, f"{type(error).__name__}: {error}") from None
+    return rows
 
 
 def load_clients(folder: Path) -> dict[str, int]:
     """The cluster of every client of a finished run, by name."""
-    return {row["client"]: int(row["cluster"]) for row in load_rows(folder)}
+    return _clusters(load_rows(folder))
+
+
+def _clusters(rows: Sequence[Row]) -> dict[str, int]:
+    return {row["client"]: int(row["cluster"]) for row in rows}
 
 
 def members(clusters: Mapping[str, int]) -> dict[int, list[str]]:

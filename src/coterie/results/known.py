@@ -20,8 +20,8 @@ class Known:
     """Names and sizes of the clients' data, and what their examples look like.
 
     Only a simulation knows the true ``groups``, the test examples that the most frequent train class gets right
-    (``hits``), a ``uniform`` test of all clients' examples, the data's ``fingerprint``, and whether there are settings
-    that make the data again (``worded``).
+    (``hits``), a ``uniform`` test of all clients' examples, the data's ``fingerprint``, whether there are settings
+    that make the data again (``worded``), and a hash of the user's own ``files``.
     """
 
     data: str
@@ -40,6 +40,7 @@ class Known:
     uniform: Split | None = None
     fingerprint: str | None = None
     worded: bool = True
+    files: str | None = None
 
     def __len__(self) -> int:
         return len(self.names)
@@ -66,6 +67,7 @@ def known_of(data: Federated) -> Known:
         uniform_test(data),
         data.fingerprint(),
         data.words is not None,
+        data.files,
     )
 
 

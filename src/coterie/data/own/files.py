@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import hashlib
+from collections.abc import Iterable
 from itertools import pairwise
 from pathlib import Path
 
@@ -50,6 +52,23 @@ def _is_usable(folder: Path, file: Path, problems: Problems) -> bool:
         problems.add(error.problem)
         return False
     return True
+
+
+def content_hash(files: Iterable[Path]) -> str:
+    """A hash over the names and all bytes of files: the same on every machine, another for any cell that is changed."""
+    whole = hashlib.blake2b(digest_size=16)
+    for file in files:
+        with file.open("rb") as content:
+            own = hashlib.file_digest(content, hashlib.blake2b)
+        whole.update(f"{file.name}\x1f{own.hexdigest()}\x1f".encode(errors="surrogateescape"))
+    return whole.hexdigest()
+
+
+def own_hash(path: Path) -> str | None:
+    """The hash of a user's file, or of the files of a folder; None where they are gone."""
+    if not path.exists():
+        return None
+    return content_hash(folder_files(path, Problems()) if path.is_dir() else [path])
 
 
 def check_file(path: Path) -> None:

@@ -18,7 +18,7 @@ from coterie.data.dataset import Dataset
 from coterie.data.federated import Federated, Split
 from coterie.data.own.arrays import class_counts, put_in_place, read_clients
 from coterie.data.own.check import Check, imbalance
-from coterie.data.own.files import SUFFIXES, check_file, folder_files
+from coterie.data.own.files import SUFFIXES, check_file, content_hash, folder_files
 from coterie.data.own.problems import BadFile, Problems
 from coterie.data.own.reading import Member, Reading
 from coterie.data.own.schema import Schema
@@ -55,7 +55,7 @@ def load_own(
         raise DataError(
             f"{path} is one file; name the column of its clients with --client, or divide it by a partition"
         )
-    return replace(_load(Path(path), reading, schema), words={"data": str(path), **reading.words()})
+    return _load(path, reading, schema)
 
 
 def load_folder(path: str | Path, seed: int = 1, test: float = 0.2, validation: float = 0.0) -> Federated:
@@ -100,10 +100,10 @@ def load_pooled(
             raise DataError(f"{name}={column} is for data that come with clients; leave it or the partition out")
     check_file(Path(path))
     reading = Reading(label, None, None, tuple(ignore), missing, task, test, 0.0, seed)
-    one, words = _load(Path(path), reading, schema), {"data": str(path), **reading.words()}
+    one = _load(path, reading, schema)
     pairs = (*one.train.of(0), *one.test.of(0))
     pooled = Dataset(one.data, *pairs, one.classes, class_names=one.class_names, schema=one.schema, unit=one.unit)
-    return replace(pooled, words=words)
+    return replace(pooled, words=one.words, files=one.files)
 
 
 def check_own(path: str | Path, *, schema: Schema | None = None, **options: Any) -> Check:
@@ -138,12 +138,14 @@ def _reading(options: dict[str, Any]) -> Reading:
         raise DataError(f"{error}; the options are those of load_own") from None
 
 
-def _load(path: Path, reading: Reading, schema: Schema | None) -> Federated:
-    problems = Problems()
+def _load(where: str | Path, reading: Reading, schema: Schema | None) -> Federated:
+    path, problems = Path(where), Problems()
     files = _files(path, reading, problems)
     if _are_arrays(files):
-        return _load_arrays(path, files, reading, problems)
-    return _load_tables(path, _members(files, reading, problems), reading, schema, problems)
+        data = _load_arrays(path, files, reading, problems)
+    else:
+        data = _load_tables(path, _members(files, reading, problems), reading, schema, problems)
+    return replace(data, words={"data": str(where), **reading.words()}, files=content_hash(files))
 
 
 def _load_tables(
