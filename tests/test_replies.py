@@ -25,7 +25,7 @@ from coterie.protocol.stack import Stack
 from coterie.protocol.task import Fit, Loss, Race, Report, Task
 from coterie.runtimes import codec
 from coterie.runtimes.loopback import Loopback
-from coterie.runtimes.remote import Heard, read_reply
+from coterie.runtimes.remote import Heard, open_reply, read_reply
 from coterie.settings import Settings
 
 SIZES = Sizes(train=24, test=7, validation=5)
@@ -135,6 +135,16 @@ def test_broken_parameters_are_told_before_the_loss_that_comes_of_them(broken):
     params = np.full(form["params"].shape, broken, np.float32)
     with pytest.raises(FederationError, match="not finite or above 1e\\+10; lower the learning rate"):
         read(TASKS["race"], form, params=params, loss=np.array([math.nan]))
+
+
+def test_a_reply_that_is_far_too_large_is_not_even_read(monkeypatch):
+    """Beside its arrays it may have a header, of 1000 bytes here: labels and examples are 8 bytes each, metrics 32."""
+    monkeypatch.setattr(codec, "LARGEST_HEADER", 1000)
+    monkeypatch.setattr(codec, "decode", lambda content: pytest.fail("it was read"))
+    with pytest.raises(FederationError, match="sent 1049 bytes; at most 1048 can be an answer"):
+        read_reply(bytes(1049), asked(TASKS["metrics"]), TASKS["metrics"], np.int64(0))
+    with pytest.raises(FederationError, match="sent 1001 bytes; at most 1000 can be an answer"):
+        open_reply(bytes(1001))
 
 
 def test_a_loss_that_is_not_a_number_is_sent_as_an_infinite_one():

@@ -92,7 +92,7 @@ def read_reply(content: bytes, wanted: message.Form, task: Task, row: Array) -> 
 
     The label of a client that did not choose is the one it was asked under.
     """
-    arrays = open_reply(content)[0]
+    arrays = open_reply(content, sum(field.nbytes for field in wanted.values()))[0]
     if arrays.keys() != wanted.keys():
         raise FederationError(f"sent {', '.join(arrays) or 'nothing'} where {', '.join(wanted)} was asked for")
     for name, field in wanted.items():
@@ -113,8 +113,14 @@ def _check(name: str, array: Array, field: message.Field) -> None:
         raise FederationError(BROKEN if name in message.FIELDS else f"sent {array[place]} in {name}; {range_told}")
 
 
-def open_reply(content: bytes) -> tuple[message.Arrays, dict[str, Any]]:
-    """The arrays and the header of a reply; a problem that the client tells is an error."""
+def open_reply(content: bytes, nbytes: int = 0) -> tuple[message.Arrays, dict[str, Any]]:
+    """The arrays and the header of a reply; a problem that the client tells is an error.
+
+    One with more than so many bytes of arrays, and a header, is not even read.
+    """
+    if len(content) > nbytes + codec.LARGEST_HEADER:
+        most = f"at most {nbytes + codec.LARGEST_HEADER} can be an answer"
+        raise FederationError(f"sent {len(content)} bytes; {most}")
     arrays, header = codec.decode(content)
     if header.get("problem") is not None:
         raise FederationError(str(header["problem"])[:500])
