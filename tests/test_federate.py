@@ -238,7 +238,7 @@ class TestReplies:
 
     def read(self, task, arrays, **header):
         wanted = message.form(task, self.stack(), self.MODEL.layout)
-        return read_reply(codec.encode(arrays, **{"problem": None, **header}), wanted, task, np.int64(1), 2)
+        return read_reply(codec.encode(arrays, **{"problem": None, **header}), wanted, task, np.int64(1))
 
     def arrays(self, **changed):
         size = self.MODEL.layout.size
@@ -252,12 +252,12 @@ class TestReplies:
         task = Task(choose=(Loss(),), fit=(Fit(),))
         assert self.read(task, self.arrays())["labels"].tolist() == [0]
         for wrong in (-1, 2):
-            with pytest.raises(FederationError, match=f"chose model {wrong}; there are 0 to 1"):
+            with pytest.raises(FederationError, match=f"sent {wrong} in labels; it must be 0 to 1"):
                 self.read(task, self.arrays(labels=np.array([wrong])))
 
     @pytest.mark.parametrize("count", [0, -3])
     def test_it_has_examples(self, count):
-        with pytest.raises(FederationError, match=f"says it has {count} examples"):
+        with pytest.raises(FederationError, match=f"sent {count} in examples; it must be 1 to inf"):
             self.read(Task(fit=(Fit(),)), self.arrays(examples=np.array([count])))
 
     def test_more_than_was_asked_for_is_refused_like_less(self):

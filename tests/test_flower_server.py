@@ -97,6 +97,33 @@ def test_one_that_is_late_is_missing_and_the_others_are_not():
     assert (list(heard.answers), heard.missing) == ([0], {1: "no answer within 0.3 s"})
 
 
+def test_one_that_hangs_is_waited_for_half_as_long_each_time_until_it_answers():
+    """A tenth of the time at least: 1, 1/2, 1/4, 1/8, 1/10, 1/10."""
+    hanging = {11}
+    ask, _, timed = exchange(Grid(NAMES, lambda m: None if m.metadata.dst_node_id in hanging else echo(m)), timeout=2)
+    for share in (1, 0.5, 0.25, 0.125, 0.1, 0.1):
+        assert ask({0: b"a", 1: b"b"}).missing == {1: f"no answer within {2 * share:g} s"}
+        assert timed[-1]["total"] >= 2 * share
+    assert timed[-1]["total"] < 1.5
+    assert list(ask({0: b"a"}).answers) == [0]
+    hanging.clear()
+    assert set(ask({0: b"a", 1: b"b"}).answers) == {0, 1}
+    hanging.add(11)
+    assert ask({0: b"a", 1: b"b"}).missing == {1: "no answer within 2 s"}
+
+
+def test_those_who_are_slow_are_waited_for_beside_one_that_hangs():
+    looks = []
+
+    def says(message):
+        looks.append(message.metadata.dst_node_id)
+        return None if message.metadata.dst_node_id == 11 or looks.count(10) < 5 else echo(message)
+
+    ask, _, _ = exchange(Grid(NAMES, says), timeout=1)
+    ask({1: b"b"})
+    assert list(ask({0: b"a", 1: b"b"}).answers) == [0]
+
+
 def test_messages_carry_the_time_they_have():
     grid = Grid(NAMES, echo)
     exchange(grid, timeout=7.5)[0]({0: b"a"})

@@ -6,6 +6,7 @@ algorithm is the deployed one.
 
 from __future__ import annotations
 
+from contextlib import nullcontext
 from functools import partial, reduce
 from typing import NamedTuple
 
@@ -95,6 +96,10 @@ class Engine:
         A row that is none of the cluster models is that of a client without a cluster. Where the report mixes outputs,
         ``rows[i]`` are several, and each is trained first if the task says so.
         """
+        with self.model.blamed("fails on the clients' data") if self.model.is_users else nullcontext():
+            return self._run(task, stack, rows, clients, key)
+
+    def _run(self, task: Task, stack: Stack, rows: Array, clients: Array, key: Key) -> Replies:
         train = self._pool("train", stack)
         choice = self._choose(task, stack, clients, key) if task.choose else Choice(np.asarray(rows))
         labels = choice.rows

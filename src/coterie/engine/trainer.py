@@ -165,7 +165,7 @@ class Trainer:
             own = inputs if term.of == "inputs" else outputs
             anchors = self._anchors().see(batch.x.flatten(0, int(self.grouped)), received, term.of)
             total = total + contrast(term, own, anchors.view(len(anchors), *own.shape), batch.weights, received)
-        return loss.detach(), list(torch.autograd.grad(total, leaves))
+        return loss.detach(), list(torch.autograd.grad(total, leaves, materialize_grads=True))
 
     def _represent(self, x: Tensor) -> tuple[Tensor, Tensor]:
         """The outputs, and what the head was given to make them."""

@@ -17,6 +17,7 @@ from coterie.federate.board import RUNNING, Board
 from coterie.federate.order import Order
 from coterie.models.model import Model
 from coterie.models.zoo import build_model
+from coterie.protocol.message import UNTOLD, Sizes
 from coterie.results.known import Known
 from coterie.runtimes import codec
 from coterie.runtimes.answering import Hello, pack_hello
@@ -38,12 +39,13 @@ def carry_out(order: Order, sites: Sites, board: Board) -> Finished:
     with board.watching():
         settings = order.experiment()
         algorithm = settings.build_algorithm()
-        known = agree(order, gather(order, sites, board))
+        told = gather(order, sites, board)
+        known = agree(order, told)
         model = build_model(settings.model, known.shape, known.classes)
         full = replace(settings, model=model.text, lr=settings.lr or model.default_lr)
 
         def reach(network: Model) -> Remote:
-            return Remote(order.sites, network, sites, order.run)
+            return Remote(order.sites, network, sites, order.run, sizes_told(order, told))
 
         def progress(record: dict[str, Any]) -> None:
             board.say(state=RUNNING, record=record)
@@ -90,6 +92,12 @@ def greet(order: Order, sites: Sites, places: Sequence[int]) -> tuple[dict[str, 
         except FederationError as error:
             problems[name] = str(error)
     return told, problems
+
+
+def sizes_told(order: Order, told: Mapping[str, Hello]) -> list[Sizes]:
+    """How many examples each site says it has; nothing of one that is not heard of yet."""
+    sizes = {name: Sizes(about.train, about.test, about.validation) for name, about in told.items()}
+    return [sizes.get(name, UNTOLD) for name in order.sites]
 
 
 def _believed(name: str, told: Any) -> Hello:

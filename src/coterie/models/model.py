@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import math
+import warnings
 from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from copy import deepcopy
 from dataclasses import dataclass, replace
 from functools import cached_property
@@ -13,8 +15,9 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 from torch.func import functional_call, vmap
+from torch.nn.parameter import is_lazy
 
-from coterie.errors import ModelError
+from coterie.errors import CoterieError, ModelError
 from coterie.models.dropout import AddressedDropout, address_dropout
 from coterie.models.layout import Array, Layout
 
@@ -65,8 +68,39 @@ class Model:
         return f"Model({self.text}{' in two halves' if self.half else ''}: {self.shape} to {outputs})"
 
     def module(self) -> nn.Module:
-        """A fresh module whose dropout draws from addressed generators."""
-        return address_dropout(self.build())
+        """A fresh module of single precision whose dropout draws from addressed generators.
+
+        Lazy layers are made, and gradients of embeddings are dense: all of it must fit into flat vectors.
+        """
+        with warnings.catch_warnings():
+            warnings.filterwarnings("ignore", message="Lazy modules are a new feature")
+            module = address_dropout(self.build()).float()
+        for layer in module.modules():
+            if isinstance(layer, (nn.Embedding, nn.EmbeddingBag)):
+                layer.sparse = False
+        if any(map(is_lazy, (*module.parameters(), *module.buffers()))):
+            with torch.no_grad():
+                module.eval()(torch.zeros(2, *self.shape))
+        return module.train()
+
+    @property
+    def is_users(self) -> bool:
+        """Whether it is a user's own function that builds it."""
+        return ":" in self.text
+
+    @contextmanager
+    def blamed(self, what: str) -> Iterator[None]:
+        """Whatever goes wrong inside is told of the model in one line: a user's code may fail in any way."""
+        try:
+            yield
+        except CoterieError:
+            raise
+        except (Exception, SystemExit) as error:
+            raise ModelError(f"model {self.text!r} {what}: {reason(error)}") from error
+
+    def _copy(self) -> nn.Module:
+        with self.blamed("cannot be copied; build what copy.deepcopy takes, without locks, files and generators"):
+            return deepcopy(self._template)
 
     @cached_property
     def _template(self) -> nn.Module:
@@ -149,7 +183,7 @@ class Model:
 
         What is not in the vectors (frozen parameters, counters) is the template's, the same in every module.
         """
-        module = deepcopy(self._template).train().to(dtype=params.dtype, device=params.device)
+        module = self._copy().train().to(dtype=params.dtype, device=params.device)
         owners, named = dict(module.named_modules()), dict(module.named_parameters())
         for slot in self.slots:
             named[slot.name].data = slot.view(params)
@@ -173,7 +207,7 @@ class Model:
         exact = (*_NORMALISATION, AddressedDropout)
         if any(isinstance(m, exact) for m in self._template.modules()) or self.layout.buffer_size:
             return False
-        module = deepcopy(self._template).train()
+        module = self._copy().train()
         leaves = {name: p.detach().expand(2, *p.shape) for name, p in module.named_parameters()}
         x = torch.linspace(-1, 1, 6 * math.prod(self.shape)).view(2, 3, *self.shape)
         other = x.clone()
@@ -181,7 +215,7 @@ class Model:
         try:
             forward = vmap(lambda one, batch: functional_call(module, one, (batch,)))
             before, after = forward(leaves, x), forward(leaves, other)
-        except (RuntimeError, ValueError, TypeError, IndexError):  # a layer, or a branch, that torch cannot batch
+        except Exception:  # a layer, or a branch, that torch cannot batch
             return False
         # Padding is harmless only where one example never shows in another's output.
         return bool(torch.allclose(before[:, :2], after[:, :2], rtol=1e-4, atol=1e-6))
@@ -212,28 +246,36 @@ class Model:
 
     def check(self) -> Model:
         """Run one example through: a model that does not fit the data says so now, not in round 1."""
-        wanted = 1 if self.classes is None else self.classes
-        try:
-            with torch.no_grad():
-                out = self._template.eval()(torch.zeros(2, *self.shape))
-        except Exception as error:  # a user's code may fail in any way
-            reason = f"{type(error).__name__}: {str(error).partition(chr(10))[0]}"
-            raise ModelError(f"model {self.text!r} does not fit examples of shape {self.shape}: {reason}") from error
-        if tuple(out.shape) != (2, wanted):
-            raise ModelError(
-                f"model {self.text!r} gives outputs of shape {tuple(out.shape)[1:]} an example; "
-                f"these data need ({wanted},): make its last layer {wanted} wide"
-            )
+        with self.blamed(f"does not fit examples of shape {self.shape}"), torch.no_grad():
+            self.check_outputs(self._template.eval()(torch.zeros(2, *self.shape)), 2)
         self._check_chance()
         if not self.slots:
             raise ModelError(f"model {self.text!r} has no trainable parameter")
         return self
 
+    def check_outputs(self, out: Any, examples: int) -> Tensor:
+        """The outputs for so many examples, if they are what a loss can be made of."""
+        wanted = 1 if self.classes is None else self.classes
+        if not isinstance(out, Tensor):
+            raise ModelError(
+                f"model {self.text!r} gives a {type(out).__name__} where a tensor is needed; "
+                f"return its outputs alone, ({wanted},) an example"
+            )
+        if tuple(out.shape) != (examples, wanted):
+            raise ModelError(
+                f"model {self.text!r} gives outputs of shape {tuple(out.shape)[1:]} an example; "
+                f"these data need ({wanted},): make its last layer {wanted} wide"
+            )
+        if out.dtype not in (torch.float32, torch.float64):
+            kind = str(out.dtype).removeprefix("torch.")
+            raise ModelError(f"model {self.text!r} gives outputs of {kind}; return float32, without argmax or casts")
+        return out
+
     def _check_chance(self) -> None:
         """Random draws of a module must have an address: torch's global generator may not be touched."""
-        module = deepcopy(self._template).train()
+        module = self._copy().train()
         before = torch.get_rng_state()
-        with torch.no_grad():
+        with torch.no_grad(), self.blamed("fails in training mode"):
             module(torch.zeros(2, *self.shape))
         if not torch.equal(before, torch.get_rng_state()):
             torch.set_rng_state(before)
@@ -241,6 +283,15 @@ class Model:
                 f"model {self.text!r} draws from torch's global generator in training, so no run could be repeated; "
                 "use nn.Dropout layers in place of torch.nn.functional.dropout"
             )
+
+
+def reason(error: BaseException) -> str:
+    """An error's kind and the first line of what it says.
+
+    >>> reason(ValueError("no\\nmore"))
+    'ValueError: no'
+    """
+    return f"{type(error).__name__}: {str(error).partition(chr(10))[0]}"
 
 
 def head_of(module: nn.Module, half: str = "") -> str | None:

@@ -17,7 +17,8 @@ from torch import Tensor, nn
 
 from coterie.catalogue import Call, Catalogue, parse_one
 from coterie.errors import ModelError
-from coterie.models.model import Model
+from coterie.models.model import Model, reason
+from coterie.models.rehearsal import rehearsed
 
 Recipe = Callable[[tuple[int, ...], int], nn.Module]
 
@@ -125,15 +126,11 @@ def build_model(text: str | None, shape: tuple[int, ...], classes: int | None) -
             raise ModelError(f"{text!r} must build a torch.nn.Module, not {type(module).__name__}")
         return module
 
-    try:
-        with torch.random.fork_rng(devices=[]):
-            build()
-    except ModelError:
-        raise
-    except Exception as error:  # a user's code may fail in any way
-        reason = f"{type(error).__name__}: {str(error).partition(chr(10))[0]}"
-        raise ModelError(f"model {text!r} cannot be built for examples of shape {shape}: {reason}") from error
-    return Model(str(call), build, tuple(shape), classes).check()
+    model = Model(str(call), build, tuple(shape), classes)
+    with torch.random.fork_rng(devices=[]), model.blamed(f"cannot be built for examples of shape {shape}"):
+        model.module()
+    model.check()
+    return rehearsed(model) if model.is_users else model
 
 
 def default_for(shape: tuple[int, ...]) -> str:
@@ -148,9 +145,9 @@ def _users(call: Call) -> Recipe:
     module_name, _, name = call.name.partition(":")
     try:
         module = importlib.import_module(module_name)
-    except Exception as error:  # a user's code may fail in any way
-        reason = f"{type(error).__name__}: {error}; is it on PYTHONPATH?"
-        raise ModelError(f"cannot import {module_name!r} of model {str(call)!r}: {reason}") from None
+    except (Exception, SystemExit) as error:  # a user's code may fail in any way
+        told = f"{reason(error)}; is it on PYTHONPATH?"
+        raise ModelError(f"cannot import {module_name!r} of model {str(call)!r}: {told}") from None
     function = getattr(module, name, None)
     if not callable(function):
         raise ModelError(f"{module_name!r} has no function {name!r} for model {str(call)!r}; write module:function")

@@ -8,7 +8,7 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping
 from dataclasses import replace
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -19,10 +19,52 @@ from coterie.protocol.stack import Stack
 from coterie.protocol.task import Loss, Task
 
 Arrays = dict[str, Array]
-Form = dict[str, tuple[tuple[int, ...], str]]
-"""Shape and type of arrays, by name."""
+Limit = float | tuple[float, ...]
+"""A least or a largest number: one for all, or one for each column."""
+
+ABSURD = 1e10
+"""No parameter of a sound model is larger than this."""
+
+
+class Field(NamedTuple):
+    """An array of a reply: its shape and type, and the least and the largest number that it may hold."""
+
+    shape: tuple[int, ...]
+    kind: str
+    low: Limit
+    high: Limit
+
+    @property
+    def nbytes(self) -> int:
+        """How many bytes it takes."""
+        return math.prod(self.shape) * np.dtype(self.kind).itemsize
+
+    def outside(self, array: Array) -> Array:
+        """Which numbers are none, or not within the limits.
+
+        >>> Field((1, 2), "float64", 0.0, (1.0, math.inf)).outside(np.array([[1.5, 1.5], [math.nan, 0]])).tolist()
+        [[True, False], [True, False]]
+        """
+        beyond: Array = ~((array >= self.low) & (array <= self.high))
+        return beyond
+
+
+Form = dict[str, Field]
+"""What the arrays of a reply are like, by name."""
+
+
+class Sizes(NamedTuple):
+    """How many examples of each split a client has told of; 0: it has not."""
+
+    train: int = 0
+    test: int = 0
+    validation: int = 0
+
+
+UNTOLD = Sizes()
 
 FIELDS = ("params", "buffers")
+SCORED = ("losses", "spreads", "metrics", "loss")
 PARTS = {"rows": "all", "halves": "cluster", "global": "global"}
 """The part that travels of every row, by what a task sends."""
 
@@ -87,39 +129,70 @@ def told(task: Task) -> Task:
 
 
 def up(reply: Replies) -> Arrays:
-    """What one client sends back: the fields of its reply, of one row, that the task asked for."""
+    """What one client sends back: the fields of its reply, of one row, that the task asked for.
+
+    A loss that is not a number goes as an infinite one: the model is as bad, and the number has a range.
+    """
     found = {name: getattr(reply, name) for name in ROWS}
+    found |= {name: np.where(np.isnan(rows), np.inf, rows) for name in SCORED if (rows := found[name]) is not None}
     return {name: np.ascontiguousarray(rows) for name, rows in found.items() if rows is not None}
 
 
-def form(task: Task, stack: Stack, layout: Layout, served: int = 1) -> Form:
-    """Shape and type of every array that one client sends back; ``served`` models are mixed where the report says so.
+def form(
+    task: Task,
+    stack: Stack,
+    layout: Layout,
+    served: int = 1,
+    classes: int | None = None,
+    sizes: Sizes = UNTOLD,
+) -> Form:
+    """Shape, type and range of every array that one client sends back.
+
+    ``served`` models are mixed where the report says so. The ranges are those of data of so many ``classes`` (None: a
+    real target) and of a client of these ``sizes``. The label of a client that does not choose is the place of its row
+    in what it was sent.
 
     >>> from coterie.models.layout import Layout
     >>> layout = Layout(3, 0, {"all": np.arange(3)}, {"all": np.arange(0)})
     >>> form(Task(), Stack(np.zeros((2, 3), np.float32), np.zeros((2, 0), np.float32)), layout)["params"]
-    ((1, 3), 'float32')
+    Field(shape=(1, 3), kind='float32', low=-10000000000.0, high=10000000000.0)
     """
     report, models = task.report, len(stack) - task.references
-    whole, real = "int64", "float64"
-    found: Form = {"labels": ((1, served) if report.mix else (1,), whole)}
-    found["examples"] = ((1,), whole)
+    whole, real, worst = "int64", "float64", math.inf if report.bounded is None else 1.0
+    rows = (0, models - 1) if task.choose else (-1, len(stack) + served)
+    found: Form = {"labels": Field((1, served) if report.mix else (1,), whole, *rows)}
+    found["examples"] = Field((1,), whole, *_count(sizes.train))
     if report.params is not None:
-        found["params"] = ((1, len(layout.numbers(report.params))), stack.params.dtype.name)
-        found["buffers"] = ((1, len(layout.buffer_parts[report.params])), stack.buffers.dtype.name)
-    found |= {"losses": ((1, models), real)} if report.losses else {}
-    found |= {"spreads": ((1, models), real)} if report.sample is not None else {}
-    found |= {"metrics": ((1, 4), real)} if report.metrics else {}
-    found |= {"loss": ((1,), real)} if task.fit else {}
-    return found | ({"evaluations": ((1,), whole)} if task.races else {})
+        widths = len(layout.numbers(report.params)), len(layout.buffer_parts[report.params])
+        for name, width, array in zip(FIELDS, widths, stack, strict=True):
+            found[name] = Field((1, width), array.dtype.name, -ABSURD, ABSURD)
+    found |= {"losses": Field((1, models), real, 0.0, worst)} if report.losses else {}
+    found |= {"spreads": Field((1, models), real, 0.0, worst)} if report.sample is not None else {}
+    found |= {"metrics": _metrics(classes, getattr(sizes, report.metrics))} if report.metrics else {}
+    found |= {"loss": Field((1,), real, 0.0, math.inf)} if task.fit else {}
+    return found | ({"evaluations": Field((1,), whole, 0, models * _count(sizes.train)[1])} if task.races else {})
+
+
+def _metrics(classes: int | None, examples: int) -> Field:
+    """Accuracy and macro-F1 are shares, a squared error and a variance are not; then a loss and the examples."""
+    fewest, most = _count(examples)
+    share = math.inf if classes is None else 1.0
+    return Field((1, 4), "float64", (0.0, 0.0, 0.0, fewest), (share, share, math.inf, most))
+
+
+def _count(told: int) -> tuple[float, float]:
+    """The least and the largest number of examples of a client that told of so many."""
+    return (told, told) if told else (1, math.inf)
 
 
 def collect(layout: Layout, wanted: Form, answers: Mapping[int, Arrays], missing: Mapping[str, str]) -> Replies:
     """The replies of the clients that answered, by position, as one value; no rows where nobody did."""
     clients = sorted(answers)
     rows: dict[str, Any] = {
-        name: np.concatenate([np.zeros((0, *shape[1:]), kind), *(answers[client][name] for client in clients)])
-        for name, (shape, kind) in wanted.items()
+        name: np.concatenate(
+            [np.zeros((0, *each.shape[1:]), each.kind), *(answers[client][name] for client in clients)]
+        )
+        for name, each in wanted.items()
     }
     return Replies(layout, np.array(clients, dtype=np.int64), **rows, missing=missing)
 
@@ -141,9 +214,7 @@ def cost(task: Task, stack: Stack, replies: Replies, asked: int) -> Cost:
     rows, judged = (models + 1, models + 1) if has_own(task) else (rows, models)
     once = _width("global", stack, replies.layout) if task.sends == "halves" else 0
     down = rows * _width(PARTS[task.sends], stack, replies.layout) + once + 8 * served
-    up_bytes = sum(
-        math.prod(shape) * np.dtype(kind).itemsize for shape, kind in form(task, stack, replies.layout, served).values()
-    )
+    up_bytes = sum(field.nbytes for field in form(task, stack, replies.layout, served).values())
     report = task.report
     sizes = replies.examples
     looked_at = [score.examples for score in task.choose if isinstance(score, Loss)]

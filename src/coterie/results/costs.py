@@ -31,7 +31,7 @@ def fedavg_unit(model: Model) -> Unit:
     task, layout = Task(fit=(Fit(steps=1),)), model.layout
     stack = Stack(np.zeros((1, layout.size), np.float32), np.zeros((1, layout.buffer_size), np.float32))
     sent = sum(array.nbytes for array in down(task, stack, 0, layout).values())
-    back = sum(np.dtype(kind).itemsize * int(np.prod(shape)) for shape, kind in form(task, stack, layout).values())
+    back = sum(field.nbytes for field in form(task, stack, layout).values())
     return Unit(sent, back)
 
 

@@ -17,6 +17,9 @@ from coterie.runtimes.remote import Heard
 FIRST_WAIT, LONGEST_WAIT, GROWTH = 0.05, 1.0, 1.3
 """Seconds between two looks for replies: short at first, then longer."""
 
+LEAST_SHARE = 0.1
+"""The least part of the time that is waited for sites that have not answered again and again."""
+
 LOST = 5
 """Flower's error code for a node that went away with a message."""
 
@@ -28,10 +31,15 @@ Timed = Callable[[Mapping[str, Any]], None]
 
 
 class GridExchange:
-    """Carries an exchange over Flower; sites are known by the names under which their keys were registered."""
+    """Carries an exchange over Flower; sites are known by the names under which their keys were registered.
+
+    One that let the time pass is asked again, but waited for alone only half as long each time, down to a tenth, until
+    it answers: a site that hangs does not cost the whole time in every round.
+    """
 
     def __init__(self, grid: Grid, names: tuple[str, ...], timeout: float, told: Told, timed: Timed) -> None:
         self.grid, self.names, self.timeout, self.told, self.timed = grid, names, timeout, told, timed
+        self.silent: dict[int, int] = {}
 
     def connected(self) -> dict[str, int]:
         """The node number of every site that is there now."""
@@ -51,7 +59,9 @@ class GridExchange:
             else:
                 missing[client] = content
             self._tell({client: missing[client] if client in missing else told_in(content)})
-        missing |= dict.fromkeys(waiting.values(), f"no answer within {self.timeout:g} s")
+        missing |= dict.fromkeys(waiting.values(), f"no answer within {self._patience(waiting):g} s")
+        silent = {client: self.silent.get(client, 0) + 1 for client in waiting.values()}
+        self.silent = {client: times for client, times in self.silent.items() if client not in answers} | silent
         self._tell(missing)
         total, received = time.monotonic() - began, sum(map(len, answers.values()))
         times = {"at": round(at, 3), "sent": round(sent, 3), "answered": seconds, "total": round(total, 3)}
@@ -72,12 +82,17 @@ class GridExchange:
 
     def _replies(self, waiting: dict[str, int]) -> Iterator[tuple[int, bytes | str]]:
         """Replies as they come, until all have or the time is over; those that came are no longer waited for."""
-        until, wait = time.monotonic() + self.timeout, FIRST_WAIT
-        while waiting and time.monotonic() < until:
+        began, wait = time.monotonic(), FIRST_WAIT
+        while waiting and time.monotonic() < began + self._patience(waiting):
             time.sleep(wait)
             wait = min(wait * GROWTH, LONGEST_WAIT)
             for reply in self.grid.pull_messages(list(waiting)):
                 yield waiting.pop(reply.metadata.reply_to_message_id), reading(reply)
+
+    def _patience(self, waiting: Mapping[str, int]) -> float:
+        """How many seconds after they were asked these are waited for."""
+        fewest = min((self.silent.get(client, 0) for client in waiting.values()), default=0)
+        return self.timeout * max(LEAST_SHARE, 0.5**fewest)
 
     def _message(self, content: bytes, node: int) -> Message:
         record = RecordDict({RECORD: ConfigRecord({REQUEST: content})})

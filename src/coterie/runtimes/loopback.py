@@ -8,10 +8,13 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
+import numpy as np
+
 from coterie.data.federated import Federated
 from coterie.engine.engine import Engine
 from coterie.models.layout import Array
 from coterie.models.model import Model
+from coterie.protocol import message
 from coterie.protocol.address import Key
 from coterie.protocol.replies import Cost, Replies
 from coterie.protocol.stack import Stack
@@ -33,7 +36,7 @@ class Loopback:
 
     def __init__(self, data: Federated, model: Model, plan: str = "workers") -> None:
         self.engines = [Engine(model, data.select([i]), threads=1, plan=plan) for i in range(len(data))]
-        self.remote = Remote(data.names, model, self._exchange)
+        self.remote = Remote(data.names, model, self._exchange, sizes=sizes_of(data))
         self.payload = Cost()
 
     @property
@@ -54,6 +57,13 @@ class Loopback:
         answers = {client: answer(self.engines[client], request) for client, request in requests.items()}
         self.payload += Cost(_content(requests), _content(answers))
         return Heard(answers, {})
+
+
+def sizes_of(data: Federated) -> tuple[message.Sizes, ...]:
+    """How many examples of each split each client has."""
+    splits = (data.train, data.test, data.validation)
+    counts = [np.zeros(len(data), dtype=np.int64) if split is None else split.sizes for split in splits]
+    return tuple(message.Sizes(*row) for row in np.column_stack(counts).tolist())
 
 
 def _content(messages: Mapping[int, bytes]) -> int:

@@ -177,8 +177,10 @@ class RayFederation:
     def _collect(self, form: message.Form, clients: Array, asked: Mapping[int, Asked]) -> Replies:
         """Everybody's rows in the order asked; models beyond the limit go to a temporary file."""
         rows: dict[str, Any] = {
-            name: (self._shelf.take if name == "params" else room)((len(clients), *shape[1:]), kind, self.spill)
-            for name, (shape, kind) in form.items()
+            name: (self._shelf.take if name == "params" else room)(
+                (len(clients), *each.shape[1:]), each.kind, self.spill
+            )
+            for name, each in form.items()
         }
         missing: dict[str, str] = {}
         answered = np.zeros(len(clients), dtype=bool)

@@ -5,7 +5,7 @@ Late, failed, malformed or non-finite replies become missing rows with a reason;
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from typing import Any, NamedTuple
 
@@ -21,7 +21,7 @@ from coterie.protocol.stack import Stack
 from coterie.protocol.task import Task
 from coterie.runtimes import codec
 from coterie.runtimes.answering import pack_task
-from coterie.runtimes.simulator import drop_broken
+from coterie.runtimes.simulator import BROKEN
 
 MOST_BYTES = 1 << 30
 """Different messages are packed as long as they take no more than this, and sent before others are."""
@@ -43,24 +43,33 @@ Exchange = Callable[[Mapping[int, bytes]], Heard]
 
 
 class Remote:
-    """A federation behind a wall of bytes, whatever carries them."""
+    """A federation behind a wall of bytes, whatever carries them; ``sizes`` are what each client told that it has."""
 
-    def __init__(self, names: tuple[str, ...], model: Model, exchange: Exchange, run: str = "") -> None:
+    def __init__(
+        self,
+        names: tuple[str, ...],
+        model: Model,
+        exchange: Exchange,
+        run: str = "",
+        sizes: Sequence[message.Sizes] | None = None,
+    ) -> None:
         self.names, self.model, self.exchange, self.run = names, model, exchange, run
+        self.sizes = sizes or [message.UNTOLD] * len(names)
 
     def ask(self, task: Task, stack: Stack, labels: Array, clients: Array, key: Key) -> Replies:
         """One packed exchange with each client; clients that work on the same rows get the same bytes."""
         rows = dict(zip(clients.tolist(), labels, strict=True))
         heard, layout = self._exchange(task, stack, rows, key), self.model.layout
         missing = {self.names[client]: why for client, why in heard.missing.items()}
-        wanted = message.form(task, stack, layout, np.size(labels) // max(len(clients), 1))
+        served, classes = np.size(labels) // max(len(clients), 1), self.model.classes
         answers: dict[int, message.Arrays] = {}
         for client, content in heard.answers.items():
+            wanted = message.form(task, stack, layout, served, classes, self.sizes[client])
             try:
-                answers[client] = read_reply(content, wanted, task, rows[client], len(stack))
+                answers[client] = read_reply(content, wanted, task, rows[client])
             except FederationError as error:
                 missing[self.names[client]] = str(error)
-        replies = drop_broken(message.collect(layout, wanted, answers, missing), self.names)
+        replies = message.collect(layout, message.form(task, stack, layout, served), answers, missing)
         return replace(replies, cost=message.cost(task, stack, replies, len(clients)))
 
     def _exchange(self, task: Task, stack: Stack, rows: Mapping[int, Array], key: Key) -> Heard:
@@ -78,30 +87,40 @@ class Remote:
         return whole.plus(self.exchange(requests))
 
 
-def read_reply(content: bytes, wanted: message.Form, task: Task, row: Array, rows: int) -> message.Arrays:
-    """The arrays of a reply to a task, exactly those that it asked for; anything else is an error.
+def read_reply(content: bytes, wanted: message.Form, task: Task, row: Array) -> message.Arrays:
+    """The arrays of a reply to a task, exactly those that it asked for, each within its range; else it is an error.
 
     The label of a client that did not choose is the one it was asked under.
     """
-    arrays = open_reply(content)[0]
+    arrays = open_reply(content, sum(field.nbytes for field in wanted.values()))[0]
     if arrays.keys() != wanted.keys():
         raise FederationError(f"sent {', '.join(arrays) or 'nothing'} where {', '.join(wanted)} was asked for")
-    for name, (shape, kind) in wanted.items():
-        if arrays[name].shape != shape or arrays[name].dtype.name != kind:
-            told = f"{arrays[name].shape} of {arrays[name].dtype.name}"
-            raise FederationError(f"sent {name} of shape {told} where {shape} of {kind} was asked for")
-    if arrays["examples"][0] < 1:
-        raise FederationError(f"says it has {arrays['examples'][0]} examples; at least 1 is needed")
-    if not task.choose:
-        return {**arrays, "labels": np.asarray(row)[None]}
-    most = rows - task.references
-    if not ((arrays["labels"] >= 0) & (arrays["labels"] < most)).all():
-        raise FederationError(f"chose model {arrays['labels'].tolist()[0]}; there are 0 to {most - 1}")
-    return arrays
+    for name, field in wanted.items():
+        _check(name, arrays[name], field)
+    return arrays if task.choose else {**arrays, "labels": np.asarray(row)[None]}
 
 
-def open_reply(content: bytes) -> tuple[message.Arrays, dict[str, Any]]:
-    """The arrays and the header of a reply; a problem that the client tells is an error."""
+def _check(name: str, array: Array, field: message.Field) -> None:
+    """Refuse an array of another shape or type, or with a number that is out of its range."""
+    if array.shape != field.shape or array.dtype.name != field.kind:
+        told, asked = f"{array.shape} of {array.dtype.name}", f"{field.shape} of {field.kind}"
+        raise FederationError(f"sent {name} of shape {told} where {asked} was asked for")
+    outside = field.outside(array)
+    if outside.any():
+        place = np.unravel_index(int(outside.argmax()), array.shape)
+        low, high = (np.broadcast_to(limit, array.shape)[place] for limit in (field.low, field.high))
+        range_told = f"it must be {low:.12g}" if low == high else f"it must be {low:.12g} to {high:.12g}"
+        raise FederationError(BROKEN if name in message.FIELDS else f"sent {array[place]} in {name}; {range_told}")
+
+
+def open_reply(content: bytes, nbytes: int = 0) -> tuple[message.Arrays, dict[str, Any]]:
+    """The arrays and the header of a reply; a problem that the client tells is an error.
+
+    One with more than so many bytes of arrays, and a header, is not even read.
+    """
+    if len(content) > nbytes + codec.LARGEST_HEADER:
+        most = f"at most {nbytes + codec.LARGEST_HEADER} can be an answer"
+        raise FederationError(f"sent {len(content)} bytes; {most}")
     arrays, header = codec.decode(content)
     if header.get("problem") is not None:
         raise FederationError(str(header["problem"])[:500])

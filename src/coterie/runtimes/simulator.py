@@ -16,8 +16,7 @@ from coterie.protocol.replies import Replies
 from coterie.protocol.stack import Stack
 from coterie.protocol.task import Task
 
-ABSURD = 1e10
-"""No parameter of a sound model is as large as this."""
+BROKEN = f"sent numbers that are not finite or above {message.ABSURD:g}; lower the learning rate"
 
 
 class Simulator:
@@ -66,6 +65,5 @@ def drop_broken(replies: Replies, names: tuple[str, ...]) -> Replies:
     broken = np.zeros(len(replies), dtype=bool)
     for rows in (replies.params, replies.buffers):
         if rows is not None:
-            broken |= np.array([not (np.abs(row) < ABSURD).all() for row in rows], dtype=bool)
-    reason = f"sent numbers that are not finite or above {ABSURD:g}; lower the learning rate"
-    return replies.without(broken, {names[c]: reason for c in replies.clients[broken]})
+            broken |= np.array([not (np.abs(row) <= message.ABSURD).all() for row in rows], dtype=bool)
+    return replies.without(broken, {names[c]: BROKEN for c in replies.clients[broken]})
