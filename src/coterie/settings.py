@@ -5,6 +5,7 @@ from __future__ import annotations
 import tomllib
 from collections.abc import Callable, Mapping
 from dataclasses import asdict, dataclass, field, fields, replace
+from math import inf
 from pathlib import Path
 from typing import Any
 
@@ -33,6 +34,7 @@ from coterie.results.scores import WEIGHTS
 from coterie.runtimes.attendance import Attendance, attendance
 from coterie.runtimes.ray import RayFederation
 from coterie.runtimes.simulator import Simulator
+from coterie.server.bound import FACTOR
 from coterie.server.loop import Algorithm, check_rounds, participants
 
 OWN = ("label", "client", "group", "ignore", "missing", "task", "test")
@@ -86,6 +88,7 @@ class Settings:
     )
     leave: str | Mapping[str, int] | None = _option(None, "who leaves, e.g. '0.1@20': gone from that round on")
     min_clients: int = _option(1, "answers without which a round fails")
+    norm_bound: float = _option(FACTOR, "an update so many times as long as the round's median is left out; 0: none is")
     seed: int = _option(1, "the seed of everything: draw, starts, minibatches")
     eval_every: int = _option(1, "evaluate every so many rounds (the last three always)")
     until: str | None = _option(
@@ -111,6 +114,8 @@ class Settings:
             raise UsageError(f"participation is {self.participation}; it must be in (0, 1]")
         if not 0 <= self.validation < 1:
             raise UsageError(f"validation is {self.validation}; it must be in [0, 1)")
+        if not (self.norm_bound == 0 or 1 <= self.norm_bound < inf):
+            raise UsageError(f"norm-bound is {self.norm_bound}; it must be a number of at least 1, or 0 to take all")
         if self.runtime not in RUNTIMES:
             raise UnknownName("runtime", self.runtime, RUNTIMES)
         if self.weigh_by not in WEIGHTS:
