@@ -38,7 +38,7 @@ def bounded(
     broken = lengths > limits
     reasons = {
         names[replies.clients[i]]: f"sent an update of length {lengths[i]:.3g}; at most {limits[i]:.3g}, "
-        f"{factor:g} times what is usual in the round, is taken: raise norm-bound if it is sound"
+        f"{factor:g} times what is usual in the round, is taken: lower the learning rate, or raise norm-bound"
         for i in np.flatnonzero(broken)
     }
     return replies.without(broken, reasons)

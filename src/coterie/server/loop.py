@@ -13,7 +13,7 @@ from coterie.models.layout import Array
 from coterie.models.model import Model
 from coterie.protocol.address import Key
 from coterie.protocol.federation import Federation, present
-from coterie.protocol.replies import Cost, Replies
+from coterie.protocol.replies import Combine, Cost, Replies
 from coterie.protocol.stack import Stack
 from coterie.protocol.task import Fit, Report, Task
 from coterie.server.aggregate import average, by_examples
@@ -129,13 +129,14 @@ def rounds(
     participation: float = 1.0,
     min_clients: int = 1,
     norm_bound: float = FACTOR,
+    combine: Combine | None = None,
 ) -> Iterator[Round]:
     """Train for ever, a round at a time; the caller stops when it has seen enough. ``state`` resumes.
 
     An ensemble's members train side by side, each as it would alone. ``norm_bound``: an update so many times as long as
-    the others is a missing row; 0 takes all.
+    the others is a missing row; 0 takes all. ``combine``: a rule in the place of the weighted mean.
     """
-    how = participation, min_clients, norm_bound
+    how = participation, min_clients, norm_bound, combine
     states = [None] * len(algorithm.members) if state is None else state.members
     others = [
         rounds(member, federation, member_seed(seed, member.repeat), begun, *how)
@@ -170,14 +171,15 @@ def _alone(
     participation: float,
     min_clients: int,
     norm_bound: float,
+    combine: Combine | None,
 ) -> Iterator[Round]:
     spent = Cost()
     if state is None:
-        meter = Meter(federation, Key(seed, BEGINNING), norm_bound=norm_bound)
+        meter = Meter(federation, Key(seed, BEGINNING), None, norm_bound, combine)
         state, spent = algorithm.start(federation, Key(seed, BEGINNING), meter.ask), meter.cost
     while True:
         key = Key(seed, state.round)
-        meter = Meter(federation, key, state.shares, norm_bound if _shares_models(state) else 0)
+        meter = Meter(federation, key, state.shares, norm_bound if _shares_models(state) else 0, combine)
         there = present(federation, state.round)
         clients = there[participants(len(there), participation, key)]
         task = algorithm.task(state)
@@ -307,8 +309,16 @@ class Meter:
     Who sends an update beyond the norm bound is not heard again as long as this meter lives, which is a round.
     """
 
-    def __init__(self, federation: Federation, key: Key, shares: Array | None = None, norm_bound: float = 0) -> None:
-        self.federation, self.key, self.shares, self.norm_bound = federation, key, shares, norm_bound
+    def __init__(
+        self,
+        federation: Federation,
+        key: Key,
+        shares: Array | None = None,
+        norm_bound: float = 0,
+        combine: Combine | None = None,
+    ) -> None:
+        self.federation, self.key, self.shares = federation, key, shares
+        self.norm_bound, self.combine = norm_bound, combine
         self.cost = Cost()
         self.refused: dict[str, str] = {}
         self.missing: dict[str, str] = {}
@@ -322,7 +332,8 @@ class Meter:
         self.cost += replies.cost
         whole = self._sound(task, with_rest(replies, task.report.params, known), known, count)
         self.missing = {**whole.missing, **self.missing}
-        return replace(whole, labels=np.where(whole.labels >= count, UNPLACED, whole.labels))
+        labels = np.where(whole.labels >= count, UNPLACED, whole.labels)
+        return replace(whole, labels=labels, combine=self.combine)
 
     def _sound(self, task: Task, replies: Replies, stack: Stack, clusters: int) -> Replies:
         """The replies without those whose update is too long now, or was before in this round."""
