@@ -53,7 +53,7 @@ def update_lengths(params: Array, starts: Array, rows: Array) -> Array:
     """
     found = np.empty(len(params))
     for i, row in enumerate(rows):
-        update = np.subtract(params[i], starts[row], dtype=np.float64)
+        update = params[i].astype(np.float64) - starts[row]
         found[i] = np.sqrt(np.einsum("i,i->", update, update))
     return found
 

@@ -27,7 +27,7 @@ def median() -> Combine:
 
     Yin et al. 2018. Where clients of a cluster differ it is nobody's model, and it costs accuracy without any attack.
     """
-    return _by_column(lambda block: np.median(block, axis=0))
+    return _by_column(lambda block: _inner(block, (len(block) - 1) // 2))
 
 
 def trimmed(share: float = 0.2) -> Combine:
@@ -39,12 +39,7 @@ def trimmed(share: float = 0.2) -> Combine:
     if not 0 <= share < 0.5:
         raise UsageError(f"trimmed: share is {share}; it must be in [0, 0.5)")
 
-    def rule(block: Array) -> Array:
-        cut = int(share * len(block) + 1e-9)  # 0.29 * 100 is a little less than 29
-        kept: Array = np.sort(block, axis=0)[cut : len(block) - cut].mean(axis=0)
-        return kept
-
-    return _by_column(rule)
+    return _by_column(lambda block: _inner(block, int(share * len(block) + 1e-9)))  # 0.29 * 100 is less than 29
 
 
 def krum(f: int = 1) -> Combine:
@@ -108,6 +103,12 @@ def _by_column(rule: Callable[[Array], Array]) -> Combine:
         return Stack(*(values[None].astype(rows.dtype) for values, rows in zip(made, models, strict=True)))
 
     return combine
+
+
+def _inner(block: Array, cut: int) -> Array:
+    """The mean of each column without so many of its lowest and its highest values."""
+    kept: Array = np.sort(block, axis=0)[cut : len(block) - cut].mean(axis=0)
+    return kept
 
 
 def _by_distance(shares: Callable[[Array, Array], Array]) -> Combine:
