@@ -35,7 +35,7 @@ app.add_typer(federate_app, name="federate")
 @app.command("list")
 @guarded
 def list_names(name: Annotated[str | None, typer.Argument(help="a catalogue or one name")] = None) -> None:
-    """Show what there is: algorithms, data, partitions, models, clusterers, or one NAME with its arguments."""
+    """Show what there is: algorithms, data, partitions, models, clusterers, robust, or one NAME with its arguments."""
     if name is None or name in listing.CATALOGUES:
         for which in listing.CATALOGUES if name is None else [name]:
             console.print(listing.overview(which))

@@ -113,6 +113,8 @@ OPTIONS = (
     "join",
     "leave",
     "min_clients",
+    "norm_bound",
+    "robust",
     "momentum_kept",
     "eval_every",
     "until",
@@ -141,8 +143,8 @@ def run(
 ) -> Run:
     """Train an algorithm on a federation's data; with ``resume`` go on where the run in ``out`` stopped.
 
-    ``options``: advise, participation, join, leave, min_clients, momentum_kept, eval_every, until, stop, diagnose,
-    weigh_by, checkpoint_every, runtime, threads, plan, device.
+    ``options``: advise, participation, join, leave, min_clients, norm_bound, robust, momentum_kept, eval_every, until,
+    stop, diagnose, weigh_by, checkpoint_every, runtime, threads, plan, device.
     How clients train is the algorithm's own: ``ct.wecfl(clusters=4, fit=ct.Fit(steps=20, lr=0.05))``.
     """
     for name in options:
@@ -308,10 +310,9 @@ class Session:
         return folder, None
 
     def _rounds(self, state: State | None) -> Iterator[Round]:
-        settings = self.settings
-        return rounds(
-            self.algorithm, self.federation, settings.seed, state, settings.participation, settings.min_clients
-        )
+        how = self.settings
+        limits = how.participation, how.min_clients, how.norm_bound, how.combine()
+        return rounds(self.algorithm, self.federation, how.seed, state, *limits)
 
     def _judge(self, step: Round) -> tuple[Replies | None, Replies | None, Replies | None]:
         """The replies of those who were there on their test and validation splits and on their gradients, if asked for.

@@ -18,6 +18,7 @@ from coterie.errors import UnknownName
 from coterie.models.zoo import models
 from coterie.presets import Preset, Said, arguments_of, papers
 from coterie.server.clusterers import clusterers
+from coterie.server.robust import rules
 from coterie.settings import Settings
 
 CATALOGUES: dict[str, Catalogue] = {
@@ -28,6 +29,7 @@ CATALOGUES: dict[str, Catalogue] = {
     "partition-add-ons": add_ons,
     "models": models,
     "clusterers": clusterers,
+    "robust": rules,
     "papers": papers,
 }
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import tomllib
 from collections.abc import Callable, Mapping
 from dataclasses import asdict, dataclass, field, fields, replace
+from math import inf
 from pathlib import Path
 from typing import Any
 
@@ -27,13 +28,16 @@ from coterie.models.model import Model
 from coterie.models.zoo import build_model
 from coterie.presets import expand
 from coterie.protocol.address import Key
+from coterie.protocol.replies import Combine
 from coterie.protocol.task import Fit
 from coterie.results.goal import Goal, read_goal
 from coterie.results.scores import WEIGHTS
 from coterie.runtimes.attendance import Attendance, attendance
 from coterie.runtimes.ray import RayFederation
 from coterie.runtimes.simulator import Simulator
+from coterie.server.bound import FACTOR
 from coterie.server.loop import Algorithm, check_rounds, participants
+from coterie.server.robust import rules
 
 OWN = ("label", "client", "group", "ignore", "missing", "task", "test")
 """The settings that say how a user's own files are read."""
@@ -86,6 +90,10 @@ class Settings:
     )
     leave: str | Mapping[str, int] | None = _option(None, "who leaves, e.g. '0.1@20': gone from that round on")
     min_clients: int = _option(1, "answers without which a round fails")
+    norm_bound: float = _option(FACTOR, "an update so many times as long as the round's median is left out; 0: none is")
+    robust: str = _option(
+        "mean", "how a cluster's models become one: mean, median, trimmed(0.2), krum(1), geometric-median"
+    )
     seed: int = _option(1, "the seed of everything: draw, starts, minibatches")
     eval_every: int = _option(1, "evaluate every so many rounds (the last three always)")
     until: str | None = _option(
@@ -111,6 +119,8 @@ class Settings:
             raise UsageError(f"participation is {self.participation}; it must be in (0, 1]")
         if not 0 <= self.validation < 1:
             raise UsageError(f"validation is {self.validation}; it must be in [0, 1)")
+        if not (self.norm_bound == 0 or 1 <= self.norm_bound < inf):
+            raise UsageError(f"norm-bound is {self.norm_bound}; it must be a number of at least 1, or 0 to take all")
         if self.runtime not in RUNTIMES:
             raise UnknownName("runtime", self.runtime, RUNTIMES)
         if self.weigh_by not in WEIGHTS:
@@ -118,6 +128,7 @@ class Settings:
         if self.momentum_kept and self.runtime != "simulator":
             raise UsageError(f"momentum-kept needs --runtime simulator, not {self.runtime}: workers keep nothing")
         self.goal()
+        self.combine()
         replace(self.fit(), keeps="0" if self.momentum_kept else None)
 
     def goal(self) -> Goal | None:
@@ -125,6 +136,11 @@ class Settings:
         if self.until is None and self.stop:
             raise UsageError("stop is set, but nothing says when; add --until, such as --until accuracy=0.9")
         return None if self.until is None else read_goal(self.until)
+
+    def combine(self) -> Combine | None:
+        """The rule by which the models of a cluster's members become one, where it is not the weighted mean."""
+        rule: Combine | None = rules.build(self.robust)
+        return rule
 
     def completed(self) -> Settings:
         """With the defaults that depend on the data filled in."""
@@ -242,6 +258,7 @@ class Settings:
         """
         full = self.completed()
         said = {**full.table(), **full._about_algorithm(), **full._about_own(), "data": self._place_of_data()}
+        said["robust"] = str(parse_one(full.robust))
         said["partition"] = _plain(lambda: parse_partition(str(full.partition)).text, str(full.partition))
         return {name: value for name, value in said.items() if value is not None and value is not False}
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
 
 from coterie.models.layout import Array, Layout
@@ -10,6 +10,9 @@ from coterie.protocol.stack import Stack
 
 ROWS = ("labels", "examples", "params", "buffers", "losses", "spreads", "metrics", "loss", "evaluations")
 """The fields of ``Replies`` that have a row for each client, beside ``clients``."""
+
+Combine = Callable[[Stack, Array, Array], Stack]
+"""``(models, rows, their weights) -> one model``: how some of the clients' models become one."""
 
 
 @dataclass(frozen=True)
@@ -39,7 +42,7 @@ class Replies:
     and ``loss`` (mean over its minibatches) are there when the task asked for them. The columns of ``metrics`` are
     accuracy, macro-F1, loss, examples; for regression squared error, target variance, loss, examples. ``spreads`` are
     the mean squared deviations of the losses on a sample, ``evaluations`` the losses that a race made. ``params`` may
-    be a memory map: read it by parts or by chunks of rows.
+    be a memory map: read it by parts or by chunks of rows. ``combine`` is a rule in the place of a weighted mean.
     """
 
     layout: Layout
@@ -55,6 +58,7 @@ class Replies:
     evaluations: Array | None = None
     missing: Mapping[str, str] = field(default_factory=dict)
     cost: Cost = Cost()
+    combine: Combine | None = None
 
     def __len__(self) -> int:
         return len(self.clients)

@@ -9,7 +9,7 @@ from scipy import sparse
 
 from coterie.errors import UnknownName
 from coterie.models.layout import Array, Coordinates, Layout
-from coterie.protocol.replies import Replies
+from coterie.protocol.replies import Combine, Replies
 from coterie.protocol.stack import Stack
 
 CHUNK_BYTES = 64 << 20
@@ -31,16 +31,14 @@ def matrix(labels: Array, weights: Array, clusters: int) -> sparse.csr_array:
 def average(
     replies: Replies, labels: Array, weights: Array, kept: Stack, shared: str | None = None
 ) -> tuple[Stack, Array]:
-    """Each cluster's weighted mean model, and each cluster's share of the total weight.
+    """Each cluster's mean model, weighted or by the rule of the replies, and each cluster's share of the total weight.
 
     ``labels`` and ``weights`` are those of the clients that answered. A cluster without any keeps its row of ``kept``.
     The part named ``shared`` is averaged over everyone instead and is the same in all rows.
     """
-    A = matrix(labels, weights, len(kept))
-    models = replies.models()
-    mean = Stack(multiply(A, models.params, kept.params), multiply(A, models.buffers, kept.buffers))
+    mean = _means(replies.models(), labels, weights, kept, replies.combine)
     if shared is not None:
-        _share(mean, models, weights, replies.layout, shared)
+        _share(mean, replies, weights, shared)
     totals = np.bincount(labels[labels >= 0], weights[labels >= 0], minlength=len(kept))
     return mean, totals / totals.sum() if totals.any() else np.full(len(kept), 1 / len(kept))
 
@@ -56,12 +54,30 @@ def multiply(A: sparse.csr_array, rows: Array, kept: Array) -> Array:
     return total.astype(kept.dtype)
 
 
-def _share(mean: Stack, models: Stack, weights: Array, layout: Layout, part: str) -> None:
+def _means(models: Stack, labels: Array, weights: Array, kept: Stack, combine: Combine | None) -> Stack:
+    """The model that the clients of each label make together; ``kept`` where there are none."""
+    if combine is None:
+        A = matrix(labels, weights, len(kept))
+        return Stack(multiply(A, models.params, kept.params), multiply(A, models.buffers, kept.buffers))
+    made = Stack(*(rows.copy() for rows in kept))
+    for cluster in np.unique(labels[labels >= 0]):
+        members = np.flatnonzero(labels == cluster)
+        for target, row in zip(made, combine(models, members, weights[members]), strict=True):
+            target[cluster] = row[0]
+    return made
+
+
+def _share(mean: Stack, replies: Replies, weights: Array, part: str) -> None:
     """Overwrite one part of every row by its mean over all clients that answered."""
-    everyone = matrix(np.zeros(len(weights), int), weights, 1)
+    layout = replies.layout
     places: tuple[Coordinates, Coordinates] = (layout.part(part), layout.buffer_part(part))
-    for target, rows, place in zip(mean, models, places, strict=True):
-        target[:, place] = multiply(everyone, rows[:, place], target[:1, place])
+    models, first = (
+        Stack(*(rows[:, place] for rows, place in zip(stack, places, strict=True)))
+        for stack in (replies.models(), mean.take(slice(1)))
+    )
+    everyone = _means(models, np.zeros(len(weights), int), weights, first, replies.combine)
+    for target, row, place in zip(mean, everyone, places, strict=True):
+        target[:, place] = row
 
 
 def with_part(models: Stack, source: Stack, layout: Layout, part: str) -> Stack:

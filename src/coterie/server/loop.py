@@ -13,11 +13,12 @@ from coterie.models.layout import Array
 from coterie.models.model import Model
 from coterie.protocol.address import Key
 from coterie.protocol.federation import Federation, present
-from coterie.protocol.replies import Cost, Replies
+from coterie.protocol.replies import Combine, Cost, Replies
 from coterie.protocol.stack import Stack
 from coterie.protocol.task import Fit, Report, Task
 from coterie.server.aggregate import average, by_examples
 from coterie.server.assign import Assign, Weigh
+from coterie.server.bound import FACTOR, bounded
 from coterie.server.certain import Opinion
 from coterie.server.place import Place, least_loss
 from coterie.server.start import BEGINNING, Start
@@ -129,17 +130,21 @@ def rounds(
     state: State | None = None,
     participation: float = 1.0,
     min_clients: int = 1,
+    norm_bound: float = FACTOR,
+    combine: Combine | None = None,
 ) -> Iterator[Round]:
     """Train for ever, a round at a time; the caller stops when it has seen enough. ``state`` resumes.
 
-    An ensemble's members train side by side, each as it would alone.
+    An ensemble's members train side by side, each as it would alone. ``norm_bound``: an update so many times as long as
+    the others is a missing row; 0 takes all. ``combine``: a rule in the place of the weighted mean.
     """
+    how = participation, min_clients, norm_bound, combine
     states = [None] * len(algorithm.members) if state is None else state.members
     others = [
-        rounds(member, federation, member_seed(seed, member.repeat), begun, participation, min_clients)
+        rounds(member, federation, member_seed(seed, member.repeat), begun, *how)
         for member, begun in zip(algorithm.members, states, strict=True)
     ]
-    for own, *rest in zip(_alone(algorithm, federation, seed, state, participation, min_clients), *others, strict=True):
+    for own, *rest in zip(_alone(algorithm, federation, seed, state, *how), *others, strict=True):
         yield _together(own, rest)
 
 
@@ -167,14 +172,16 @@ def _alone(
     state: State | None,
     participation: float,
     min_clients: int,
+    norm_bound: float,
+    combine: Combine | None,
 ) -> Iterator[Round]:
     spent = Cost()
     if state is None:
-        meter = Meter(federation, Key(seed, BEGINNING))
+        meter = Meter(federation, Key(seed, BEGINNING), None, norm_bound, combine)
         state, spent = algorithm.start(federation, Key(seed, BEGINNING), meter.ask), meter.cost
     while True:
         key = Key(seed, state.round)
-        meter = Meter(federation, key, state.shares)
+        meter = Meter(federation, key, state.shares, norm_bound if _shares_models(state) else 0, combine)
         there = present(federation, state.round)
         clients = there[participants(len(there), participation, key)]
         task = algorithm.task(state)
@@ -189,6 +196,11 @@ def _alone(
         state = advance(algorithm, state, replies, algorithm.assign(state, replies, key, meter.ask))
         yield Round(before, state, replies, spent + meter.cost, there, meter.missing)
         spent = Cost()
+
+
+def _shares_models(state: State) -> bool:
+    """Whether a model may be made of several clients' updates: otherwise none of them can harm another."""
+    return len(np.unique(state.labels)) < len(state.labels)
 
 
 def advance(algorithm: Algorithm, state: State, replies: Replies, assignment: Assignment) -> State:
@@ -295,11 +307,23 @@ def participants(clients: int, fraction: float, key: Key) -> Array:
 
 
 class Meter:
-    """The port as the parts see it: adds up costs, and gives clients that are not placed yet the mean model."""
+    """The port as the parts see it: adds up costs, and gives clients that are not placed yet the mean model.
 
-    def __init__(self, federation: Federation, key: Key, shares: Array | None = None) -> None:
+    Who sends an update beyond the norm bound is not heard again as long as this meter lives, which is a round.
+    """
+
+    def __init__(
+        self,
+        federation: Federation,
+        key: Key,
+        shares: Array | None = None,
+        norm_bound: float = 0,
+        combine: Combine | None = None,
+    ) -> None:
         self.federation, self.key, self.shares = federation, key, shares
+        self.norm_bound, self.combine = norm_bound, combine
         self.cost = Cost()
+        self.refused: dict[str, str] = {}
         self.missing: dict[str, str] = {}
 
     def ask(self, task: Task, stack: Stack, labels: Array, clients: Array) -> Replies:
@@ -309,9 +333,19 @@ class Meter:
         sent = replace(task, references=len(known) - count) if task.receives_all else task
         replies = self.federation.ask(sent, known, rows, clients, self.key)
         self.cost += replies.cost
-        self.missing = {**replies.missing, **self.missing}
-        whole = with_rest(replies, task.report.params, known)
-        return replace(whole, labels=np.where(replies.labels >= count, UNPLACED, replies.labels))
+        whole = self._sound(task, with_rest(replies, task.report.params, known), known, count)
+        self.missing = {**whole.missing, **self.missing}
+        labels = np.where(whole.labels >= count, UNPLACED, whole.labels)
+        return replace(whole, labels=labels, combine=self.combine)
+
+    def _sound(self, task: Task, replies: Replies, stack: Stack, clusters: int) -> Replies:
+        """The replies without those whose update is too long now, or was before in this round."""
+        names = self.federation.names
+        again = np.array([names[client] in self.refused for client in replies.clients], dtype=bool)
+        heard = replies.without(again, {names[c]: self.refused[names[c]] for c in replies.clients[again]})
+        sound = bounded(heard, task, stack, clusters, names, self.norm_bound)
+        self.refused |= {name: why for name, why in sound.missing.items() if name not in replies.missing}
+        return sound
 
     def _with_mean(self, task: Task, stack: Stack, labels: Array) -> tuple[Stack, Array]:
         """The rows to send, with one for clients without a cluster right after the cluster models.

@@ -1,0 +1,156 @@
+"""What attackers cost the honest clients, by method and defence: `python benchmarks/attacks.py`.
+
+Forty clients of rotated digits. Attackers, spread evenly over the groups, send in the place of their update 100 times of
+it (boast), its opposite (flip), ten times its opposite (flip10), or noise of ten times its length (noise). Shown is by
+how many points the honest clients' mean accuracy, over the seeds, is below that of the same clients without attack and
+defence. What is in the file already is not run again, so that a run that was stopped goes on.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, replace
+from itertools import product
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from rich.console import Console
+from rich.table import Table
+
+from coterie.experiment import Session
+from coterie.models.layout import Array
+from coterie.protocol.address import Key
+from coterie.protocol.federation import Federation
+from coterie.protocol.replies import Replies
+from coterie.protocol.stack import Stack
+from coterie.protocol.task import Task
+from coterie.results.known import known_of
+from coterie.settings import Settings
+
+Attack = Callable[[Array, np.random.Generator], Array]
+ROUNDS = 24
+METHODS = ("fedavg", "ifca", "wecfl", "ocfl-hdbscan", "sattler")
+DEFENCES: dict[str, dict[str, Any]] = {
+    "none": {"norm_bound": 0.0},
+    "bound": {},
+    **{rule: {"robust": rule} for rule in ("median", "trimmed(0.2)", "krum(1)", "geometric-median")},
+}
+
+
+def noise(update: Array, generator: np.random.Generator) -> Array:
+    """Noise of ten times the update's length."""
+    drawn = generator.normal(size=update.shape)
+    return drawn * (10 * np.linalg.norm(update) / np.linalg.norm(drawn))
+
+
+ATTACKS: dict[str, Attack] = {
+    "boast": lambda update, generator: 100 * update,
+    "flip": lambda update, generator: -update,
+    "flip10": lambda update, generator: -10 * update,
+    "noise": noise,
+}
+
+
+@dataclass(frozen=True)
+class Case:
+    """One run: the method, what attackers do and how many they are, the defence, the seed."""
+
+    method: str
+    attack: str
+    attackers: int
+    defence: str
+    seed: int
+
+    def lies(self, clients: int) -> Array:
+        """Which of so many clients attack."""
+        found = np.zeros(clients, dtype=bool)
+        found[np.arange(self.attackers) * clients // max(1, self.attackers)] = True
+        return found
+
+
+class Attacked:
+    """A federation some of whose clients attack whenever they are asked for a model."""
+
+    def __init__(self, inner: Federation, case: Case) -> None:
+        self.inner, self.case = inner, case
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self.inner, name)
+
+    def ask(self, task: Task, stack: Stack, labels: Array, clients: Array, key: Key) -> Replies:
+        """What the clients send; attackers send something else."""
+        replies = self.inner.ask(task, stack, labels, clients, key)
+        if not task.fit or replies.params is None:
+            return replies
+        params = np.array(replies.params)
+        for i in np.flatnonzero(self.case.lies(len(self.inner.names))[replies.clients]):
+            start = stack.params[replies.labels[i]]
+            generator = key.generator(self.inner.names[replies.clients[i]], "attack")
+            params[i] = start + ATTACKS[self.case.attack](params[i] - start, generator)
+        return replace(replies, params=params)
+
+
+def accuracies(case: Case) -> list[float]:
+    """The accuracy of every client at the end."""
+    settings = Settings(case.method, rounds=ROUNDS, seed=case.seed, eval_every=ROUNDS, **DEFENCES[case.defence])
+    data = settings.build_data()
+
+    def reach(network: Any) -> Any:
+        return Attacked(settings.build_federation(data, network), case)
+
+    session = Session(settings.build_algorithm(), known_of(data), settings.build_model(data), settings, reach)
+    return [row["accuracy"] for row in session.train(None, False, None).trained.members]
+
+
+def cases(methods: list[str], seeds: int) -> Iterator[Case]:
+    for method, defence, seed in product(methods, DEFENCES, range(1, seeds + 1)):
+        yield Case(method, "boast", 0, defence, seed)
+        for attack, attackers in product(ATTACKS, (1, 8)):
+            yield Case(method, attack, attackers, defence, seed)
+
+
+def run_all(wanted: list[Case], out: Path) -> dict[Case, list[float]]:
+    """The accuracies of all cases; each is written down when it is done."""
+    lines = out.read_text().splitlines() if out.exists() else []
+    done = {Case(**line["case"]): line["accuracies"] for line in map(json.loads, lines)}
+    out.parent.mkdir(parents=True, exist_ok=True)
+    for case in wanted:
+        if case not in done:
+            done[case] = accuracies(case)
+            with out.open("a") as file:
+                file.write(json.dumps({"case": vars(case), "accuracies": done[case]}) + "\n")
+    return done
+
+
+def cost(case: Case, done: dict[Case, list[float]], seeds: int) -> float:
+    """By how many points honest clients do worse than without attack and defence, in the mean over the seeds."""
+    honest = ~case.lies(len(done[case]))
+    each = [replace(case, seed=seed) for seed in range(1, seeds + 1)]
+    peace = [Case(case.method, "boast", 0, "none", seed) for seed in range(1, seeds + 1)]
+    lost = [np.mean(np.subtract(done[b], done[a])[honest]) for a, b in zip(each, peace, strict=True)]
+    return 100 * float(np.mean(lost))
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("methods", nargs="*", default=METHODS, help=", ".join(METHODS))
+    parser.add_argument("--seeds", type=int, default=3)
+    parser.add_argument("--out", type=Path, default=Path("runs/attacks.jsonl"))
+    chosen = parser.parse_args()
+    done = run_all(list(cases(chosen.methods, chosen.seeds)), chosen.out)
+    table = Table(title=f"points lost by honest clients, {chosen.seeds} seeds, {ROUNDS} rounds")
+    for title in ("method", "attack", "attackers", *DEFENCES):
+        table.add_column(title, justify="right", no_wrap=True)
+    kinds = [("boast", 0), *product(ATTACKS, (1, 8))]
+    for method, (attack, attackers) in product(chosen.methods, kinds):
+        row = [cost(Case(method, attack, attackers, defence, 1), done, chosen.seeds) for defence in DEFENCES]
+        shown = attack if attackers else "-"
+        table.add_row(method, shown, str(attackers), *(f"{points:.1f}" for points in row))
+    Console(width=130).print(table)
+
+
+if __name__ == "__main__":
+    main()
