@@ -1,9 +1,9 @@
 """What attackers cost the honest clients, by method and defence: `python benchmarks/attacks.py`.
 
-Forty clients of rotated digits. Attackers, spread evenly over the groups, send in the place of their update 100 times of
-it (boast), its opposite (flip), ten times its opposite (flip10), or noise of ten times its length (noise). Shown is by
-how many points the honest clients' mean accuracy, over the seeds, is below that of the same clients without attack and
-defence. What is in the file already is not run again, so that a run that was stopped goes on.
+Forty clients of rotated digits. Attackers, spread evenly over the groups, send in the place of their update 100 times
+of it (boast), its opposite (flip), ten times its opposite (flip10), or noise of ten times its length (noise). Shown is
+by how many points the honest clients' mean accuracy, over the seeds, is below that of the same clients without attack
+and defence. What is in the file already is not run again, so that a run that was stopped goes on.
 """
 
 from __future__ import annotations
