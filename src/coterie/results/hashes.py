@@ -66,10 +66,8 @@ class Growing:
 
     def add(self, line: bytes, labels: Array) -> list[tuple[str, str]]:
         """The two hashes after one more round, by name."""
-        row = np.ascontiguousarray(labels)
+        row = np.ascontiguousarray(labels, dtype=np.int64)  # an algorithm's own type of labels may change on the way
         self.rounds += 1
-        for running, content in zip(
-            self.hashes, (line, f"{row.dtype}{row.shape}".encode() + row.tobytes()), strict=True
-        ):
+        for running, content in zip(self.hashes, (line, f"{row.shape}".encode() + row.tobytes()), strict=True):
             running.update(content)
         return [(f"{n}:{self.rounds}", each.hexdigest()) for n, each in zip(self.names, self.hashes, strict=True)]

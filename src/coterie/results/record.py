@@ -156,6 +156,14 @@ def load_rounds(path: Path) -> list[dict[str, Any]]:
     return [record for _, record in _records(path)]
 
 
+Records = list[tuple[bytes, dict[str, Any]]]
+
+
+def _led_to(state: State, found: Records) -> int:
+    """How many records led to a state: a warm-up's rounds may have one together."""
+    return sum(record["round"] < state.round for _, record in found)
+
+
 def _records(path: Path) -> list[tuple[bytes, dict[str, Any]]]:
     """Every line of the records, as it is and as what it says."""
     if not (path / ROUNDS).exists():
@@ -163,7 +171,8 @@ def _records(path: Path) -> list[tuple[bytes, dict[str, Any]]]:
     found: list[tuple[bytes, dict[str, Any]]] = []
     for line in read_file(path / ROUNDS).splitlines(keepends=True):
         record = _read(line)
-        if record is None or record.get("round") != len(found):
+        number = None if record is None else record.get("round")
+        if record is None or type(number) is not int or (found and number != found[-1][1]["round"] + 1):
             break
         found.append((line, record))
     return found
@@ -193,7 +202,7 @@ def load_labels(path: Path) -> Array:
         raise damaged(path / LABELS, " ".join(str(error).split())) from None
     if labels.ndim != 2 or labels.dtype.kind not in "iu":
         raise damaged(path / LABELS, f"it holds {labels.dtype} of shape {labels.shape}, not whole numbers by round")
-    return labels
+    return labels.astype(np.int64)
 
 
 def load_summary(path: Path) -> dict[str, Any] | None:
@@ -300,16 +309,16 @@ class RunFolder:
                 raise damaged(self.path / name, "it is a folder")
         known, found, labels = check_begun(self.path), _records(self.path), load_labels(self.path)
         try:
-            state = self._newest([line for line, _ in found], labels, known)
-            count = 0 if state is None else state.round
+            state = self._newest(found, labels, known)
+            count = 0 if state is None else _led_to(state, found)
             self.rounds, self.labels = [record for _, record in found[:count]], list(labels[:count])
             self._cut_back()
-            self.saved = count
+            self.saved = 0 if state is None else state.round
         except OSError as error:
             raise RunFolderError(f"cannot write to {self.path}: {error.strerror}; make it writable") from None
         return state
 
-    def _newest(self, lines: Sequence[bytes], labels: Array, known: Mapping[str, str]) -> State | None:
+    def _newest(self, found: Records, labels: Array, known: Mapping[str, str]) -> State | None:
         """The state, or the one before where that is damaged or what it follows from is; a bad one is removed."""
         problem: RunFolderError | None = None
         for path in (self.path / STATE, self.path / BEFORE):
@@ -317,7 +326,7 @@ class RunFolder:
                 continue
             try:
                 state, self.kept = load_checkpoint(path)
-                self._check_past(state, lines, labels, known)
+                self._check_past(state, found, labels, known)
             except RunFolderError as error:
                 problem = problem or error
                 continue
@@ -328,16 +337,17 @@ class RunFolder:
             raise problem
         return None
 
-    def _check_past(self, state: State, lines: Sequence[bytes], labels: Array, known: Mapping[str, str]) -> None:
+    def _check_past(self, state: State, found: Records, labels: Array, known: Mapping[str, str]) -> None:
         """Refuse records and labels that are not those of the rounds that led to this state."""
-        count = state.round
-        if len(lines) < count:
-            raise damaged(self.path / ROUNDS, f"its records end after {len(lines)} of {count} rounds")
+        count = _led_to(state, found)
+        lines = [line for line, _ in found]
+        if not count or found[count - 1][1]["round"] + 1 != state.round:
+            raise damaged(self.path / ROUNDS, f"its records end after {count} of {state.round} rounds")
         if labels.shape[0] < count or labels.shape[1] != len(state.labels):
             raise damaged(self.path / LABELS, f"its shape is {labels.shape}, not {(count, len(state.labels))}")
         growing = Growing(ROUNDS, LABELS)
-        found = dict(pair for each in zip(lines[:count], labels[:count], strict=True) for pair in growing.add(*each))
-        for name, value in found.items() if known else ():
+        hashes = dict(pair for each in zip(lines[:count], labels[:count], strict=True) for pair in growing.add(*each))
+        for name, value in hashes.items() if known else ():
             if name.endswith(f":{count}") and known.get(name) != value:
                 raise damaged(self.path / name.partition(":")[0], f"its hash is not that in {HASHES}")
 
