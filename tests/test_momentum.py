@@ -123,7 +123,7 @@ def test_where_nothing_can_be_kept_it_is_refused():
 
 def test_a_run_interrupted_in_the_middle_of_a_round_goes_on_with_the_momenta_of_the_round_before(tmp_path, monkeypatch):
     settings = Settings("fedavg", clients=6, partition="rotation(0,180)", model="mlp(8)", rounds=4, steps=3)
-    settings = replace(settings, momentum_kept=True)
+    settings = replace(settings, momentum_kept=True, checkpoint_every=10)  # so that the interruption itself saves
     whole, ask, asked = run_settings(settings), Simulator.ask, []
 
     def interrupted(self, task, *rest):

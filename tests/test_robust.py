@@ -187,7 +187,10 @@ class TestOneOfForty:
         settings = Settings("fedavg", rounds=10, threads=1, eval_every=10, **options)
         data = settings.build_data()
         model = settings.build_model(data)
-        reach = lambda network: Boasting(settings.build_federation(data, network), attackers)  # noqa: E731
+
+        def reach(network):
+            return Boasting(settings.build_federation(data, network), attackers)
+
         done = Session(settings.build_algorithm(), known_of(data), model, settings, reach).train(None, False, None)
         rows = [row for row in done.trained.members if row["client"] != data.names[0]]
         return float(np.mean([row["accuracy"] for row in rows]))
@@ -258,7 +261,10 @@ class TestRules:
     def test_the_geometric_median_is_where_the_weighted_sum_of_distances_is_least(self):
         models, rows, weights = a_cluster()
         points = models.params[rows].astype(float)
-        total = lambda x: float(weights @ np.linalg.norm(points - x, axis=1))  # noqa: E731
+
+        def total(x):
+            return float(weights @ np.linalg.norm(points - x, axis=1))
+
         best = minimize(total, points.mean(axis=0), method="BFGS", options={"gtol": 1e-9}).fun
         found = rules.build("geometric-median")(models, rows, weights)
         assert total(found.params[0]) == pytest.approx(best, rel=1e-5)
@@ -340,7 +346,10 @@ def test_a_shared_part_is_by_the_same_rule_over_everyone_that_answered():
 )
 def test_every_mean_of_a_run_is_by_its_rule(text, images, simulator, train):
     """With a rule that takes the first member's model, a cluster model's head is a client's, or its old one."""
-    first = lambda models, members, weights: models.take(members[:1])  # noqa: E731
+
+    def first(models, members, weights):
+        return models.take(members[:1])
+
     done = train(text, simulator(images()), 4, combine=first)
     for step in done:
         part = step.replies.layout.part("head")
