@@ -19,7 +19,7 @@ import pytest
 
 from coterie.errors import UsageError
 from coterie.federate import wire
-from coterie.federate.agent import call, serve, stop_on_signals
+from coterie.federate.agent import BEGINNING, call, serve, stop_on_signals
 from coterie.federate.audit import Audit, read_audit
 from coterie.federate.policy import Policy
 from coterie.federate.site import Site
@@ -142,12 +142,12 @@ def test_a_byte_now_and_then_does_not_hold_a_place_for_ever(site, folder):
         pytest.fail("a caller that sends a byte now and then is still there after 5 seconds")
 
 
-def test_a_length_above_the_policy_is_refused_without_reading(site, folder):
+def test_a_message_above_the_policy_is_refused_after_its_beginning(site, folder):
     path = folder / "agent.sock"
     with serving(site, path):
         with socket.socket(socket.AF_UNIX) as greedy:
             greedy.connect(str(path))
-            greedy.sendall((1_000_001).to_bytes(8, "big"))
+            greedy.sendall((1_000_001).to_bytes(8, "big") + bytes(BEGINNING))
             greedy.settimeout(5)
             assert int.from_bytes(greedy.recv(8), "big") < 1000
         assert "largest_mb in its policy.toml" in header(call(path, b"x" * 1_000_001, 5))["problem"]
@@ -219,8 +219,11 @@ class Slow:
     def __init__(self) -> None:
         self.begun, self.done = threading.Event(), threading.Event()
 
-    def refuse(self, _: int) -> None:
+    def refuse(self, _: int, __: bytes) -> None:
         return None
+
+    def decline(self, _: bytes, why: str) -> bytes:
+        return codec.encode({}, problem=why)
 
     def answer(self, _: bytes) -> bytes:
         self.begun.set()

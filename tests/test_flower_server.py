@@ -12,10 +12,15 @@ from flwr.app import ConfigRecord, Error, Message, RecordDict
 from flwr.supercore.task_identity import TaskIdentity
 
 from coterie.runtimes import codec
+from coterie.runtimes.envelope import Channel, Keys
 from coterie.runtimes.flower import RECORD, REPLY, REQUEST
 from coterie.runtimes.flower_server import GridExchange
 
 NAMES = ("anna", "bert", "carl")
+SERVER, SITES = Keys.make(), {name: Keys.make() for name in NAMES}
+HERE = [Channel(name, SERVER, SITES[name].public) for name in NAMES]
+THERE = {10 + i: Channel(name, SITES[name], SERVER.public) for i, name in enumerate(NAMES)}
+"""The sites' ends, by the number of their node."""
 
 
 @pytest.fixture(autouse=True)
@@ -51,24 +56,31 @@ class Grid:
                 yield Message(content, reply_to=self.sent[number])
 
 
-def echo(message):
-    return RecordDict({RECORD: ConfigRecord({REPLY: message.content[RECORD][REQUEST]})})
+def said(envelope):
+    return RecordDict({RECORD: ConfigRecord({REPLY: envelope})})
+
+
+def echo(message, node=None):
+    """What a site says that sends back what it was asked, or another ``node`` in its place."""
+    request = message.content[RECORD][REQUEST]
+    content = THERE[message.metadata.dst_node_id].open_request(request)
+    return said(THERE[node or message.metadata.dst_node_id].reply(content, to=request))
 
 
 def exchange(grid, timeout=0.3):
     told, timed = {}, []
-    ask = GridExchange(grid, NAMES, timeout, told.update, timed.append)
+    ask = GridExchange(grid, HERE, timeout, told.update, timed.append)
     return ask, told, timed
 
 
 def test_replies_belong_to_those_who_were_asked_in_whatever_order_they_come():
     ask, told, timed = exchange(Grid(NAMES, echo))
-    said = {i: codec.encode({}, problem=None, to=name) for i, name in ((0, "a"), (2, "ccc"))}
-    heard = ask(said)
-    assert heard.answers == said
+    asked = {i: codec.encode({}, problem=None, to=name) for i, name in ((0, "a"), (2, "ccc"))}
+    heard = ask(asked)
+    assert heard.answers == asked
     assert heard.missing == {}
     assert told == {"anna": "answered", "carl": "answered"}
-    sizes = sum(map(len, said.values()))
+    sizes = sum(map(len, asked.values()))
     assert (timed[0]["bytes_down"], timed[0]["bytes_up"], set(timed[0]["answered"])) == (sizes, sizes, {"anna", "carl"})
 
 
@@ -150,3 +162,44 @@ def test_what_is_no_reply_of_ours_is_a_reason(content, why):
     ask, told, _ = exchange(Grid(NAMES, lambda message: content))
     assert ask({0: b"a"}).missing == {0: why}
     assert told["anna"] == why
+
+
+NOT_SIGNED = "not signed by its sender's key for this exchange"
+
+
+def test_a_reply_that_another_site_has_signed_is_not_the_sites():
+    ask, told, _ = exchange(Grid(NAMES, lambda message: echo(message, node=12)))
+    heard = ask({1: b"b", 2: b"c"})
+    assert heard.answers == {2: b"c"}
+    assert NOT_SIGNED in heard.missing[1]
+    assert NOT_SIGNED in told["bert"]
+
+
+def test_a_reply_to_an_older_request_is_no_reply_though_the_site_signed_it():
+    kept = []
+
+    def replay(message):
+        kept.append(echo(message))
+        return kept[0]
+
+    ask, _, _ = exchange(Grid(NAMES, replay))
+    assert ask({0: b"round 1"}).answers == {0: b"round 1"}
+    heard = ask({0: b"round 1"})
+    assert not heard.answers
+    assert NOT_SIGNED in heard.missing[0]
+
+
+def test_a_reply_in_no_envelope_is_a_missing_row():
+    ask, _, _ = exchange(Grid(NAMES, lambda message: said(codec.encode({}, problem=None))))
+    assert "in no envelope of coterie's" in ask({0: b"a"}).missing[0]
+
+
+def test_no_two_requests_are_alike_so_that_nobody_guesses_the_number_of_a_message():
+    grid = Grid(NAMES, echo)
+    ask, _, _ = exchange(grid)
+    ask(dict.fromkeys(range(3), b"the same"))
+    before = {bytes(message.content[RECORD][REQUEST]) for message in grid.sent.values()}
+    ask(dict.fromkeys(range(3), b"the same"))
+    after = {bytes(message.content[RECORD][REQUEST]) for message in grid.sent.values()}
+    assert len(before | after) == 6
+    assert not any(b"the same" in envelope for envelope in before | after)

@@ -166,7 +166,9 @@ def test_a_damaged_certificate_is_said(own):
         load_server(own / "server")
 
 
-@pytest.mark.parametrize("name", ["server/server.key", "sites/bern/node.key"])
+@pytest.mark.parametrize(
+    "name", ["server/server.key", "server/messages.key", "sites/bern/node.key", "sites/bern/messages.key"]
+)
 @pytest.mark.parametrize("mode", [0o640, 0o604, 0o660])
 def test_a_private_file_that_others_can_read_is_refused(own, name, mode):
     (own / name).chmod(mode)

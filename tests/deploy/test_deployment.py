@@ -18,7 +18,7 @@ from coterie.errors import UsageError
 from coterie.federate.deployment import add_site, load_server, load_site, write_deployment
 
 SITES = ("aarau", "bern", "St.Gallen_2")
-PRIVATE = {"ca.key", "server.key", "node.key"}
+PRIVATE = {"ca.key", "server.key", "node.key", "messages.key"}
 
 
 def test_flower_reads_the_keys_and_they_belong_together(made):
@@ -50,14 +50,17 @@ def test_the_layout_is_as_promised_and_the_authoritys_key_is_in_one_place(made):
         "ca.crt",
         "server.crt",
         "server.key",
+        "messages.key",
+        "messages.pub",
         "nginx.conf",
         "start.sh",
         "coterie-server.service",
     }
-    site = {"site.toml", "policy.toml", "ca.crt", "node.key", "node.pub", "start.sh"}
-    site |= {"coterie-site.service", "coterie-node.service"}
+    site = {"site.toml", "policy.toml", "ca.crt", "node.key", "node.pub", "messages.key", "messages.pub", "server.pub"}
+    site |= {"coterie-site.service", "coterie-node.service", "start.sh"}
     expected = {"README.txt", "ca/ca.key"} | {f"server/{name}" for name in server}
-    expected |= {f"server/keys/{name}.pub" for name in SITES} | {f"sites/{s}/{name}" for s in SITES for name in site}
+    expected |= {f"server/keys/{name}.{end}" for name in SITES for end in ("pub", "messages.pub")}
+    expected |= {f"sites/{s}/{name}" for s in SITES for name in site}
     assert found == expected
 
 

@@ -110,10 +110,10 @@ def rogue(federation, revived):
     folder = federation.place.folder.parent / "sites" / name
     kill(federation.sites[name]["agent"])
     site, ended = build_site(load_site(folder)), threading.Event()
-    honest = site.answer
+    honest = site.site.answer
 
     def start(twist):
-        site.answer = lambda request: twist(request, honest(request))
+        site.site.answer = lambda request: twist(request, honest(request))
         served = threading.Thread(target=agent.serve, args=(site, load_site(folder).socket_path, ended))
         served.start()
         ends.append(served)

@@ -10,11 +10,10 @@ import threading
 from collections.abc import Callable
 from contextlib import suppress
 from pathlib import Path
+from typing import Protocol
 
 from coterie.errors import UsageError
-from coterie.federate.site import Site
 from coterie.federate.wire import call, receive, receive_length, send
-from coterie.runtimes import codec
 
 __all__ = ["call", "serve", "stop_on_signals"]
 
@@ -24,11 +23,27 @@ PATIENCE = 30.0
 CALLERS = 4
 """Connections that are read at once; others wait."""
 
+BEGINNING = 1024
+"""Bytes of a message that are read before it is known whether the rest is: enough to say which message is refused."""
+
 _TURN = 0.2
 
 
+class Answering(Protocol):
+    """Whoever answers packed messages."""
+
+    def answer(self, request: bytes, /) -> bytes:
+        """The reply to a message."""
+
+    def refuse(self, size: int, beginning: bytes, /) -> bytes | None:
+        """The reply to a message that has too many bytes to be read on; None if it has not."""
+
+    def decline(self, request: bytes, why: str, /) -> bytes:
+        """The reply to a message that is not looked at."""
+
+
 def serve(
-    site: Site,
+    site: Answering,
     socket_path: str | Path,
     stop: threading.Event,
     patience: float = PATIENCE,
@@ -71,7 +86,7 @@ def stop_on_signals(stop: threading.Event) -> None:
 class _Desk:
     """Where messages are read at the same time and answered one by one."""
 
-    def __init__(self, site: Site, stop: threading.Event, patience: float) -> None:
+    def __init__(self, site: Answering, stop: threading.Event, patience: float) -> None:
         self.site, self.stop, self.patience = site, stop, patience
         self._turn = threading.Lock()
         self._reading: set[socket.socket] = set()
@@ -84,9 +99,10 @@ class _Desk:
                 if self.stop.is_set():
                     return
                 length = receive_length(connection, self.patience)
-                reply = self.site.refuse(length)
+                beginning = receive(connection, min(length, BEGINNING), self.patience)
+                reply = self.site.refuse(length, beginning)
                 if reply is None:
-                    request = receive(connection, length, self.patience)
+                    request = beginning + receive(connection, length - len(beginning), self.patience)
                     self._reading.discard(connection)
                     reply = self._answer(request)
                 send(connection, reply, self.patience)
@@ -105,7 +121,7 @@ class _Desk:
     def _answer(self, request: bytes) -> bytes:
         with self._turn:
             if self.stop.is_set():
-                return codec.encode({}, problem="the site is stopping; ask again when it is back")
+                return self.site.decline(request, "the site is stopping; ask again when it is back")
             return self.site.answer(request)
 
 

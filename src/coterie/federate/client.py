@@ -7,11 +7,13 @@ import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from functools import partial
+from typing import TYPE_CHECKING
 
 from coterie.federate.agent import serve, stop_on_signals
 from coterie.federate.audit import Audit
 from coterie.federate.certificates import write_private
 from coterie.federate.config import SiteConfig
+from coterie.federate.message_keys import site_channel
 from coterie.federate.policy import load_policy
 from coterie.federate.processes import Program, answers, end, running, wait_until
 from coterie.federate.site import Site
@@ -19,23 +21,29 @@ from coterie.federate.site_data import load_data
 from coterie.federate.wire import call
 from coterie.runtimes import flower
 
+if TYPE_CHECKING:
+    from coterie.federate.sealed_site import SealedSite
+
 AUDIT = "audit.jsonl"
 Ready = Callable[[Site], None]
 """Is called once a site can be asked."""
 
 
-def build_site(config: SiteConfig, threads: int = 1) -> Site:
-    """The site of a folder: its data read, its policy and its audit log open."""
+def build_site(config: SiteConfig, threads: int = 1) -> SealedSite:
+    """The site of a folder: its data read, its policy and its audit log open, its keys at hand."""
+    channel = site_channel(config.folder, config.name)
+    from coterie.federate.sealed_site import SealedSite
+
     policy = load_policy(config.folder / "policy.toml")
     data = load_data(config.data_file(), config.name, config.folder, **config.reading())
-    return Site(config.name, data, policy, Audit(config.folder / AUDIT), threads)
+    return SealedSite(Site(config.name, data, policy, Audit(config.folder / AUDIT), threads), channel)
 
 
 def run_agent(config: SiteConfig, threads: int, ready: Ready) -> None:
     """Answer until a signal comes."""
     stop, site = threading.Event(), build_site(config, threads)
     stop_on_signals(stop)
-    serve(site, config.socket_path, stop, ready=lambda: ready(site))
+    serve(site, config.socket_path, stop, ready=lambda: ready(site.site))
 
 
 @contextmanager
@@ -83,6 +91,6 @@ def run_both(config: SiteConfig, threads: int, ready: Ready) -> None:
             stop.set()
 
         threading.Thread(target=watch, daemon=True).start()
-        serve(site, config.socket_path, stop, ready=lambda: ready(site))
+        serve(site, config.socket_path, stop, ready=lambda: ready(site.site))
         if program.process.poll() is not None:
             program.check()

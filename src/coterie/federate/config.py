@@ -142,10 +142,11 @@ def load_server(folder: str | Path) -> ServerConfig:
     """What ``federation.toml`` in a server's folder says, with the files that must lie beside it."""
     config = read_server(folder)
     folder = config.folder
-    check_files(folder, public=("ca.crt", "server.crt"), private=("server.key",))
+    check_files(folder, public=("ca.crt", "server.crt"), private=("server.key", "messages.key"))
     for site in config.sites:
-        if not config.key_of(site).is_file():
-            raise UsageError(f"{folder / FEDERATION} lists site {site}, but {config.key_of(site)} is missing; copy it")
+        for key in (config.key_of(site), folder / "keys" / f"{site}.messages.pub"):
+            if not key.is_file():
+                raise UsageError(f"{folder / FEDERATION} lists site {site}, but {key} is missing; copy it")
     try:
         check_certificate((folder / "server.crt").read_bytes(), config.host)
     except (UsageError, ValueError) as error:
@@ -157,7 +158,7 @@ def load_site(folder: str | Path) -> SiteConfig:
     """What ``site.toml`` in a site's folder says, with the files that must lie beside it."""
     folder = Path(folder).resolve()
     config = _load(SiteConfig, folder, SITE)
-    check_files(folder, public=("ca.crt", "policy.toml"), private=("node.key",))
+    check_files(folder, public=("ca.crt", "policy.toml", "server.pub"), private=("node.key", "messages.key"))
     length = len(os.fsencode(config.socket_path))
     if length > LONGEST_SOCKET:
         raise UsageError(

@@ -4,8 +4,11 @@
 
     FOLDER/README.txt  schema.json
     FOLDER/ca/ca.key                                   to be kept offline
-    FOLDER/server/   federation.toml ca.crt server.crt server.key keys/SITE.pub nginx.conf start.sh *.service
-    FOLDER/sites/SITE/   site.toml policy.toml ca.crt node.key node.pub start.sh *.service
+    FOLDER/server/   federation.toml ca.crt server.crt server.key messages.key messages.pub nginx.conf start.sh
+                     *.service
+    FOLDER/server/keys/   SITE.pub SITE.messages.pub
+    FOLDER/sites/SITE/   site.toml policy.toml ca.crt node.key node.pub messages.key messages.pub server.pub start.sh
+                         *.service
 """
 
 from __future__ import annotations
@@ -28,6 +31,7 @@ from coterie.federate.config import (
     load_site,
     read_server,
 )
+from coterie.federate.message_keys import PRIVATE, PUBLIC, SERVER_PUBLIC, make_message_keys, site_public
 from coterie.federate.policy import DEFAULT_POLICY_TEXT
 from coterie.federate.proxy import CONFIGURATION, nginx_text
 from coterie.federate.site_data import SCHEMA
@@ -70,6 +74,7 @@ def write_deployment(
     write_private(folder / "ca" / "ca.key", authority.private)
     (server / "ca.crt").write_bytes(authority.public)
     _write_certificate(server, certificate)
+    _write_message_keys(server, make_message_keys())
     _write_texts(server, {CONFIGURATION: nginx_text(config), "coterie-server.service": server_unit(config)}, "server")
     if schema is not None:
         schema.save(folder / SCHEMA)
@@ -105,11 +110,13 @@ def renew(folder: str | Path, days: int = SERVER_DAYS) -> None:
 def _write_site(folder: Path, config: ServerConfig, name: str) -> SiteConfig:
     place = folder / "sites" / name
     site = SiteConfig(place, name, config.address, _node_port(config, name))
-    key = make_node_key(name)
+    key, messages = make_node_key(name), make_message_keys()
     place.mkdir(mode=0o750, parents=True)
     (place / "ca.crt").write_bytes((config.folder / "ca.crt").read_bytes())
     write_private(place / "node.key", key.private)
     (place / "node.pub").write_bytes(key.public)
+    _write_message_keys(place, messages)
+    (place / SERVER_PUBLIC).write_bytes((config.folder / PUBLIC).read_bytes())
     if (folder / SCHEMA).exists():
         (place / SCHEMA).write_bytes((folder / SCHEMA).read_bytes())
     texts = {
@@ -120,6 +127,7 @@ def _write_site(folder: Path, config: ServerConfig, name: str) -> SiteConfig:
     }
     _write_texts(place, texts, "client")
     config.key_of(name).write_bytes(key.public)
+    site_public(config.folder, name).write_bytes(messages.public)
     return site
 
 
@@ -132,6 +140,11 @@ def _write_federation(folder: Path, config: ServerConfig) -> None:
 def _write_certificate(server: Path, certificate: Pair) -> None:
     write_private(server / "server.key", certificate.private)
     (server / "server.crt").write_bytes(certificate.public)
+
+
+def _write_message_keys(folder: Path, keys: Pair) -> None:
+    write_private(folder / PRIVATE, keys.private)
+    (folder / PUBLIC).write_bytes(keys.public)
 
 
 def _write_texts(folder: Path, texts: dict[str, str], part: str) -> None:

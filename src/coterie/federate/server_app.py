@@ -13,6 +13,7 @@ from flwr.app import Context
 from flwr.serverapp import Grid, ServerApp
 
 from coterie.federate.board import Board
+from coterie.federate.message_keys import server_channels
 from coterie.federate.order import Order
 from coterie.federate.processes import end_with_parent
 from coterie.federate.training import carry_out
@@ -32,9 +33,11 @@ def main(grid: Grid, context: Context) -> None:
     must find nobody who writes to the same folder.
     """
     end_with_parent(signal.SIGKILL)
-    order = Order.load(Path(str(context.run_config[ORDER])))
+    path = Path(str(context.run_config[ORDER]))
+    order = Order.load(path)
     board = Board(Path(order.board), order.run, order.out, order.sites)
-    exchange = GridExchange(grid, order.sites, order.timeout, board.sites, partial(note, Path(order.out) / EXCHANGES))
+    channels = server_channels(path.parent, order.sites)
+    exchange = GridExchange(grid, channels, order.timeout, board.sites, partial(note, Path(order.out) / EXCHANGES))
     carry_out(order, exchange, board)
 
 

@@ -62,9 +62,21 @@ class Site:
         """The reply to a message, which has been written to the audit log when this returns."""
         return self._logged(len(request), lambda line: self._answer(request, line))
 
-    def refuse(self, size: int) -> bytes | None:
-        """The reply to a message that has too many bytes to be read; None if it has not."""
+    def refuse(self, size: int, beginning: bytes) -> bytes | None:
+        """The reply to a message that has too many bytes to be read on; None if it has not."""
         return self._logged(size, lambda _: _Reply({}, {})) if size > self.policy.largest_bytes else None
+
+    def decline(self, request: bytes, why: str) -> bytes:
+        """The reply to a message that is not looked at."""
+        return codec.encode({}, problem=why)
+
+    def turn_away(self, size: int, why: FederationError) -> bytes:
+        """The reply to a message that cannot be opened."""
+
+        def fail(_: Line) -> _Reply:
+            raise why
+
+        return self._logged(size, fail)
 
     def _logged(self, size: int, work: Callable[[Line], _Reply]) -> bytes:
         """What the work gives, or the problem that it meets, packed and written down."""

@@ -144,13 +144,15 @@ def readme_text(config: ServerConfig) -> str:
 
         Copy
           server/        to the server's machine, and nowhere else.
-          sites/NAME/    to the machine of site NAME, by a way that keeps it secret; then delete its node.key here.
+          sites/NAME/    to the machine of site NAME, by a way that keeps it secret; then delete its *.key here.
           ca/            to a place without a network. It signs server certificates, nothing else needs it.
 
         Secret
           ca/ca.key            with it anyone can pretend to be the server
           server/server.key    the server's; sites never need it
+          server/messages.key  the server's: it signs requests and opens replies
           sites/NAME/node.key  the site's; the server needs only its public half, server/keys/NAME.pub
+          sites/NAME/messages.key  the site's: it signs replies and opens requests; server/keys/NAME.messages.pub
 
         Start, after pip install 'coterie[flower]' on every machine
           server:  apt-get install nginx-light; sh start.sh
@@ -179,6 +181,6 @@ def readme_text(config: ServerConfig) -> str:
           coterie federate run wecfl --folder {HOME}/server
 
         Later, here
-          coterie federate add-site FOLDER NAME    one more; copy server/federation.toml and server/keys/NAME.pub anew
+          coterie federate add-site FOLDER NAME    one more; copy server/federation.toml and server/keys/NAME.* anew
           coterie federate renew FOLDER            with ca/ in place; copy server/server.crt and server/server.key anew
         """)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
 from flwr.app import ConfigRecord, Message, RecordDict
@@ -11,6 +11,7 @@ from flwr.serverapp import Grid
 
 from coterie.errors import FederationError
 from coterie.runtimes import codec
+from coterie.runtimes.envelope import Channel
 from coterie.runtimes.flower import RECORD, REPLY, REQUEST
 from coterie.runtimes.remote import Heard
 
@@ -31,14 +32,15 @@ Timed = Callable[[Mapping[str, Any]], None]
 
 
 class GridExchange:
-    """Carries an exchange over Flower; sites are known by the names under which their keys were registered.
+    """Carries an exchange over Flower, in envelopes; sites are known by the names of their registered keys.
 
     One that let the time pass is asked again, but waited for alone only half as long each time, down to a tenth, until
     it answers: a site that hangs does not cost the whole time in every round.
     """
 
-    def __init__(self, grid: Grid, names: tuple[str, ...], timeout: float, told: Told, timed: Timed) -> None:
-        self.grid, self.names, self.timeout, self.told, self.timed = grid, names, timeout, told, timed
+    def __init__(self, grid: Grid, channels: Sequence[Channel], timeout: float, told: Told, timed: Timed) -> None:
+        self.grid, self.channels, self.timeout, self.told, self.timed = grid, channels, timeout, told, timed
+        self.names = tuple(channel.site for channel in channels)
         self.silent: dict[int, int] = {}
 
     def connected(self) -> dict[str, int]:
@@ -48,17 +50,18 @@ class GridExchange:
     def __call__(self, requests: Mapping[int, bytes]) -> Heard:
         """Ask those that are there, and wait until all have answered or the time is over."""
         at, began = time.time(), time.monotonic()
-        waiting, missing = self._send(requests)
+        envelopes = {client: self.channels[client].request(content) for client, content in requests.items()}
+        waiting, missing = self._send(envelopes)
         sent = time.monotonic() - began
         answers: dict[int, bytes] = {}
         seconds: dict[str, float] = {}
-        for client, content in self._replies(waiting):
+        for client, reply in self._replies(waiting):
             seconds[self.names[client]] = round(time.monotonic() - began, 3)
-            if isinstance(content, bytes):
-                answers[client] = content
-            else:
-                missing[client] = content
-            self._tell({client: missing[client] if client in missing else told_in(content)})
+            try:
+                answers[client] = self.channels[client].open_reply(reading(reply), envelopes[client])
+                self._tell({client: told_in(answers[client])})
+            except FederationError as error:
+                missing[client] = str(error)
         missing |= dict.fromkeys(waiting.values(), f"no answer within {self._patience(waiting):g} s")
         silent = {client: self.silent.get(client, 0) + 1 for client in waiting.values()}
         self.silent = {client: times for client, times in self.silent.items() if client not in answers} | silent
@@ -80,14 +83,14 @@ class GridExchange:
         self._tell(dict.fromkeys(waiting.values(), "asked") | missing)
         return waiting, missing
 
-    def _replies(self, waiting: dict[str, int]) -> Iterator[tuple[int, bytes | str]]:
+    def _replies(self, waiting: dict[str, int]) -> Iterator[tuple[int, Message]]:
         """Replies as they come, until all have or the time is over; those that came are no longer waited for."""
         began, wait = time.monotonic(), FIRST_WAIT
         while waiting and time.monotonic() < began + self._patience(waiting):
             time.sleep(wait)
             wait = min(wait * GROWTH, LONGEST_WAIT)
             for reply in self.grid.pull_messages(list(waiting)):
-                yield waiting.pop(reply.metadata.reply_to_message_id), reading(reply)
+                yield waiting.pop(reply.metadata.reply_to_message_id), reply
 
     def _patience(self, waiting: Mapping[str, int]) -> float:
         """How many seconds after they were asked these are waited for."""
@@ -102,22 +105,26 @@ class GridExchange:
         self.told({self.names[client]: what for client, what in news.items()})
 
 
-def told_in(content: bytes | str) -> str:
+def told_in(content: bytes) -> str:
     """What a packed reply amounts to: answered, or the problem that it tells."""
     try:
-        problem = codec.unwrap(content).header.get("problem") if isinstance(content, bytes) else content
+        problem = codec.unwrap(content).header.get("problem")
     except FederationError as error:
         return str(error)
     return "answered" if problem is None else str(problem)
 
 
-def reading(reply: Message) -> bytes | str:
-    """The packed bytes of a reply, or why there are none."""
+def reading(reply: Message) -> bytes:
+    """Return the envelope of a reply; why there is none is an error."""
     if reply.has_error():
         lost = reply.error.code == LOST
-        return "went away while it was asked" if lost else f"failed: {reply.error.reason or reply.error.code}"
+        raise FederationError(
+            "went away while it was asked" if lost else f"failed: {reply.error.reason or reply.error.code}"
+        )
     try:
         content = reply.content[RECORD][REPLY]
     except KeyError:
-        return "sent a message that is none of ours"
-    return content if isinstance(content, bytes) else "sent no bytes"
+        raise FederationError("sent a message that is none of ours") from None
+    if not isinstance(content, bytes):
+        raise FederationError("sent no bytes")
+    return content
