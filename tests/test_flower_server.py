@@ -1,8 +1,6 @@
-"""The server's end of Flower against a Grid of our own: who is asked, what is waited for, what becomes of replies."""
+"""The server's end of Flower against a post of our own: who is asked, what is waited for, what becomes of replies."""
 
 from __future__ import annotations
-
-from types import SimpleNamespace
 
 import pytest
 
@@ -11,10 +9,11 @@ pytest.importorskip("flwr")
 from flwr.app import ConfigRecord, Error, Message, RecordDict
 from flwr.supercore.task_identity import TaskIdentity
 
+from coterie.errors import FederationError
 from coterie.runtimes import codec
 from coterie.runtimes.envelope import Channel, Keys
 from coterie.runtimes.flower import RECORD, REPLY, REQUEST
-from coterie.runtimes.flower_server import GridExchange
+from coterie.runtimes.flower_server import EXPIRED, GRACE, PostExchange
 
 NAMES = ("anna", "bert", "carl")
 SERVER, SITES = Keys.make(), {name: Keys.make() for name in NAMES}
@@ -30,17 +29,17 @@ def _in_a_run(monkeypatch):
         monkeypatch.setattr(TaskIdentity, name, 1, raising=False)
 
 
-class Grid:
+class Post:
     """Nodes 10, 11, ... with these names; ``says`` gives a node's reply, None for none."""
 
     def __init__(self, names, says, refuses=()) -> None:
-        self.nodes = [SimpleNamespace(name=name, node_id=10 + i) for i, name in enumerate(names)]
+        self.there = {name: 10 + i for i, name in enumerate(names)}
         self.says, self.refuses, self.sent = says, refuses, {}
 
-    def get_nodes(self):
-        return self.nodes
+    def nodes(self):
+        return self.there
 
-    def push_messages(self, messages):
+    def send(self, messages):
         numbers = []
         for message in messages:
             node = message.metadata.dst_node_id
@@ -48,12 +47,14 @@ class Grid:
             self.sent[f"m{node}"] = message
         return numbers
 
-    def pull_messages(self, numbers):
+    def arrived(self, numbers, seconds):
         for number in reversed(list(numbers)):
             content = self.says(self.sent[number])
             if content is not None:
                 self.sent[number].metadata.__dict__["_message_id"] = number
-                yield Message(content, reply_to=self.sent[number])
+                broken = isinstance(content, FederationError)
+                yield number, content if broken else Message(content, reply_to=self.sent[number])
+        yield "", Message(RecordDict(), reply_to=next(iter(self.sent.values())))
 
 
 def said(envelope):
@@ -67,14 +68,14 @@ def echo(message, node=None):
     return said(THERE[node or message.metadata.dst_node_id].reply(content, to=request))
 
 
-def exchange(grid, timeout=0.3):
+def exchange(post, timeout=0.3):
     told, timed = {}, []
-    ask = GridExchange(grid, HERE, timeout, told.update, timed.append)
+    ask = PostExchange(post, HERE, timeout, told.update, timed.append)
     return ask, told, timed
 
 
 def test_replies_belong_to_those_who_were_asked_in_whatever_order_they_come():
-    ask, told, timed = exchange(Grid(NAMES, echo))
+    ask, told, timed = exchange(Post(NAMES, echo))
     asked = {i: codec.encode({}, problem=None, to=name) for i, name in ((0, "a"), (2, "ccc"))}
     heard = ask(asked)
     assert heard.answers == asked
@@ -85,26 +86,26 @@ def test_replies_belong_to_those_who_were_asked_in_whatever_order_they_come():
 
 
 def test_a_site_that_refuses_is_shown_with_its_reason():
-    ask, told, _ = exchange(Grid(NAMES, echo))
+    ask, told, _ = exchange(Post(NAMES, echo))
     ask({0: codec.encode({}, problem="not allowed here"), 1: b"junk"})
     assert told["anna"] == "not allowed here"
     assert "cannot be read" in told["bert"]
 
 
 def test_one_that_is_not_there_is_not_waited_for():
-    ask, told, timed = exchange(Grid(("anna", "stranger"), echo), timeout=60)
+    ask, told, timed = exchange(Post(("anna", "stranger"), echo), timeout=60)
     assert ask({0: b"a", 1: b"b"}).missing == {1: "not connected"}
     assert timed[0]["total"] < 5
     assert told["bert"] == "not connected"
 
 
 def test_nobody_there_is_an_answer_too():
-    ask, _, _ = exchange(Grid((), echo))
+    ask, _, _ = exchange(Post((), echo))
     assert ask({0: b"a"}).missing == {0: "not connected"}
 
 
 def test_one_that_is_late_is_missing_and_the_others_are_not():
-    ask, _, _ = exchange(Grid(NAMES, lambda m: None if m.metadata.dst_node_id == 11 else echo(m)))
+    ask, _, _ = exchange(Post(NAMES, lambda m: None if m.metadata.dst_node_id == 11 else echo(m)))
     heard = ask({0: b"a", 1: b"b"})
     assert (list(heard.answers), heard.missing) == ([0], {1: "no answer within 0.3 s"})
 
@@ -112,7 +113,7 @@ def test_one_that_is_late_is_missing_and_the_others_are_not():
 def test_one_that_hangs_is_waited_for_half_as_long_each_time_until_it_answers():
     """A tenth of the time at least: 1, 1/2, 1/4, 1/8, 1/10, 1/10."""
     hanging = {11}
-    ask, _, timed = exchange(Grid(NAMES, lambda m: None if m.metadata.dst_node_id in hanging else echo(m)), timeout=2)
+    ask, _, timed = exchange(Post(NAMES, lambda m: None if m.metadata.dst_node_id in hanging else echo(m)), timeout=2)
     for share in (1, 0.5, 0.25, 0.125, 0.1, 0.1):
         assert ask({0: b"a", 1: b"b"}).missing == {1: f"no answer within {2 * share:g} s"}
         assert timed[-1]["total"] >= 2 * share
@@ -131,19 +132,26 @@ def test_those_who_are_slow_are_waited_for_beside_one_that_hangs():
         looks.append(message.metadata.dst_node_id)
         return None if message.metadata.dst_node_id == 11 or looks.count(10) < 5 else echo(message)
 
-    ask, _, _ = exchange(Grid(NAMES, says), timeout=1)
+    ask, _, _ = exchange(Post(NAMES, says), timeout=1)
     ask({1: b"b"})
     assert list(ask({0: b"a", 1: b"b"}).answers) == [0]
 
 
-def test_messages_carry_the_time_they_have():
-    grid = Grid(NAMES, echo)
-    exchange(grid, timeout=7.5)[0]({0: b"a"})
-    assert grid.sent["m10"].metadata.ttl == 7.5
+@pytest.mark.parametrize("code", EXPIRED)
+def test_a_message_that_flower_no_longer_keeps_is_one_without_an_answer(code):
+    ask, _, _ = exchange(Post(NAMES, lambda m: Error(code=code) if m.metadata.dst_node_id == 11 else echo(m)))
+    assert ask({0: b"a", 1: b"b"}).missing == {1: "no answer within 0.3 s"}
+    assert ask({0: b"a", 1: b"b"}).missing == {1: "no answer within 0.15 s"}
+
+
+def test_messages_are_kept_a_little_longer_than_they_are_waited_for():
+    post = Post(NAMES, echo)
+    exchange(post, timeout=7.5)[0]({0: b"a"})
+    assert post.sent["m10"].metadata.ttl == 7.5 + GRACE
 
 
 def test_a_message_that_flower_does_not_take_is_said_to_be_too_large():
-    ask, _, _ = exchange(Grid(NAMES, echo, refuses=(11,)))
+    ask, _, _ = exchange(Post(NAMES, echo, refuses=(11,)))
     heard = ask({0: b"a", 1: b"b"})
     assert heard.missing == {1: "could not be sent to; is the message too large?"}
 
@@ -153,13 +161,14 @@ def test_a_message_that_flower_does_not_take_is_said_to_be_too_large():
     [
         (Error(code=5), "went away while it was asked"),
         (Error(code=2, reason="the agent does not answer"), "failed: the agent does not answer"),
+        (FederationError("sent a reply of 9 parts"), "sent a reply of 9 parts"),
         (RecordDict(), "sent a message that is none of ours"),
         (RecordDict({RECORD: ConfigRecord({REPLY: "text"})}), "sent no bytes"),
         (RecordDict({RECORD: ConfigRecord({"other": b"x"})}), "sent a message that is none of ours"),
     ],
 )
 def test_what_is_no_reply_of_ours_is_a_reason(content, why):
-    ask, told, _ = exchange(Grid(NAMES, lambda message: content))
+    ask, told, _ = exchange(Post(NAMES, lambda message: content))
     assert ask({0: b"a"}).missing == {0: why}
     assert told["anna"] == why
 
@@ -168,7 +177,7 @@ NOT_SIGNED = "not signed by its sender's key for this exchange"
 
 
 def test_a_reply_that_another_site_has_signed_is_not_the_sites():
-    ask, told, _ = exchange(Grid(NAMES, lambda message: echo(message, node=12)))
+    ask, told, _ = exchange(Post(NAMES, lambda message: echo(message, node=12)))
     heard = ask({1: b"b", 2: b"c"})
     assert heard.answers == {2: b"c"}
     assert NOT_SIGNED in heard.missing[1]
@@ -182,7 +191,7 @@ def test_a_reply_to_an_older_request_is_no_reply_though_the_site_signed_it():
         kept.append(echo(message))
         return kept[0]
 
-    ask, _, _ = exchange(Grid(NAMES, replay))
+    ask, _, _ = exchange(Post(NAMES, replay))
     assert ask({0: b"round 1"}).answers == {0: b"round 1"}
     heard = ask({0: b"round 1"})
     assert not heard.answers
@@ -190,16 +199,16 @@ def test_a_reply_to_an_older_request_is_no_reply_though_the_site_signed_it():
 
 
 def test_a_reply_in_no_envelope_is_a_missing_row():
-    ask, _, _ = exchange(Grid(NAMES, lambda message: said(codec.encode({}, problem=None))))
+    ask, _, _ = exchange(Post(NAMES, lambda message: said(codec.encode({}, problem=None))))
     assert "in no envelope of coterie's" in ask({0: b"a"}).missing[0]
 
 
 def test_no_two_requests_are_alike_so_that_nobody_guesses_the_number_of_a_message():
-    grid = Grid(NAMES, echo)
-    ask, _, _ = exchange(grid)
+    post = Post(NAMES, echo)
+    ask, _, _ = exchange(post)
     ask(dict.fromkeys(range(3), b"the same"))
-    before = {bytes(message.content[RECORD][REQUEST]) for message in grid.sent.values()}
+    before = {bytes(message.content[RECORD][REQUEST]) for message in post.sent.values()}
     ask(dict.fromkeys(range(3), b"the same"))
-    after = {bytes(message.content[RECORD][REQUEST]) for message in grid.sent.values()}
+    after = {bytes(message.content[RECORD][REQUEST]) for message in post.sent.values()}
     assert len(before | after) == 6
     assert not any(b"the same" in envelope for envelope in before | after)

@@ -4,10 +4,7 @@ from __future__ import annotations
 
 import os
 import signal
-import socket
 import subprocess
-import threading
-import time
 from contextlib import ExitStack
 from dataclasses import replace
 
@@ -16,15 +13,14 @@ import pytest
 
 pytest.importorskip("flwr")
 
+from federations import agent_again, another_agent, kill, site_folder, train, wait_for
+
 from coterie.data import load
 from coterie.errors import UsageError
 from coterie.experiment import run_settings
-from coterie.federate import agent
 from coterie.federate.audit import read_audit
 from coterie.federate.board import is_alive, read_board
 from coterie.federate.certificates import make_authority, make_node_key, write_private
-from coterie.federate.client import build_site
-from coterie.federate.config import load_site
 from coterie.federate.following import follow
 from coterie.federate.server import going_on, make_order, online, serving, stop, submit
 from coterie.federate.trial import free_ports, part_running, trial
@@ -49,14 +45,6 @@ def federation(data, nginx, tmp_path_factory):
         yield found
 
 
-def train(federation, settings, out):
-    """A run to its end; its state and its records."""
-    order = make_order(federation.place, settings, out)
-    submit(federation.place, order)
-    follow(federation.place, lambda record: None)
-    return load_state(out / STATE), load_rounds(out)
-
-
 def assert_same(settings, data, state):
     """Bit for bit what the simulator gives with the plan of one client at a time."""
     expected = run_settings(replace(settings, plan="workers", threads=1), data=data).state
@@ -73,29 +61,6 @@ def test_a_federation_gives_what_the_simulator_gives(federation, data, tmp_path,
     assert_same(settings, data, state)
 
 
-def kill(program):
-    """At once, with everything it started, as a power cut would."""
-    os.killpg(program.process.pid, signal.SIGKILL)
-    program.process.wait()
-
-
-def answering_at(path):
-    """Whether an agent listens; a killed one leaves its socket behind."""
-    try:
-        with socket.socket(socket.AF_UNIX) as probe:
-            probe.connect(str(path))
-    except OSError:
-        return False
-    return True
-
-
-def wait_for(true, seconds=60.0):
-    until = time.monotonic() + seconds
-    while not true():
-        assert time.monotonic() < until, "it did not come to pass"
-        time.sleep(0.2)
-
-
 @pytest.fixture(scope="module")
 def revived():
     """What tests start again lives as long as the federation."""
@@ -107,24 +72,18 @@ def revived():
 def rogue(federation, revived):
     """Put another in the place of a site's agent: what it would say goes through ``twist`` first."""
     name = SITES[3]
-    folder = federation.place.folder.parent / "sites" / name
-    kill(federation.sites[name]["agent"])
-    site, ended = build_site(load_site(folder)), threading.Event()
-    honest = site.site.answer
+    with ExitStack() as stack:
 
-    def start(twist):
-        site.site.answer = lambda request: twist(request, honest(request))
-        served = threading.Thread(target=agent.serve, args=(site, load_site(folder).socket_path, ended))
-        served.start()
-        ends.append(served)
+        def start(twist):
+            def twisting(sealed):
+                honest = sealed.site.answer
+                sealed.site.answer = lambda request: twist(request, honest(request))
+                return sealed
 
-    ends: list[threading.Thread] = []
-    yield start
-    ended.set()
-    for each in ends:
-        each.join()
-    revived.enter_context(part_running(folder, "agent"))
-    wait_for(lambda: answering_at(load_site(folder).socket_path))
+            stack.enter_context(another_agent(federation, name, twisting))
+
+        yield start
+    revived.enter_context(agent_again(federation, name))
 
 
 def twisted(arrays, number):
@@ -158,7 +117,7 @@ def test_nan_wrong_shapes_and_large_arrays_become_missing_rows(federation, rogue
 def test_a_node_killed_in_the_middle_of_a_round_is_missed_and_comes_back(federation, revived, tmp_path):
     """Its agent is held so that the round is open when its node dies; a new node of the same key rejoins."""
     name = SITES[1]
-    folder = federation.place.folder.parent / "sites" / name
+    folder = site_folder(federation, name)
     settings = replace(SHORT, rounds=4, eval_every=99)
     order = make_order(federation.place, settings, tmp_path / "run")
     stopped = federation.sites[name]["agent"].process.pid
@@ -308,12 +267,11 @@ def test_every_request_is_in_the_sites_audit_log(federation):
 def test_a_site_can_refuse_and_the_server_is_told_why(federation, revived, tmp_path):
     """A stricter policy at one site: it is missing with the reason, and others train on."""
     name = SITES[2]
-    folder = federation.place.folder.parent / "sites" / name
+    folder = site_folder(federation, name)
     policy = folder / "policy.toml"
     policy.write_text(policy.read_text().replace("most_steps = 1000", "most_steps = 3"))
     kill(federation.sites[name]["agent"])
-    revived.enter_context(part_running(folder, "agent"))
-    wait_for(lambda: answering_at(load_site(folder).socket_path))
+    revived.enter_context(agent_again(federation, name))
     _, records = train(federation, replace(SHORT, algorithm="fedavg", rounds=1), tmp_path / "run")
     assert records[0]["missing"] == {
         name: "the task takes 10 minibatch steps; this site allows 3 (most_steps in its policy.toml)"

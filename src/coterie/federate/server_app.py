@@ -7,6 +7,7 @@ import signal
 from collections.abc import Mapping
 from functools import partial
 from pathlib import Path
+from queue import SimpleQueue
 from typing import Any
 
 from flwr.app import Context
@@ -18,7 +19,8 @@ from coterie.federate.order import Order
 from coterie.federate.processes import end_with_parent
 from coterie.federate.training import carry_out
 from coterie.runtimes.flower import ORDER
-from coterie.runtimes.flower_server import GridExchange
+from coterie.runtimes.flower_post import GridPost
+from coterie.runtimes.flower_server import PostExchange
 
 app = ServerApp()
 EXCHANGES = "exchanges.jsonl"
@@ -37,7 +39,8 @@ def main(grid: Grid, context: Context) -> None:
     order = Order.load(path)
     board = Board(Path(order.board), order.run, order.out, order.sites)
     channels = server_channels(path.parent, order.sites)
-    exchange = GridExchange(grid, channels, order.timeout, board.sites, partial(note, Path(order.out) / EXCHANGES))
+    timed = partial(note, Path(order.out) / EXCHANGES)
+    exchange = PostExchange(GridPost(grid, SimpleQueue()), channels, order.timeout, board.sites, timed)
     carry_out(order, exchange, board)
 
 

@@ -1,4 +1,4 @@
-"""The server's end of Flower: packed requests to nodes over a Grid, and what they send back."""
+"""The server's end of Flower: packed requests to nodes, and what they send back."""
 
 from __future__ import annotations
 
@@ -7,12 +7,12 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
 from flwr.app import ConfigRecord, Message, RecordDict
-from flwr.serverapp import Grid
 
 from coterie.errors import FederationError
 from coterie.runtimes import codec
 from coterie.runtimes.envelope import Channel
 from coterie.runtimes.flower import RECORD, REPLY, REQUEST
+from coterie.runtimes.flower_post import Post
 from coterie.runtimes.remote import Heard
 
 FIRST_WAIT, LONGEST_WAIT, GROWTH = 0.05, 1.0, 1.3
@@ -21,8 +21,11 @@ FIRST_WAIT, LONGEST_WAIT, GROWTH = 0.05, 1.0, 1.3
 LEAST_SHARE = 0.1
 """The least part of the time that is waited for sites that have not answered again and again."""
 
-LOST = 5
-"""Flower's error code for a node that went away with a message."""
+GRACE = 10.0
+"""Seconds for which Flower keeps a message longer than its reply is waited for, so that it is we who end the wait."""
+
+EXPIRED, LOST = (3, 4), 5
+"""Flower's error codes for a message that it no longer keeps, and for a node that went away with one."""
 
 Told = Callable[[Mapping[str, str]], None]
 """Is told of every site that was asked: asked, answered, or why not."""
@@ -31,21 +34,21 @@ Timed = Callable[[Mapping[str, Any]], None]
 """Is told when an exchange is over how long it took: to send, until each answer came, and in all."""
 
 
-class GridExchange:
+class PostExchange:
     """Carries an exchange over Flower, in envelopes; sites are known by the names of their registered keys.
 
     One that let the time pass is asked again, but waited for alone only half as long each time, down to a tenth, until
     it answers: a site that hangs does not cost the whole time in every round.
     """
 
-    def __init__(self, grid: Grid, channels: Sequence[Channel], timeout: float, told: Told, timed: Timed) -> None:
-        self.grid, self.channels, self.timeout, self.told, self.timed = grid, channels, timeout, told, timed
+    def __init__(self, post: Post, channels: Sequence[Channel], timeout: float, told: Told, timed: Timed) -> None:
+        self.post, self.channels, self.timeout, self.told, self.timed = post, channels, timeout, told, timed
         self.names = tuple(channel.site for channel in channels)
         self.silent: dict[int, int] = {}
 
     def connected(self) -> dict[str, int]:
         """The node number of every site that is there now."""
-        return {node.name: node.node_id for node in self.grid.get_nodes() if node.name in self.names}
+        return {name: node for name, node in self.post.nodes().items() if name in self.names}
 
     def __call__(self, requests: Mapping[int, bytes]) -> Heard:
         """Ask those that are there, and wait until all have answered or the time is over."""
@@ -77,20 +80,21 @@ class GridExchange:
         missing = {client: "not connected" for client in requests if self.names[client] not in there}
         asked = [client for client in requests if client not in missing]
         messages = [self._message(requests[client], there[self.names[client]]) for client in asked]
-        pushed = list(self.grid.push_messages(messages)) if messages else []
-        waiting = {number: client for number, client in zip(pushed, asked, strict=True) if number}
+        numbers = self.post.send(messages)
+        waiting = {number: client for number, client in zip(numbers, asked, strict=True) if number}
         missing |= dict.fromkeys(set(asked) - set(waiting.values()), "could not be sent to; is the message too large?")
         self._tell(dict.fromkeys(waiting.values(), "asked") | missing)
         return waiting, missing
 
-    def _replies(self, waiting: dict[str, int]) -> Iterator[tuple[int, Message]]:
+    def _replies(self, waiting: dict[str, int]) -> Iterator[tuple[int, Message | FederationError]]:
         """Replies as they come, until all have or the time is over; those that came are no longer waited for."""
         began, wait = time.monotonic(), FIRST_WAIT
-        while waiting and time.monotonic() < began + self._patience(waiting):
-            time.sleep(wait)
+        while waiting and (left := began + self._patience(waiting) - time.monotonic()) > 0:
+            time.sleep(min(wait, left))
             wait = min(wait * GROWTH, LONGEST_WAIT)
-            for reply in self.grid.pull_messages(list(waiting)):
-                yield waiting.pop(reply.metadata.reply_to_message_id), reply
+            for number, reply in self.post.arrived(list(waiting), left):
+                if number in waiting and not expired(reply):
+                    yield waiting.pop(number), reply
 
     def _patience(self, waiting: Mapping[str, int]) -> float:
         """How many seconds after they were asked these are waited for."""
@@ -99,7 +103,7 @@ class GridExchange:
 
     def _message(self, content: bytes, node: int) -> Message:
         record = RecordDict({RECORD: ConfigRecord({REQUEST: content})})
-        return Message(record, dst_node_id=node, message_type="query", ttl=self.timeout)
+        return Message(record, dst_node_id=node, message_type="query", ttl=self.timeout + GRACE)
 
     def _tell(self, news: Mapping[int, str]) -> None:
         self.told({self.names[client]: what for client, what in news.items()})
@@ -114,8 +118,15 @@ def told_in(content: bytes) -> str:
     return "answered" if problem is None else str(problem)
 
 
-def reading(reply: Message) -> bytes:
+def expired(reply: Message | FederationError) -> bool:
+    """Whether Flower says of a message that it no longer keeps it: the same as no answer."""
+    return isinstance(reply, Message) and reply.has_error() and reply.error.code in EXPIRED
+
+
+def reading(reply: Message | FederationError) -> bytes:
     """Return the envelope of a reply; why there is none is an error."""
+    if isinstance(reply, FederationError):
+        raise reply
     if reply.has_error():
         lost = reply.error.code == LOST
         raise FederationError(

@@ -1,0 +1,108 @@
+"""Messages to nodes and their replies, over Flower's Grid; one bad reply keeps no other waiting.
+
+Flower's own ``Grid.pull_messages`` fetches all replies in one call: a reply whose parts are announced and never sent
+blocks it for two hours, and one that cannot be put together ends the run. So the parts of each reply are fetched here
+in a thread of their own, by the calls of Flower 1.41's Runtime API that ``HttpGrid`` itself makes.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from queue import Empty, SimpleQueue
+from typing import Any, NamedTuple, Protocol, cast
+
+from flwr.app import Message
+from flwr.proto.message_pb2 import ConfirmMessageReceivedRequest
+from flwr.proto.runtime_pb2 import PullAppMessagesRequest
+from flwr.serverapp import Grid
+from flwr.supercore.inflatable.inflatable_object import iterate_object_tree
+from flwr.supercore.inflatable.inflatable_protobuf_utils import make_pull_object_fn_protobuf
+from flwr.supercore.inflatable.inflatable_utils import ObjectPullError, inflate_object_from_contents, pull_objects
+
+from coterie.errors import FederationError
+
+MOST_PARTS = 8
+"""Parts that a reply may have: the message, its record, and what is in it, three in all, and a few to spare."""
+
+
+class Arrived(NamedTuple):
+    """The number of the message that was answered, and the reply, or why it cannot be had."""
+
+    number: str
+    reply: Message | FederationError
+
+
+class Post(Protocol):
+    """Carries messages to nodes and replies back."""
+
+    def nodes(self) -> dict[str, int]:
+        """The numbers of the nodes that are there, by name."""
+
+    def send(self, messages: Sequence[Message]) -> list[str | None]:
+        """Send messages; the number of each, or None if it was not taken."""
+
+    def arrived(self, numbers: Iterable[str], seconds: float) -> list[Arrived]:
+        """What has come since the last call; parts of replies to these are waited for so many seconds more."""
+
+
+@dataclass(frozen=True)
+class GridPost:
+    """The post of a run's Grid."""
+
+    grid: Grid
+    inbox: SimpleQueue[Arrived]
+
+    def nodes(self) -> dict[str, int]:
+        """The numbers of the nodes that are there, by name."""
+        return {node.name: node.node_id for node in self.grid.get_nodes()}
+
+    def send(self, messages: Sequence[Message]) -> list[str | None]:
+        """Send messages; the number of each, or None if it was not taken."""
+        return list(self.grid.push_messages(messages)) if messages else []
+
+    def arrived(self, numbers: Iterable[str], seconds: float) -> list[Arrived]:
+        """What has come since the last call; parts of replies to these are waited for so many seconds more."""
+        found = self._runtime.PullMessages(PullAppMessagesRequest(message_ids=list(numbers)))
+        for message, tree in zip(found.messages_list, found.message_object_trees, strict=True):
+            threading.Thread(target=self._fetch, args=(message.metadata, tree, seconds), daemon=True).start()
+        return list(_drained(self.inbox))
+
+    @property
+    def _runtime(self) -> Any:
+        return cast(Any, self.grid)._runtime_client
+
+    def _fetch(self, metadata: Any, tree: Any, seconds: float) -> None:
+        """Put a reply together and into the inbox; whatever is wrong with it is a reason."""
+        reply: Message | FederationError
+        try:
+            reply = self._put_together(metadata, tree, seconds)
+        except FederationError as error:
+            reply = error
+        except ObjectPullError:
+            reply = FederationError(f"announced a reply and did not send all of it within {seconds:.3g} s")
+        except Exception as error:  # a reply is a stranger's bytes: none of them may end the run
+            reply = FederationError(f"sent a reply that cannot be put together ({type(error).__name__})")
+        self.inbox.put(Arrived(metadata.reply_to_message_id, reply))
+
+    def _put_together(self, metadata: Any, tree: Any, seconds: float) -> Message:
+        parts = [each.object_id for each in iterate_object_tree(tree)]
+        if len(parts) > MOST_PARTS:
+            raise FederationError(f"sent a reply of {len(parts)} parts; one of ours has 3")
+        node, run = cast(Any, self.grid).node, metadata.run_id
+        pull = make_pull_object_fn_protobuf(pull_object_protobuf=self._runtime.PullObject, node=node, run_id=run)
+        contents = pull_objects(parts, pull_object_fn=pull, max_time=seconds)
+        self._runtime.ConfirmMessageReceived(
+            ConfirmMessageReceivedRequest(node=node, run_id=run, message_object_id=metadata.message_id)
+        )
+        return cast(Message, inflate_object_from_contents(metadata.message_id, contents))
+
+
+def _drained(queue: SimpleQueue[Arrived]) -> Iterable[Arrived]:
+    """What is in a queue now."""
+    while True:
+        try:
+            yield queue.get_nowait()
+        except Empty:
+            return
