@@ -126,6 +126,15 @@ def test_too_few_sites_are_an_error_that_names_them(data, order, board, tmp_path
     assert "client-003: no answer" in told["error"]
 
 
+def test_after_a_while_a_run_begins_with_those_who_are_there_if_they_are_enough(data, order, board, tmp_path):
+    near = Near(data, tmp_path, mute=("client-003",))
+    carry_out(replace(order, quorum=3), near, board)
+    assert {tuple(r["missing"]) for r in load_rounds(tmp_path / "run")} == {("client-003",)}
+    near.mute.add("client-001")
+    with pytest.raises(FederationError, match=r"2 of 4 sites are ready after 0.2 s, 3 are needed"):
+        carry_out(replace(order, quorum=3, out=str(tmp_path / "again")), near, board)
+
+
 def test_a_site_that_is_deaf_at_first_is_asked_again(data, order, board, tmp_path):
     """After a restart of the server a site counts as connected before it looks for messages again."""
     near = Near(data, tmp_path, mute=("client-003",))

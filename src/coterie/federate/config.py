@@ -41,7 +41,7 @@ class ServerConfig:
     """What the server's folder says: where sites reach it, who they are, and how long a round waits.
 
     ``inner`` is the loopback port of Flower's SuperLink behind the proxy; ``minimum`` is the number of sites without
-    which nothing starts (None: all).
+    which nothing starts (None: all, or after a while more than half).
     """
 
     folder: Path
@@ -67,6 +67,11 @@ class ServerConfig:
     def needed(self) -> int:
         """The number of sites without which nothing starts."""
         return len(self.sites) if self.minimum is None else self.minimum
+
+    @property
+    def quorum(self) -> int:
+        """The number of sites with which a run begins when the others do not get ready: more than half."""
+        return len(self.sites) // 2 + 1 if self.minimum is None else self.minimum
 
     @property
     def address(self) -> str:

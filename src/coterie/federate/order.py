@@ -35,8 +35,8 @@ ABOUT_DATA = (
 class Order:
     """An experiment, where its results go, and which sites it is for.
 
-    ``minimum`` sites must be there before anything begins, which is waited for during ``patience`` seconds; an
-    exchange waits ``timeout`` seconds for answers.
+    A run begins once ``minimum`` sites are ready, or after ``patience`` seconds with those who are, if they are
+    ``quorum`` or more (0: as many as ``minimum``). An exchange waits ``timeout`` seconds for answers.
     """
 
     settings: dict[str, Any]
@@ -47,6 +47,7 @@ class Order:
     timeout: float
     patience: float = 600.0
     resume: bool = False
+    quorum: int = 0
 
     @property
     def run(self) -> str:

@@ -179,6 +179,7 @@ def make_order(place: Place, settings: Settings, out: Path | None = None, resume
         config.timeout,
         max(config.timeout, LEAST_PATIENCE),
         resume,
+        config.quorum,
     )
     order.experiment().build_algorithm()
     return order

@@ -52,7 +52,7 @@ def federation_text(config: ServerConfig) -> str:
         sites = {json.dumps(config.sites)}
         # Seconds a round waits for answers.
         timeout = {config.timeout}
-        # Sites without which nothing starts; all of them unless said.
+        # Sites with which a run starts. Unless said: all of them, or after a while more than half.
         {minimum}
         # The largest message in megabytes.
         largest_mb = {config.largest_mb}

@@ -56,7 +56,7 @@ def carry_out(order: Order, sites: Sites, board: Board) -> Finished:
 
 
 def gather(order: Order, sites: Sites, board: Board, pause: float = 0.5) -> dict[str, Hello]:
-    """What each site tells of itself, as soon as enough have; after the order's patience it is an error.
+    """What each site tells of itself, as soon as enough have; too few after the order's patience are an error.
 
     A site that is there may not hear us yet: after a restart of the server it tries again only now and then.
     """
@@ -68,11 +68,13 @@ def gather(order: Order, sites: Sites, board: Board, pause: float = 0.5) -> dict
         new = [place for place, name in enumerate(order.sites) if name in there and name not in told]
         found, failed = greet(order, sites, new)
         told, problems = told | found, problems | failed
-        if len(told) >= order.minimum:
+        late = time.monotonic() > until
+        needed = order.quorum or order.minimum if late else order.minimum
+        if len(told) >= needed:
             return told
-        if time.monotonic() > until:
+        if late:
             raise FederationError(
-                f"{len(told)} of {len(order.sites)} sites are ready after {order.patience:g} s, {order.minimum} are "
+                f"{len(told)} of {len(order.sites)} sites are ready after {order.patience:g} s, {needed} are "
                 f"needed; {'; '.join(f'{name}: {why}' for name, why in list(problems.items())[:3])}"
             )
         time.sleep(pause)
