@@ -23,7 +23,15 @@ from fuzz.lanes import Limits, Name, apart, makers_of, run
 SHARES = {"words": 30, "tables": 16, "folders": 16, "files": 14, "messages": 12, "networks": 12}
 """How many of a hundred cases are of each kind."""
 
-HEAVY = ("scipy.optimize", "scipy.stats", "sklearn.cluster", "sklearn.metrics", "kmedoids", "polars", "matplotlib.pyplot")
+HEAVY = (
+    "scipy.optimize",
+    "scipy.stats",
+    "sklearn.cluster",
+    "sklearn.metrics",
+    "kmedoids",
+    "polars",
+    "matplotlib.pyplot",
+)
 """Imported once, before cases are forked from this process."""
 
 
@@ -31,7 +39,9 @@ def names(seed: int, cases: int) -> list[Name]:
     """The cases of a run, kinds in turn, so that one that is stopped has seen all of them."""
     numbers = {kind: round(cases * share / 100) for kind, share in SHARES.items()}
     most = max(numbers.values())
-    places = [((number + 0.5) * most / count, kind, number) for kind, count in numbers.items() for number in range(count)]
+    places = [
+        ((number + 0.5) * most / count, kind, number) for kind, count in numbers.items() for number in range(count)
+    ]
     return [Name(seed, kind, number) for _, kind, number in sorted(places)]
 
 
@@ -82,7 +92,9 @@ def main() -> int:
     parser = argparse.ArgumentParser(prog="python -m fuzz", description="Seeded, bounded fuzzing of the whole program.")
     parser.add_argument("--seed", type=int, default=1)
     parser.add_argument("--cases", type=int, default=2000)
-    parser.add_argument("--only", action="append", metavar="KIND[:NUMBER]", help="one kind, or one case; may be repeated")
+    parser.add_argument(
+        "--only", action="append", metavar="KIND[:NUMBER]", help="one kind, or one case; may be repeated"
+    )
     parser.add_argument("--seconds", type=float, default=Limits.seconds, help="that one case may take")
     parser.add_argument("--lanes", type=int, default=Limits.lanes, help="cases side by side")
     parser.add_argument("--out", type=Path, default=Path("runs/fuzz"), help="folder for the faults, a JSON line each")
@@ -101,7 +113,9 @@ def main() -> int:
             counts.update([(name.kind, "cases"), (name.kind, found.outcome)])
             if found.faults:
                 counts[name.kind, "faults"] += 1
-                file.write(json.dumps({"case": f"{name.kind}:{name.number}", "again": name.again, **vars(found)}) + "\n")
+                file.write(
+                    json.dumps({"case": f"{name.kind}:{name.number}", "again": name.again, **vars(found)}) + "\n"
+                )
                 file.flush()
                 show(bar.console, name, found)
             elif asked.all:

@@ -69,7 +69,9 @@ def make(rng: Random, prepared: Path) -> Case:
     bad = folder / f"{name}.{rng.choice((kind, kind, kind, kind, 'csv', 'npz', 'parquet'))}"
     told = _damage(rng, kind, good, bad)
     target = str(rng.choice((folder, folder, bad)))
-    extra = rng.choice(([], [], [], ["--label", "age"], ["--missing", "mean"], ["--client", "sex"], ["--ignore", "age"]))
+    extra = rng.choice(
+        ([], [], [], ["--label", "age"], ["--missing", "mean"], ["--client", "sex"], ["--ignore", "age"])
+    )
     words = rng.choice(
         (
             ["data", "check", target, *extra],
@@ -116,7 +118,9 @@ def _rows(rng: Random) -> bytes:
                 for each in rows:
                     each.insert(0, strange.text(rng))
             case _:
-                rows[row % len(rows)] = [strange.text(rng) if rng.random() < 0.5 else cell for cell in rows[row % len(rows)]]
+                rows[row % len(rows)] = [
+                    strange.text(rng) if rng.random() < 0.5 else cell for cell in rows[row % len(rows)]
+                ]
         rows = rows or [[]]
     return table([tuple(row) for row in rows[1:]], tuple(rows[0]))
 
@@ -134,7 +138,9 @@ def _archive(rng: Random) -> bytes:
     if rng.random() < 0.2:
         file = io.BytesIO(content)
         with zipfile.ZipFile(file, "a", rng.choice((zipfile.ZIP_STORED, zipfile.ZIP_DEFLATED))) as archive:
-            archive.writestr(rng.choice(("note.txt", "z.npy", "../up.npy", "deep/x.npy")), strange.damaged_bytes(rng, b"x"))
+            archive.writestr(
+                rng.choice(("note.txt", "z.npy", "../up.npy", "deep/x.npy")), strange.damaged_bytes(rng, b"x")
+            )
         content = file.getvalue()
     return content
 

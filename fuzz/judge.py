@@ -13,12 +13,12 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 DONE, REFUSED, ENDED = "done", "refused", "ended"
-"""How a case may come out: what was asked was done, was refused, or was begun and then met an error that was told."""
+"""How a case may come out: what was asked was done, was refused, or was begun and met an error that was told."""
 
 PARSER = re.compile(r"(Usage: [^\n]*\n(Try [^\n]*\n)?)?╭─ Error ─.*╯\n", re.DOTALL)
 """What the parser of command lines says of words that it does not know."""
 
-PROGRESS = re.compile(r"^.* round \d+/\d+ .* s\n", re.MULTILINE)
+PROGRESS = re.compile(r"^(.* round \d+/\d+ .* s|starting a server.*)\n", re.MULTILINE)
 LONGEST_LINE = 4000
 
 
@@ -87,7 +87,7 @@ def judged(case: Case, folder: Path, streams: Path) -> Verdict:
     said = Said(code, _read(streams / "out"), _read(streams / "err"))
     faults = [f"raised:\n{crash}"] if crash else [*words_at_fault(said, case.prints)]
     begun = any(path.stat().st_size for path in folder.rglob("rounds.jsonl") if path.is_file())
-    outcome = DONE if code == 0 else ENDED if begun and content(folder) != before else REFUSED
+    outcome = DONE if code == 0 else ENDED if code == 1 or (begun and content(folder) != before) else REFUSED
     if outcome == REFUSED and case.keeps and not crash:
         faults += left_behind(before, content(folder))
     if not faults:
@@ -134,9 +134,7 @@ def left_behind(before: dict[str, bytes | None], after: dict[str, bytes | None])
 
 def content(folder: Path) -> dict[str, bytes | None]:
     """Everything below a folder: files with their content, and folders."""
-    return {
-        str(path.relative_to(folder)): path.read_bytes() if path.is_file() else None for path in folder.rglob("*")
-    }
+    return {str(path.relative_to(folder)): path.read_bytes() if path.is_file() else None for path in folder.rglob("*")}
 
 
 @contextmanager

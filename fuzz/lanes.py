@@ -57,7 +57,9 @@ class _Lane:
     heard: bytes = b""
 
 
-def run(names: Iterable[Name], makers: dict[str, Make], prepared: Path, limits: Limits) -> Iterator[tuple[Name, Verdict]]:
+def run(
+    names: Iterable[Name], makers: dict[str, Make], prepared: Path, limits: Limits
+) -> Iterator[tuple[Name, Verdict]]:
     """The verdict on every case, as they end."""
     waiting, lanes = iter(names), dict[int, _Lane]()
     with selectors.DefaultSelector() as ready:

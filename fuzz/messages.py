@@ -180,7 +180,9 @@ class _Sites:
 
     def _lie(self, place: int, reply: bytes) -> bytes:
         site = strange.damaged_value(self.rng, json.loads(json.dumps(asdict(self.sites[place].hello()))))
-        return codec.encode({}, problem=None, site=_plain(site)) if self.rng.random() < 0.8 else _damaged(self.rng, reply)
+        return (
+            codec.encode({}, problem=None, site=_plain(site)) if self.rng.random() < 0.8 else _damaged(self.rng, reply)
+        )
 
 
 def _plain(value: Any) -> Any:
@@ -266,5 +268,3 @@ def _render(table: Any, titled: bool = False) -> None:
     shown = console.export_text()
     if not shown.replace("\n", "").isprintable():
         raise _Wrong(f"a table is shown as {shown[:500]!r}")
-
-

@@ -9,7 +9,7 @@ from random import Random
 from fuzz import strange
 from fuzz.judge import Case, command
 
-HEAD = '''\
+HEAD = """\
 import sys, threading, warnings
 import numpy as np
 import torch
@@ -40,7 +40,7 @@ def build(shape, outputs):
     net = Net(nn.Sequential({layers}), lambda out: {after})
     {last}
     return net
-'''
+"""
 LAYERS = (
     *("nn.Flatten()", "nn.Linear(64, 16)", "nn.Linear(16, 16)", "nn.ReLU()", "nn.Tanh()", "nn.Dropout(0.5)"),
     *("nn.LayerNorm(16)", "nn.BatchNorm1d(16)", "nn.Identity()", "nn.LazyLinear(16)", "nn.Conv2d(1, 2, 3)"),
@@ -77,7 +77,11 @@ LAST = (
     *("net.extra = nn.Parameter(torch.full((3,), float('nan')))", "net.register_buffer('b', torch.zeros(3).long())"),
     *("net.register_buffer('b', None)", "net.extra = net.layers[0]", "net.forward = None", "del net.after"),
     *("torch.nn.utils.parametrizations.weight_norm(net.layers[-1])", "net.register_buffer('b', torch.tensor(1.0))"),
-    *("net = torch.jit.script(net.layers)", "net = torch.compile(net)", "net.extra = nn.Parameter(torch.zeros(9, 9).T)"),
+    *(
+        "net = torch.jit.script(net.layers)",
+        "net = torch.compile(net)",
+        "net.extra = nn.Parameter(torch.zeros(9, 9).T)",
+    ),
 )
 ALGORITHMS = ("fedavg", "ifca", "wecfl", "wecfl+cam", "lcfl", "sattler", "ifca+con-rep", "fedavg+finetune", "joint")
 

@@ -18,7 +18,29 @@ TEXTS = (
 )
 """Words that a terminal, a path, a format or a markup language takes for something else."""
 
-PIECES = ("(", ")", "[", "]", "{", "}", "+", ",", "=", "((", "))", "()", "+,", "==", "..", "@", "'", '"', "\\", ";", "#")
+PIECES = (
+    "(",
+    ")",
+    "[",
+    "]",
+    "{",
+    "}",
+    "+",
+    ",",
+    "=",
+    "((",
+    "))",
+    "()",
+    "+,",
+    "==",
+    "..",
+    "@",
+    "'",
+    '"',
+    "\\",
+    ";",
+    "#",
+)
 """What unbalances a text of calls."""
 
 

@@ -66,7 +66,20 @@ WORDS = {
 }
 """Words that options and arguments take, by their names; of others the type says it."""
 
-INSIDE = ("head", "all", "body", "random", "farthest", "cosine", "adam", "uniform", "examples", "auto", "race", "sampled")
+INSIDE = (
+    "head",
+    "all",
+    "body",
+    "random",
+    "farthest",
+    "cosine",
+    "adam",
+    "uniform",
+    "examples",
+    "auto",
+    "race",
+    "sampled",
+)
 """Words that arguments of algorithms take."""
 
 

@@ -8,8 +8,9 @@ from pathlib import Path
 from typing import Any
 
 from rich.table import Table
+from rich.text import Text
 
-from coterie.errors import FederationError
+from coterie.errors import FederationError, in_a_line
 from coterie.experiment import Progress
 from coterie.federate.board import DONE, is_alive, is_over, read_board
 from coterie.federate.server import Place
@@ -17,6 +18,9 @@ from coterie.results.clients import load_clients
 from coterie.results.record import load_labels, load_rounds, load_summary
 
 PAUSE = 0.3
+LONGEST_NAME = 100
+"""Letters that are shown of a run's name."""
+
 SILENCE = 60.0
 """Seconds after which a run that has not begun is given up."""
 
@@ -43,7 +47,7 @@ def follow(place: Place, progress: Progress) -> dict[str, Any]:
 
 def _end(told: Mapping[str, Any]) -> dict[str, Any]:
     if told["state"] != DONE:
-        raise FederationError(f"run {told['run']} {told['state']}: {told['error']}")
+        raise FederationError(f"run {in_a_line(told['run'])} {told['state']}: {in_a_line(told.get('error'))}")
     summary = load_summary(Path(told["out"]))
     assert summary is not None, "a run that is done has a summary"
     return summary
@@ -59,16 +63,16 @@ def status_table(told: Mapping[str, Any] | None, online: Mapping[str, str]) -> T
     for name in sorted({*online, *sites}):
         last = sites.get(name, {})
         cells = (online.get(name, "unknown"), last.get("now", ""), last.get("when", ""), str(clusters.get(name, "")))
-        table.add_row(name, *cells)
+        table.add_row(*(Text(in_a_line(cell)) for cell in (name, *cells)))
     return table
 
 
-def _headline(told: Mapping[str, Any]) -> str:
+def _headline(told: Mapping[str, Any]) -> Text:
     state = told["state"] if is_over(told) or is_alive(told) else "interrupted"
     record = told.get("record")
     at = f", round {record['round'] + 1} of {told['rounds']}" if record else ""
     problem = f": {told['error']}" if "error" in told else ""
-    return f"run {told['run']} {state}{at}{problem}"
+    return Text(in_a_line(f"run {in_a_line(told['run'], LONGEST_NAME)} {state}{at}{problem}"))
 
 
 def _clusters(told: Mapping[str, Any]) -> dict[str, int]:

@@ -15,7 +15,7 @@ from typing import Any, NoReturn, Union, get_args, get_origin, get_type_hints
 from safetensors import SafetensorError
 from safetensors.numpy import load, save
 
-from coterie.errors import FederationError
+from coterie.errors import FederationError, in_a_line
 from coterie.protocol.message import Arrays
 from coterie.protocol.sample import Sample
 from coterie.protocol.task import Agreement, BatchLoss, Contrast, Fit, Loss, Near, Others, Proximal, Race, Report, Task
@@ -174,4 +174,4 @@ def _no_number(word: str) -> NoReturn:
 
 
 def _unreadable(content: bytes, why: object) -> FederationError:
-    return FederationError(f"a message of {len(content)} bytes cannot be read: {why}")
+    return FederationError(f"a message of {len(content)} bytes cannot be read: {in_a_line(why, 200)}")
