@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import shutil
 from collections.abc import Callable
+from contextlib import suppress
 from pathlib import Path
 from random import Random
 from typing import Any
@@ -27,7 +28,7 @@ PLACE = Path("runs", "wecfl", "seed-1")
 
 
 def prepare(place: Path) -> None:
-    """A finished run, one that was stopped after two rounds, one whose summary is gone, and another with its own seed."""
+    """A finished run, one that was stopped after two rounds, one without its summary, and one of another seed."""
     from coterie.experiment import run_settings
     from coterie.settings import Settings
 
@@ -41,10 +42,8 @@ def prepare(place: Path) -> None:
         if record["round"] == 1:
             raise KeyboardInterrupt
 
-    try:
+    with suppress(KeyboardInterrupt):
         run_settings(settings, place / "begun", progress=stop)
-    except KeyboardInterrupt:
-        pass
     shutil.copytree(place / "finished", place / "cut")
     (place / "cut" / "summary.json").unlink()
     (place / "new.npz").write_bytes(arrays(x=np.zeros((20, 1, 8, 8), np.float32), y=np.arange(20) % 10))

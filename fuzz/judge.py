@@ -18,7 +18,7 @@ DONE, REFUSED, ENDED = "done", "refused", "ended"
 PARSER = re.compile(r"(Usage: [^\n]*\n(Try [^\n]*\n)?)?╭─ Error ─.*╯\n", re.DOTALL)
 """What the parser of command lines says of words that it does not know."""
 
-PROGRESS = re.compile(r"^(.* round \d+/\d+ .* s|starting a server.*)\n", re.MULTILINE)
+PROGRESS = re.compile(r"^(.* round \d+/\d+ .* s|starting a server.*|as \w+: .*)\n", re.MULTILINE)
 LONGEST_LINE = 4000
 
 
@@ -30,8 +30,8 @@ def _nothing_more(code: int) -> list[str]:
 class Case:
     """Work that gives an exit code, and the whole of its input in words.
 
-    ``after`` looks for further faults. ``prints``: a refusal is told on stdout, in lines. ``keeps``: a refusal leaves the
-    folder as it was.
+    ``after`` looks for further faults. ``prints``: a refusal is told on stdout, in lines. ``keeps``: a refusal leaves
+    the folder as it was.
     """
 
     told: str

@@ -12,6 +12,7 @@ import sys
 import tempfile
 import time
 from collections.abc import Callable, Iterable, Iterator
+from contextlib import suppress
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from random import Random
@@ -127,10 +128,8 @@ def _addresses() -> int:
 
 def _end(lane: _Lane, passed: Limits | None) -> Verdict:
     """What a process told, or that it told nothing; whatever it started is ended with it."""
-    try:
+    with suppress(ProcessLookupError):
         os.killpg(lane.child, signal.SIGKILL)
-    except ProcessLookupError:
-        pass
     status = os.waitstatus_to_exitcode(os.waitpid(lane.child, 0)[1])
     os.close(lane.pipe)
     lines = [json.loads(line) for line in lane.heard.splitlines()]

@@ -180,7 +180,7 @@ def _argument(rng: Random, parameter: inspect.Parameter) -> str:
 
 
 def _inner(rng: Random, parameter: inspect.Parameter) -> str:
-    """A value inside of brackets: the default, a word, a small number, a name of another catalogue, or a strange one."""
+    """A value inside of brackets: the default, a word, a small number, another catalogue's name, or a strange one."""
     default: Any = parameter.default
     if rng.random() < 0.15:
         return strange.text(rng)

@@ -112,6 +112,14 @@ WRONG = {
         "return Net(shape, outputs, lambda out: fail(KeyError('a\\nb')))",
         "does not fit examples of shape (1, 8, 8): KeyError",
     ),
+    "an escape": (
+        "return Net(shape, outputs, lambda out: fail(ValueError('\\x1b[31m[/x]')))",
+        "does not fit examples of shape (1, 8, 8): ValueError: \\x1b[31m[/x]\n",
+    ),
+    "a long story": (
+        "return Net(shape, outputs, lambda out: fail(ValueError('x' * 9000)))",
+        "xxxxx...\n",
+    ),
     "an error in training": (
         "net = Net(shape, outputs)\n"
         "    net.after = lambda out: fail(LookupError('no')) if out.requires_grad else out\n    return net",

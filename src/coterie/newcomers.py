@@ -21,7 +21,17 @@ from coterie.models.zoo import build_model
 from coterie.protocol.address import Key
 from coterie.protocol.task import Report, Task
 from coterie.results.clients import load_rows, own_scores
-from coterie.results.record import CLIENTS, CONFIG, SCHEMA, STATE, SUMMARY, check_finished, load_config, load_state
+from coterie.results.record import (
+    CLIENTS,
+    CONFIG,
+    SCHEMA,
+    STATE,
+    SUMMARY,
+    check_finished,
+    known_hashes,
+    load_config,
+    load_state,
+)
 from coterie.runtimes.simulator import Simulator
 from coterie.server.loop import Algorithm, Meter
 from coterie.server.state import State
@@ -127,7 +137,7 @@ def load_trained(folder: Path) -> Trained:
         raise RunFolderError(f"{folder / CONFIG} does not say what examples look like; run it again with this version")
     algorithm = settings.build_algorithm()
     model = build_model(settings.model, tuple(examples["shape"]), examples.get("classes"))
-    state, rows = load_state(folder / STATE), load_rows(folder)
+    state, rows = load_state(folder / STATE, known_hashes(folder)), load_rows(folder)
     return Trained(algorithm, algorithm.network(model), state, rows, settings.seed, examples["unit"])
 
 

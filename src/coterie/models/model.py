@@ -17,7 +17,7 @@ from torch import Tensor, nn
 from torch.func import functional_call, vmap
 from torch.nn.parameter import is_lazy
 
-from coterie.errors import CoterieError, ModelError
+from coterie.errors import CoterieError, ModelError, in_a_line
 from coterie.models.dropout import AddressedDropout, address_dropout
 from coterie.models.layout import Array, Layout
 
@@ -286,12 +286,12 @@ class Model:
 
 
 def reason(error: BaseException) -> str:
-    """An error's kind and the first line of what it says.
+    """An error's kind and the first line of what it says, as far as a terminal should show it.
 
     >>> reason(ValueError("no\\nmore"))
     'ValueError: no'
     """
-    return f"{type(error).__name__}: {str(error).partition(chr(10))[0]}"
+    return in_a_line(f"{type(error).__name__}: {str(error).partition(chr(10))[0]}")
 
 
 def head_of(module: nn.Module, half: str = "") -> str | None:
