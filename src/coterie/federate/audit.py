@@ -13,9 +13,9 @@ from typing import Any
 
 from rich import box
 from rich.table import Table
-from rich.text import Text
 
 from coterie.errors import FederationError
+from coterie.plain import cell
 from coterie.protocol.task import Fit, Report, Task
 
 Line = dict[str, Any]
@@ -121,11 +121,11 @@ def audit_table(lines: Iterable[Line]) -> Table:
         ended = ": ".join(str(line[key]) for key in ("outcome", "reason") if line.get(key))
         when = str(line.get("time") or "").partition(".")[0].replace("T", " ")
         shown = {**line, "outcome": ended, "time": when, "asked": line.get("asked") or line.get("kind")}
-        table.add_row(*(_cell(shown.get(key)) for key in COLUMNS))
+        table.add_row(*(cell(_words(shown.get(key))) for key in COLUMNS))
     return table
 
 
-def _cell(value: Any) -> Text:
+def _words(value: Any) -> str:
     if isinstance(value, dict):
-        return Text(", ".join(f"{name} {'x'.join(map(str, shape))}" for name, shape in value.items()))
-    return Text("" if value is None else str(value))
+        return ", ".join(f"{name} {'x'.join(map(str, shape))}" for name, shape in value.items())
+    return "" if value is None else str(value)

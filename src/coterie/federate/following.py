@@ -13,6 +13,7 @@ from coterie.errors import FederationError
 from coterie.experiment import Progress
 from coterie.federate.board import DONE, is_alive, is_over, read_board
 from coterie.federate.server import Place
+from coterie.plain import cell
 from coterie.results.clients import load_clients
 from coterie.results.record import load_labels, load_rounds, load_summary
 
@@ -51,7 +52,7 @@ def _end(told: Mapping[str, Any]) -> dict[str, Any]:
 
 def status_table(told: Mapping[str, Any] | None, online: Mapping[str, str]) -> Table:
     """Each site: whether it is there, what it did last, and its cluster."""
-    table = Table(title=None if told is None else _headline(told), title_justify="left")
+    table = Table(title=None if told is None else cell(_headline(told)), title_justify="left")
     for title in ("site", "connection", "last", "when", "cluster"):
         table.add_column(title)
     sites = {} if told is None else told["sites"]
@@ -59,7 +60,7 @@ def status_table(told: Mapping[str, Any] | None, online: Mapping[str, str]) -> T
     for name in sorted({*online, *sites}):
         last = sites.get(name, {})
         cells = (online.get(name, "unknown"), last.get("now", ""), last.get("when", ""), str(clusters.get(name, "")))
-        table.add_row(name, *cells)
+        table.add_row(*map(cell, (name, *cells)))
     return table
 
 
