@@ -12,7 +12,7 @@ from rich.console import Console
 from typer.testing import CliRunner
 
 from coterie.cli import app
-from coterie.errors import FederationError, in_a_line
+from coterie.errors import FederationError
 from coterie.federate import server
 from coterie.federate.audit import Audit, audit_table, read_audit
 from coterie.federate.board import Board, read_board
@@ -23,6 +23,7 @@ from coterie.federate.policy import Policy
 from coterie.federate.site import Site
 from coterie.federate.training import agree, greet
 from coterie.models.zoo import build_model
+from coterie.plain import line
 from coterie.protocol import message
 from coterie.protocol.address import Key
 from coterie.protocol.stack import Stack
@@ -71,10 +72,10 @@ def is_plain(text: str) -> bool:
 
 
 def test_words_of_others_become_one_line(name):
-    told = in_a_line(name)
+    told = line(name, 500)
     assert is_plain(told)
     assert len(told) <= 500
-    assert in_a_line("heart-1 ü 日本") == "heart-1 ü 日本"
+    assert line("heart-1 ü 日本") == "heart-1 ü 日本"
 
 
 @pytest.mark.parametrize("word", ["run", "kind"])

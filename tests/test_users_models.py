@@ -118,7 +118,7 @@ WRONG = {
     ),
     "a long story": (
         "return Net(shape, outputs, lambda out: fail(ValueError('x' * 9000)))",
-        "xxxxx...\n",
+        "xxxxx ... xxxxx",
     ),
     "an error in training": (
         "net = Net(shape, outputs)\n"

@@ -72,20 +72,6 @@ class Refused(FederationError):
     """What a server asked is not allowed by the site's policy; the message names the value, the limit and the key."""
 
 
-LONGEST_LINE = 500
-
-
-def in_a_line(text: object, longest: int = LONGEST_LINE) -> str:
-    """Words of others as one line that a log and a terminal show as it is: what cannot be printed is escaped.
-
-    >>> print(in_a_line("heart\\n\\x1b[31mred"), in_a_line("x" * 1000, 8))
-    heart\\n\\x1b[31mred xxxxx...
-    """
-    words = str(text)
-    shown = "".join(c if c.isprintable() else c.encode("unicode_escape").decode() for c in words[: longest + 1])
-    return shown if len(shown) <= longest else f"{shown[: longest - 3]}..."
-
-
 def require(good: bool, name: str, value: object, limit: str) -> None:
     """Refuse a value that is not good."""
     if not good:

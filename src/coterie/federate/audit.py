@@ -13,9 +13,9 @@ from typing import Any
 
 from rich import box
 from rich.table import Table
-from rich.text import Text
 
-from coterie.errors import LONGEST_LINE, FederationError, in_a_line
+from coterie.errors import FederationError
+from coterie.plain import cell
 from coterie.protocol.task import Fit, Report, Task
 
 Line = dict[str, Any]
@@ -110,8 +110,8 @@ COLUMNS = {
 WIDE = {"asked": 3, "outcome": 2, "left": 2}
 """The columns of sentences, which share the width that the others leave."""
 
-LONGEST_CELL = 24
-"""Letters of the other columns: a name is a server's choice, and must leave the sentences their room."""
+NARROW, WIDEST = 24, dict.fromkeys(WIDE, 500)
+"""Letters of a cell: a name is a server's choice, and must leave the sentences their room."""
 
 
 def audit_table(lines: Iterable[Line]) -> Table:
@@ -124,15 +124,15 @@ def audit_table(lines: Iterable[Line]) -> Table:
         ended = ": ".join(str(line[key]) for key in ("outcome", "reason") if line.get(key))
         when = str(line.get("time") or "").partition(".")[0].replace("T", " ")
         shown = {**line, "outcome": ended, "time": when, "asked": line.get("asked") or line.get("kind")}
-        table.add_row(*(_cell(key, shown.get(key)) for key in COLUMNS))
+        table.add_row(*(cell(_words(shown.get(key)), longest=WIDEST.get(key, NARROW)) for key in COLUMNS))
     return table
 
 
-def _cell(key: str, value: Any) -> Text:
-    """What a line says in one column, whoever wrote it: one line, and nothing that a terminal obeys."""
+def _words(value: Any) -> str:
+    """What a line says in one column, whoever wrote it."""
     if isinstance(value, dict):
-        value = ", ".join(f"{name} {_shape(shape)}" for name, shape in value.items())
-    return Text("" if value is None else in_a_line(value, LONGEST_LINE if key in WIDE else LONGEST_CELL))
+        return ", ".join(f"{name} {_shape(shape)}" for name, shape in value.items())
+    return "" if value is None else str(value)
 
 
 def _shape(shape: Any) -> str:

@@ -16,10 +16,11 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from coterie.data.federated import Federated
-from coterie.errors import CoterieError, FederationError, Refused, in_a_line
+from coterie.errors import CoterieError, FederationError, Refused
 from coterie.federate.audit import Audit, Line, task_summary
 from coterie.federate.networks import Networks
 from coterie.federate.policy import Policy
+from coterie.plain import line
 from coterie.protocol.address import Key
 from coterie.protocol.message import Arrays
 from coterie.protocol.task import Task
@@ -183,11 +184,11 @@ def said(error: Exception) -> str:
     ('cannot read (a path); add it', "the site could not do this (KeyError); the site's audit log says why")
     """
     if isinstance(error, CoterieError):
-        return in_a_line(_PATH.sub("(a path)", " ".join(str(error).split())))
+        return line(_PATH.sub("(a path)", " ".join(str(error).split())), codec.LONGEST_PROBLEM)
     return f"the site could not do this ({type(error).__name__}); the site's audit log says why"
 
 
 def _reason(error: Exception) -> str:
     """What the site itself keeps of an error."""
     words = str(error) if isinstance(error, CoterieError) else f"{type(error).__name__}: {error}"
-    return in_a_line(" ".join(words.split()))
+    return line(" ".join(words.split()), codec.LONGEST_PROBLEM)

@@ -11,12 +11,13 @@ from typing import Any, Protocol
 
 import numpy as np
 
-from coterie.errors import FederationError, in_a_line
+from coterie.errors import FederationError
 from coterie.experiment import Finished, Session
 from coterie.federate.board import RUNNING, Board
 from coterie.federate.order import Order
 from coterie.models.model import Model
 from coterie.models.zoo import build_model
+from coterie.plain import line
 from coterie.protocol.message import UNTOLD, Sizes
 from coterie.results.known import Known
 from coterie.runtimes import codec
@@ -84,13 +85,13 @@ def greet(order: Order, sites: Sites, places: Sequence[int]) -> tuple[dict[str, 
         return {}, {}
     heard = sites(dict.fromkeys(places, pack_hello(order.run)))
     told: dict[str, Hello] = {}
-    problems = {order.sites[place]: in_a_line(why) for place, why in heard.missing.items()}
+    problems = {order.sites[place]: line(why, codec.LONGEST_PROBLEM) for place, why in heard.missing.items()}
     for place, content in heard.answers.items():
         name = order.sites[place]
         try:
             told[name] = _believed(name, open_reply(content)[1].get("site"))
         except FederationError as error:
-            problems[name] = in_a_line(error)
+            problems[name] = line(error, codec.LONGEST_PROBLEM)
     return told, problems
 
 
@@ -107,9 +108,7 @@ def _believed(name: str, told: Any) -> Hello:
         raise FederationError(f"calls itself {about.name[:64]!r}; correct its site.toml")
     if about.version != metadata.version("coterie"):
         ours = metadata.version("coterie")
-        raise FederationError(
-            f"has coterie {in_a_line(about.version, 20)} where the server has {ours}; install the same"
-        )
+        raise FederationError(f"has coterie {line(about.version, 20)} where the server has {ours}; install the same")
     if min(about.train, about.test) < 1 or about.validation < 0 or (about.classes or 1) > MOST_CLASSES:
         raise FederationError(f"tells sizes that cannot be: {about.train}, {about.test}, {about.classes} classes")
     return about
@@ -131,7 +130,7 @@ def agree(order: Order, told: Mapping[str, Hello]) -> Known:
     for name in others:
         for what in ALIKE:
             if getattr(told[name], what) != getattr(told[first], what):
-                ours, theirs = (in_a_line(getattr(told[each], what), LONGEST_FACT) for each in (first, name))
+                ours, theirs = (line(getattr(told[each], what), LONGEST_FACT) for each in (first, name))
                 raise FederationError(f"{name} has {what} {theirs} where {first} has {ours}; all sites need the same")
     classes = [about.classes for about in told.values()]
     if None in classes and any(number is not None for number in classes):

@@ -17,9 +17,10 @@ from torch import Tensor, nn
 from torch.func import functional_call, vmap
 from torch.nn.parameter import is_lazy
 
-from coterie.errors import CoterieError, ModelError, in_a_line
+from coterie.errors import CoterieError, ModelError
 from coterie.models.dropout import AddressedDropout, address_dropout
 from coterie.models.layout import Array, Layout
+from coterie.plain import line
 
 _NORMALISATION = (nn.modules.batchnorm._NormBase,)
 _CONVOLUTION = (nn.Conv1d, nn.Conv2d, nn.Conv3d)
@@ -291,7 +292,7 @@ def reason(error: BaseException) -> str:
     >>> reason(ValueError("no\\nmore"))
     'ValueError: no'
     """
-    return in_a_line(f"{type(error).__name__}: {str(error).partition(chr(10))[0]}")
+    return line(f"{type(error).__name__}: {str(error).partition(chr(10))[0]}", 500)
 
 
 def head_of(module: nn.Module, half: str = "") -> str | None:

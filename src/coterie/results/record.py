@@ -6,7 +6,6 @@ import hashlib
 import io
 import json
 import os
-import tomllib
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path
@@ -23,6 +22,7 @@ from coterie.models.layout import Array
 from coterie.protocol.stack import Stack
 from coterie.results.hashes import HASHES, Growing, as_lines, check_hash, damaged, hash_of, load_hashes, read_file
 from coterie.server.state import State
+from coterie.toml import parse_toml
 
 CONFIG, SCHEMA, ROUNDS, LABELS, STATE, BEFORE, SUMMARY, CLIENTS, MATRIX = (
     "config.toml",
@@ -159,8 +159,8 @@ def npy_bytes(array: Array) -> bytes:
 def load_config(folder: Path) -> dict[str, Any]:
     """What ``config.toml`` says, with its tables of examples and versions; a damaged file is an error."""
     try:
-        table = tomllib.loads(read_file(folder / CONFIG).decode())
-    except (ValueError, RecursionError) as error:
+        table = parse_toml(read_file(folder / CONFIG))
+    except ValueError as error:
         raise damaged(folder / CONFIG, str(error)) from None
     for name in ("examples", "made_by"):
         if not isinstance(table.setdefault(name, {}), dict):

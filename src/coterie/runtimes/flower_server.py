@@ -9,7 +9,8 @@ from typing import Any
 from flwr.app import ConfigRecord, Message, RecordDict
 from flwr.serverapp import Grid
 
-from coterie.errors import FederationError, in_a_line
+from coterie.errors import FederationError
+from coterie.plain import line
 from coterie.runtimes import codec
 from coterie.runtimes.flower import RECORD, REPLY, REQUEST
 from coterie.runtimes.remote import Heard
@@ -108,16 +109,15 @@ def told_in(content: bytes | str) -> str:
         problem = codec.unwrap(content).header.get("problem") if isinstance(content, bytes) else content
     except FederationError as error:
         return str(error)
-    return "answered" if problem is None else in_a_line(problem)
+    return "answered" if problem is None else line(problem, codec.LONGEST_PROBLEM)
 
 
 def reading(reply: Message) -> bytes | str:
     """The packed bytes of a reply, or why there are none."""
     if reply.has_error():
         lost = reply.error.code == LOST
-        return (
-            "went away while it was asked" if lost else f"failed: {in_a_line(reply.error.reason or reply.error.code)}"
-        )
+        why = line(reply.error.reason or reply.error.code, codec.LONGEST_PROBLEM)
+        return "went away while it was asked" if lost else f"failed: {why}"
     try:
         content = reply.content[RECORD][REPLY]
     except KeyError:

@@ -11,9 +11,10 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from coterie.errors import FederationError, in_a_line
+from coterie.errors import FederationError
 from coterie.models.layout import Array
 from coterie.models.model import Model
+from coterie.plain import line
 from coterie.protocol import message
 from coterie.protocol.address import Key
 from coterie.protocol.replies import Replies
@@ -64,7 +65,7 @@ class Remote:
         """One packed exchange with each client; clients that work on the same rows get the same bytes."""
         rows = dict(zip(clients.tolist(), labels, strict=True))
         heard, layout = self._exchange(task, stack, rows, key), self.model.layout
-        missing = {self.names[client]: in_a_line(why) for client, why in heard.missing.items()}
+        missing = {self.names[client]: line(why, codec.LONGEST_PROBLEM) for client, why in heard.missing.items()}
         served, classes = np.size(labels) // max(len(clients), 1), self.model.classes
         answers: dict[int, message.Arrays] = {}
         for client, content in heard.answers.items():
@@ -72,7 +73,7 @@ class Remote:
             try:
                 answers[client] = read_reply(content, wanted, task, rows[client])
             except FederationError as error:
-                missing[self.names[client]] = in_a_line(error)
+                missing[self.names[client]] = line(error, codec.LONGEST_PROBLEM)
         replies = message.collect(layout, message.form(task, stack, layout, served), answers, missing)
         return replace(replies, cost=message.cost(task, stack, replies, len(clients)))
 
@@ -98,7 +99,7 @@ def read_reply(content: bytes, wanted: message.Form, task: Task, row: Array) -> 
     """
     arrays = open_reply(content, sum(field.nbytes for field in wanted.values()))[0]
     if arrays.keys() != wanted.keys():
-        sent = in_a_line(", ".join(arrays) or "nothing", LONGEST_NAMES)
+        sent = line(", ".join(arrays) or "nothing", LONGEST_NAMES)
         raise FederationError(f"sent {sent} where {', '.join(wanted)} was asked for")
     for name, field in wanted.items():
         _check(name, arrays[name], field)
@@ -128,5 +129,5 @@ def open_reply(content: bytes, nbytes: int = 0) -> tuple[message.Arrays, dict[st
         raise FederationError(f"sent {len(content)} bytes; {most}")
     arrays, header = codec.decode(content)
     if header.get("problem") is not None:
-        raise FederationError(in_a_line(header["problem"]))
+        raise FederationError(line(header["problem"], codec.LONGEST_PROBLEM))
     return arrays, header
