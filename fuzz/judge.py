@@ -18,8 +18,10 @@ DONE, REFUSED, ENDED = "done", "refused", "ended"
 PARSER = re.compile(r"(Usage: [^\n]*\n(Try [^\n]*\n)?)?╭─ Error ─.*╯\n", re.DOTALL)
 """What the parser of command lines says of words that it does not know."""
 
-PROGRESS = re.compile(r"^(.* round \d+/\d+ .* s|starting a server.*|as \w+: .*)\n", re.MULTILINE)
-LONGEST_LINE = 4000
+NEWS = re.compile(r"^(.* round \d+/\d+ .* s|starting a server.*|as \w+: .*|fetching .*\n(?!error: ).*)\n", re.MULTILINE)
+"""Lines of progress, which a refusal may follow: rounds, a paper's settings, places that were tried."""
+
+LONGEST_LINE = 2000
 
 
 def _nothing_more(code: int) -> list[str]:
@@ -91,8 +93,15 @@ def judged(case: Case, folder: Path, streams: Path) -> Verdict:
     if outcome == REFUSED and case.keeps and not crash:
         faults += left_behind(before, content(folder))
     if not faults:
-        faults += case.after(code)
+        faults += _checked(case, code)
     return Verdict(case.told, outcome, [f"{fault}\n{_shown(said)}" for fault in faults], (said.err or said.out)[-300:])
+
+
+def _checked(case: Case, code: int) -> list[str]:
+    try:
+        return case.after(code)
+    except Exception:
+        return [f"what is left behind cannot be checked:\n{traceback.format_exc()}"]
 
 
 def words_at_fault(said: Said, prints: bool = False) -> Iterator[str]:
@@ -111,7 +120,7 @@ def words_at_fault(said: Said, prints: bool = False) -> Iterator[str]:
 
 
 def _refusal_at_fault(said: Said, prints: bool) -> Iterator[str]:
-    told = PROGRESS.sub("", said.err)
+    told = NEWS.sub("", said.err)
     if prints and said.out and not told:
         return
     if said.out:

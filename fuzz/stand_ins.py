@@ -5,7 +5,8 @@ from __future__ import annotations
 import socket
 from typing import Any
 
-from coterie.errors import FederationError
+from coterie.data.published import origins
+from coterie.errors import DataError, FederationError
 from coterie.federate import client, server
 
 
@@ -13,6 +14,7 @@ def install() -> None:
     """Put the stand-ins in place, in this process and those forked from it."""
     socket.socket.connect = _unreachable  # type: ignore[method-assign]
     socket.getaddrinfo = _unreachable
+    origins._run = _no_client
     server.Place.ask = _no_server  # type: ignore[method-assign]
     server.running = client.running = _no_program  # type: ignore[assignment]
     client.serve = _ready_and_gone
@@ -20,6 +22,10 @@ def install() -> None:
 
 def _unreachable(*_: Any, **__: Any) -> Any:
     raise OSError(101, "Network is unreachable")
+
+
+def _no_client(*_: Any) -> Any:
+    raise DataError("no package is fetched here")
 
 
 def _no_server(*_: Any) -> Any:

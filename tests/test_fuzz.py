@@ -160,7 +160,7 @@ def test_a_fault_is_shown_with_the_command_that_repeats_it(tmp_path, monkeypatch
 def test_other_numbers_of_a_run_that_was_gone_on_with_are_noticed(tmp_path, monkeypatch):
     folders.prepare(tmp_path)
     monkeypatch.chdir(tmp_path)
-    for name, wrong in (("finished", []), ("other", ["summary", "records", "models", "clients"])):
+    for name, wrong in (("finished", []), ("other", ["summary", "records", "clients", "models"])):
         shutil.rmtree(folders.PLACE, ignore_errors=True)
         shutil.copytree(tmp_path / name, folders.PLACE)
         faults = folders._same_run(tmp_path)(0)
