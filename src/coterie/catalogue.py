@@ -17,7 +17,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from coterie.errors import UnknownName, UsageError
-from coterie.limits import LETTERS, check_most
+from coterie.limits import LETTERS, NESTED, check_most
 
 Value = int | float | bool | str | None
 
@@ -120,6 +120,7 @@ def _inside(text: str, rest: str) -> tuple[list[str], str]:
         depth += {"(": 1, ")": -1}.get(letter, 0)
         if depth == 0:
             return words, rest[place + 1 :]
+        check_most(f"the depth of parentheses in {text[:20]!r}...", depth, NESTED, "write it with fewer")
         if depth == 1 and letter == ",":
             words.append("")
         elif depth > 1 or letter != "(":

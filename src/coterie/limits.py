@@ -25,8 +25,9 @@ LARGEST = 1e6
 
 MEMBERS = 100
 ADD_ONS = 16
+NESTED = 10
 LETTERS = 10_000
-"""Of the text that names an algorithm, a model, a partition or a data set."""
+"""Parentheses within each other, and all letters, of the text that names an algorithm, a model, a partition or a data set."""
 
 WIDTH = 10_000_000
 DEPTH = 1_000
@@ -53,10 +54,10 @@ def check_most(name: str, value: float | None, most: float, remedy: str = "lower
 
     >>> check_most("steps", 10**30, 100)
     Traceback (most recent call last):
-    coterie.errors.UsageError: steps is 1e+30; at most 100 are allowed: lower it
+    coterie.errors.UsageError: steps is 1e+30; it must be at most 100: lower it
     """
     if value is not None and value > most:
-        raise UsageError(f"{name} is {_number(value)}; at most {_number(most)} are allowed: {remedy}")
+        raise UsageError(f"{name} is {_number(value)}; it must be at most {_number(most)}: {remedy}")
 
 
 def _number(value: float) -> str:

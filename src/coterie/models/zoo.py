@@ -137,7 +137,7 @@ def build_model(text: str | None, shape: tuple[int, ...], classes: int | None) -
 
     model = Model(str(call), build, tuple(shape), classes)
     with torch.random.fork_rng(devices=[]), model.blamed(f"cannot be built for examples of shape {shape}"):
-        if not model.is_users:
+        if not model.is_users and (call.args or call.kwargs):  # the others are of one size
             numbers = sum(count_numbers(call, shape, outputs))
             what = f"model {model.text!r} has {numbers:,} numbers for examples of shape {shape}; training it"
             check_memory(what, COPIES * 4 * numbers, "take a smaller one")
