@@ -9,19 +9,26 @@ import sys
 import tempfile
 import time
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 from types import ModuleType
+from typing import TextIO
 
 from rich.console import Console
 from rich.progress import Progress
 from rich.table import Table
 
 from fuzz.judge import Verdict
-from fuzz.lanes import Limits, Name, apart, makers_of, run
+from fuzz.lanes import Limits, Name, apart, run
+
+Counts = Counter[tuple[str, str]]
+"""How many cases of a kind came out how."""
 
 SHARES = {"words": 30, "tables": 16, "folders": 16, "files": 14, "messages": 12, "networks": 12}
 """How many of a hundred cases are of each kind."""
+
+SOME = 200
+"""Cases after which a log that is no terminal gets a line."""
 
 HEAVY = (
     "scipy.optimize",
@@ -61,14 +68,10 @@ def verdicts(asked: list[Name], limits: Limits) -> Iterator[tuple[Name, Verdict]
     """Run all cases that are asked for."""
     with tempfile.TemporaryDirectory(prefix="fuzz-prepared-") as folder:
         kinds = load(Path(folder), {name.kind for name in asked})
-        makers = {
-            kind: lambda rng, prepared, make=make, kind=kind: make(rng, prepared / kind)
-            for kind, make in makers_of(kinds).items()
-        }
-        yield from run(asked, makers, Path(folder), limits)
+        yield from run(asked, {kind: module.make for kind, module in kinds.items()}, Path(folder), limits)
 
 
-def report(counts: Counter[tuple[str, str]], seconds: float) -> Table:
+def report(counts: Counts, seconds: float) -> Table:
     """How many cases of each kind came out how."""
     columns = ("cases", "refused", "done", "ended", "faults")
     table = Table(title=f"{sum(n for (_, what), n in counts.items() if what == 'cases')} cases in {seconds:.0f} s")
@@ -87,8 +90,8 @@ def show(console: Console, name: Name, found: Verdict) -> None:
         console.print(line.encode("unicode_escape").decode().replace("\\n", "\n"), markup=False, soft_wrap=True)
 
 
-def main() -> int:
-    """Run the cases, show faults as they are found and a table at the end; 1 if there were faults."""
+def arguments() -> argparse.Namespace:
+    """What is asked for."""
     parser = argparse.ArgumentParser(prog="python -m fuzz", description="Seeded, bounded fuzzing of the whole program.")
     parser.add_argument("--seed", type=int, default=1)
     parser.add_argument("--cases", type=int, default=2000)
@@ -99,28 +102,45 @@ def main() -> int:
     parser.add_argument("--lanes", type=int, default=Limits.lanes, help="cases side by side")
     parser.add_argument("--out", type=Path, default=Path("runs/fuzz"), help="folder for the faults, a JSON line each")
     parser.add_argument("--all", action="store_true", help="show every case, not only faults")
-    asked = parser.parse_args()
-    wanted = names(asked.seed, asked.cases)
-    if asked.only:
-        alone = [Name(asked.seed, kind, int(n)) for kind, _, n in (each.partition(":") for each in asked.only) if n]
-        wanted = alone + [name for name in wanted if name.kind in asked.only]
-    limits = Limits(asked.seconds, lanes=asked.lanes)
-    asked.out.mkdir(parents=True, exist_ok=True)
-    began, counts, console = time.monotonic(), Counter[tuple[str, str]](), Console(stderr=True, highlight=False)
-    with Progress(console=console, auto_refresh=False) as bar, (asked.out / "faults.jsonl").open("w") as file:
-        task = bar.add_task("cases", total=len(wanted))
-        for name, found in verdicts(wanted, limits):
-            counts.update([(name.kind, "cases"), (name.kind, found.outcome)])
-            if found.faults:
+    return parser.parse_args()
+
+
+def wanted(seed: int, cases: int, only: Sequence[str] | None) -> list[Name]:
+    """The cases that are asked for: all, those of some kinds, or some by their numbers."""
+    every = names(seed, cases)
+    if not only:
+        return every
+    alone = [Name(seed, kind, int(number)) for kind, _, number in (each.partition(":") for each in only) if number]
+    return alone + [name for name in every if name.kind in only]
+
+
+def watch(found: Iterable[tuple[Name, Verdict]], total: int, out: TextIO, everything: bool, console: Console) -> Counts:
+    """Count verdicts as they come; show and keep faults, and how far it is."""
+    counts, began = Counts(), time.monotonic()
+    with Progress(console=console, auto_refresh=False) as bar:
+        task = bar.add_task("cases", total=total)
+        for done, (name, verdict) in enumerate(found, 1):
+            counts.update([(name.kind, "cases"), (name.kind, verdict.outcome)])
+            if verdict.faults:
                 counts[name.kind, "faults"] += 1
-                file.write(
-                    json.dumps({"case": f"{name.kind}:{name.number}", "again": name.again, **vars(found)}) + "\n"
-                )
-                file.flush()
-                show(bar.console, name, found)
-            elif asked.all:
-                show(bar.console, name, found)
-            bar.update(task, advance=1, refresh=True)
+                line = {"case": f"{name.kind}:{name.number}", "again": name.again, **vars(verdict)}
+                print(json.dumps(line), file=out, flush=True)
+            if verdict.faults or everything:
+                show(console, name, verdict)
+            bar.update(task, advance=1, refresh=console.is_terminal)
+            if not console.is_terminal and done % SOME == 0:
+                console.print(f"{done} of {total} cases, {time.monotonic() - began:.0f} s")
+    return counts
+
+
+def main() -> int:
+    """Run the cases, show faults as they are found and a table at the end; 1 if there were faults."""
+    asked, console, began = arguments(), Console(stderr=True, highlight=False), time.monotonic()
+    cases = wanted(asked.seed, asked.cases, asked.only)
+    found = verdicts(cases, Limits(asked.seconds, lanes=asked.lanes))
+    asked.out.mkdir(parents=True, exist_ok=True)
+    with (asked.out / "faults.jsonl").open("w") as out:
+        counts = watch(found, len(cases), out, asked.all, console)
     console.print(report(counts, time.monotonic() - began))
     return int(any(counts[kind, "faults"] for kind in SHARES))
 

@@ -159,6 +159,6 @@ def _array(rng: Random, good: Any) -> Any:
             return good[: rng.randrange(4)]
         case 4:
             return np.full(good.shape, rng.choice((np.nan, np.inf, 1e30, -1e30, 1e308, 0, -1, 2**31)))
-    changed = good.astype(float).ravel()
+    changed = (good.real if good.dtype.kind == "c" else good).astype(float).ravel()
     changed[rng.randrange(len(changed))] = rng.choice((np.nan, np.inf, -1, 0.5, 1e300, 2**40))
     return changed.reshape(good.shape)

@@ -16,13 +16,12 @@ from contextlib import suppress
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from random import Random
-from types import ModuleType
 from typing import Any
 
 from fuzz.judge import ENDED, Case, Verdict, judged
 
 Make = Callable[[Random, Path], Case]
-"""Makes a case in the working folder by chance, from what was prepared in a folder for all."""
+"""Makes a case in the working folder by chance, from what was prepared in a folder for all of its kind."""
 
 
 @dataclass(frozen=True)
@@ -116,7 +115,7 @@ def _alone(
     resource.setrlimit(resource.RLIMIT_AS, (limit, limit))
     resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
     resource.setrlimit(resource.RLIMIT_FSIZE, (limits.memory, limits.memory))
-    case = make(Random(f"{name.seed}:{name.kind}:{name.number}"), prepared)
+    case = make(Random(f"{name.seed}:{name.kind}:{name.number}"), prepared / name.kind)
     tell(json.dumps({"told": case.told}).encode() + b"\n")
     return judged(case, work, streams)
 
@@ -166,8 +165,3 @@ def apart(work: Callable[[], None]) -> None:
             os._exit(code)
     if os.waitpid(child, 0)[1]:
         raise RuntimeError("what the cases need could not be prepared")
-
-
-def makers_of(kinds: dict[str, ModuleType]) -> dict[str, Make]:
-    """How each kind makes a case."""
-    return {kind: module.make for kind, module in kinds.items()}

@@ -110,4 +110,15 @@ def damaged_value(rng: Random, good: object) -> object:
             case 1:
                 return many * 2
         return [*many[:place], damaged_value(rng, many[place]), *many[place + 1 :]]
-    return value(rng)
+    return other(rng, good) if rng.random() < 0.4 else value(rng)
+
+
+def other(rng: Random, good: object) -> object:
+    """A value of the same type that is not strange, so that what lies behind the first check is reached."""
+    if isinstance(good, bool):
+        return not good
+    if isinstance(good, int):
+        return rng.choice((1, 2, 3, 7))
+    if isinstance(good, float):
+        return rng.choice((0.1, 0.5, 0.9, 1.0))
+    return rng.choice(("iid", "ifca", "median", "adam", "head", "train", "cpu", f"{good} ", f"{good}{good}"))
