@@ -72,11 +72,12 @@ def make(rng: Random, prepared: Path) -> Case:
     extra = rng.choice(
         ([], [], [], ["--label", "age"], ["--missing", "mean"], ["--client", "sex"], ["--ignore", "age"])
     )
+    divided = ["--partition", "iid(minimum=1)", "--clients", "2"] if target == str(bad) else []
     words = rng.choice(
         (
             ["data", "check", target, *extra],
-            ["run", "fedavg", "--data", target, *TINY, *extra],
-            ["data", "show", target, *extra],
+            ["run", "fedavg", "--data", target, *TINY, *extra, *divided],
+            ["data", "show", target, *extra, *divided],
         )
     )
     return Case(f"coterie {words!r} with {bad}: {told}", command(words), prints=words[1] == "check")

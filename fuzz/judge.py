@@ -21,6 +21,14 @@ PARSER = re.compile(r"(Usage: [^\n]*\n(Try [^\n]*\n)?)?╭─ Error ─.*╯\n",
 NEWS = re.compile(r"^(.* round \d+/\d+ .* s|starting a server.*|as \w+: .*|fetching .*\n(?!error: ).*)\n", re.MULTILINE)
 """Lines of progress, which a refusal may follow: rounds, a paper's settings, places that were tried."""
 
+NEVER = {
+    "a traceback": "Traceback (most",
+    "an internal error": "internal error",
+    "a warning": "Warning: ",
+    "more memory than there is": "there is not enough memory",
+}
+"""Faults by what is said."""
+
 LONGEST_LINE = 2000
 
 
@@ -106,11 +114,9 @@ def _checked(case: Case, code: int) -> list[str]:
 
 def words_at_fault(said: Said, prints: bool = False) -> Iterator[str]:
     """What is wrong about what a program said at its end."""
-    for name, found in (("a traceback", "Traceback (most"), ("an internal error", "internal error")):
+    for name, found in NEVER.items():
         if found in said.err or found in said.out:
             yield name
-    if "Warning: " in said.err:
-        yield "a warning on stderr"
     if any(mark in said.err + said.out for mark in ("\x1b", "\x07", "\x9b", "\x7f")):
         yield "a control character reaches the terminal"
     if said.code not in (0, 1, 2):

@@ -14,7 +14,7 @@ from coterie.federate.deployment import write_deployment
 from coterie.listing import CATALOGUES
 from coterie.settings import Settings
 from fuzz import strange
-from fuzz.files import ROWS, table, write_good
+from fuzz.files import arrays, pictures, write_good
 from fuzz.judge import Case, command
 
 EXPERIMENT = Settings(
@@ -35,9 +35,9 @@ def prepare(place: Path) -> None:
     """A deployment of two sites with data."""
     write_deployment(place / "deployment", ["a", "b"])
     site = place / "deployment" / "sites" / "a"
-    (site / "data.csv").write_bytes(table(ROWS))
+    (site / "data.npz").write_bytes(arrays(**pictures()))
     text = (site / "site.toml").read_text()
-    (site / "site.toml").write_text(text.replace('data = ""', 'data = "data.csv"'))
+    (site / "site.toml").write_text(text.replace('data = ""', 'data = "data.npz"'))
 
 
 def make(rng: Random, prepared: Path) -> Case:

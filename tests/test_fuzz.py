@@ -72,7 +72,11 @@ PLANTED = {
     "a very long line": (says(2, err=f"error: {'x' * 9000}\n"), "a refusal of 9008 letters"),
     "output at a refusal": (says(2, out="some\n", err="error: no\n"), "output on stdout"),
     "an escape": (says(2, err="error: \x1b[31m\n"), "a control character"),
-    "a warning": (says(0, err="x.py:3: UserWarning: odd\n"), "a warning on stderr"),
+    "a warning": (says(0, err="x.py:3: UserWarning: odd\n"), "a warning"),
+    "too much memory, as it is told": (
+        says(1, err="error: there is not enough memory; take fewer\n"),
+        "more memory than",
+    ),
     "an exit code": (says(3, err="error: no\n"), "exit code 3"),
     "a file": (says(2, err="error: no\n", file="left"), "a refusal changed left"),
     "a crash": (vanish, "the process ended by -9"),
