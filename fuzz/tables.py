@@ -60,7 +60,7 @@ def _experiment(rng: Random) -> Case:
     path = Path("x.toml")
     path.write_bytes(_damaged(rng, tomli_w.dumps(said)))
     words = [rng.choice(("run", "run", "run", "compare", "tune")), "x.toml", "--quiet", "--out", "out"]
-    words += ["--seeds", "1"] if words[0] != "run" else []
+    words += {"compare": ["--seeds", "1"], "tune": ["--tries", "1"]}.get(words[0], [])
     return Case(f"coterie {' '.join(words)} with x.toml: {path.read_bytes()!r}", command(words))
 
 

@@ -132,8 +132,8 @@ def _line(rng: Random, name: str, chosen: click.Command) -> list[str]:
     options = [each for each in chosen.params if isinstance(each, click.Option)]
     known = {each.opts[0] for each in options}
     said: dict[str, str | None] = {flag: value for flag, value in TINY.items() if flag in known}
-    if name == "compare":
-        said |= {"--seeds": "1"}
+    said |= {"--seeds": "1"} if "--seeds" in known else {}
+    said |= {"--tries": "1"} if "--tries" in known else {}
     words = [_value(rng, each) for each in chosen.params if isinstance(each, click.Argument)]
     for option in rng.sample(options, min(len(options), rng.choice((0, 1, 1, 2, 3)))):
         flag = rng.choice([*option.opts, *option.secondary_opts])
