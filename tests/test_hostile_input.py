@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 import os
 import re
 import subprocess
@@ -115,7 +116,7 @@ class TestNames:
         result = call("data", "check", "own.csv", "--client", "nobody")
         assert result.exit_code == 2
         assert not OBEYED.search(result.output)
-        assert compact(plain(repr(name.strip()))[1:-1]) in compact(result.stdout)
+        assert compact(plain(" ".join(name.split()))) in compact(result.stdout)
 
     @pytest.mark.parametrize("name", EVIL.values(), ids=EVIL)
     def test_of_sites_and_what_they_say_are_shown_as_they_are_written(self, name):
@@ -123,10 +124,10 @@ class TestNames:
         told = {"state": "failed", "run": name, "error": name, "out": "nowhere", "rounds": 3, "sites": {name: site}}
         logged = {"time": name, "run": name, "round": 1, "asked": name, "outcome": name, "reason": name, "left": None}
         for table in (status_table(told, {name: name}), audit_table([logged])):
-            console = Console(width=400, record=True, file=open(os.devnull, "w"))  # noqa: SIM115
-            console.print(table)
-            assert not OBEYED.search(console.export_text())
-            assert compact(plain(name)) in compact(console.export_text())
+            shown = io.StringIO()
+            Console(width=400, file=shown).print(table)
+            assert not OBEYED.search(shown.getvalue())
+            assert compact(plain(name)) in compact(shown.getvalue())
 
     def test_that_are_not_utf8_are_refused(self, call, tmp_path):
         (tmp_path / "sites").mkdir()
@@ -217,7 +218,7 @@ TOML = {
     "deep tables": (b"rounds = " + b"{a=" * 100_000, "its values are nested too deeply"),
     "deep names": (b"[" + b".".join([b"rounds"] * 5000) + b"]\na = 1\nalgorithm = 'fedavg'", "rounds is {'rounds': {"),
     "half a letter": (b"algorithm = '\xff'", "'utf-8' codec can't decode byte 0xff"),
-    "NUL": (b"algorithm = 'a\0b'", "Illegal character '\\x00'"),
+    "NUL": (b"algorithm = 'a\0b'", "Found invalid character '\\x00'"),
     "a number without end": (b"algorithm = 'fedavg'\nrounds = " + b"9" * 5000, "Exceeds the limit"),
     "a large number": (b"algorithm = 'fedavg'\nsteps = 1" + b"0" * 30, "steps is 1e+30; it must be at most 1,000,000"),
     "a command": (b'algorithm = "\\u001b[2Jfedavg"', "cannot read '\\x1b[2Jfedavg'"),

@@ -4,8 +4,10 @@
 
     FOLDER/README.txt  schema.json
     FOLDER/ca/ca.key                                   to be kept offline
-    FOLDER/server/   federation.toml schema.json ca.crt server.crt server.key keys/SITE.pub nginx.conf start.sh *.service
-    FOLDER/sites/SITE/   schema.json site.toml policy.toml ca.crt node.key node.pub start.sh *.service
+    FOLDER/server/   federation.toml ca.crt server.crt server.key keys/SITE.pub nginx.conf start.sh *.service
+    FOLDER/sites/SITE/   site.toml policy.toml ca.crt node.key node.pub start.sh *.service
+
+The server and every site also have the ``schema.json``, where there is one.
 """
 
 from __future__ import annotations
