@@ -155,7 +155,7 @@ def _array(rng: Random, good: Any) -> Any:
         case 1:
             return np.array([{"a": 1}, None], dtype=object)
         case 2:
-            return good.astype(rng.choice(("f2", "f8", "i4", "u8", "c16", "?", "U8", "i1")))
+            return np.ones(good.shape).astype(rng.choice(("f2", "f8", "i4", "u8", "c16", "?", "U8", "i1")))
         case 3:
             return good[: rng.randrange(4)]
         case 4:

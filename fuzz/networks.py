@@ -51,7 +51,6 @@ LAYERS = (
     *("nn.Linear(16, 16).double()", "nn.Linear(16, 16).half()", "nn.InstanceNorm2d(1)", "nn.MaxPool2d(2)"),
 )
 AFTER = (
-    *("out",) * 12,
     *("out * float('nan')", "out * 1e30", "out / 0", "out.long()", "out.double()", "out.half()", "out + 0j"),
     *("out.detach()", "(out, out)", "{'logits': out}", "None", "out[:1]", "out.T", "out.mean()", "out[:, :0]"),
     *("out.unsqueeze(0)", "out.numpy()", "out.detach().numpy()", "'out'", "out.to('meta')", "out.to_sparse()"),
@@ -61,20 +60,17 @@ AFTER = (
     *("fail(type('Odd', (Exception,), {})('x' * 9000))", "fail(StopIteration())", "fail(AssertionError())"),
 )
 EARLY = (
-    *("pass",) * 8,
     *("if calls > {n}: raise ValueError('late')", "if calls == {n}: x = x.double()", "if calls > {n}: sys.exit(1)"),
     *("if not self.training: raise OSError(5, 'eval')", "x = x.reshape(-1)", "x.add_(1)"),
     *("torch.manual_seed(0)", "if calls > {n}: return 'x'", "if len(x) == {n}: raise IndexError"),
     *("torch.set_num_threads(1)", "if calls > {n}: x = x * float('inf')"),
 )
 BEFORE = (
-    *("pass",) * 10,
     *("raise KeyError('no')", "return None", "return nn.Linear", "sys.exit('bye')", "return 7", "shape = shape[1:]"),
     *("outputs = outputs + 1", "torch.set_default_dtype(torch.float64)"),
     *("return build(shape, outputs)", "return nn.Sequential()", "raise SystemExit"),
 )
 LAST = (
-    *("pass",) * 10,
     *("net.lock = threading.Lock()", "net.double()", "net.requires_grad_(False)", "net.half()", "net.eval()"),
     *("net.extra = nn.Parameter(torch.zeros(0))", "net.extra = nn.Parameter(torch.zeros(2) + 0j)", "net.to('meta')"),
     *("net.extra = nn.Parameter(torch.full((3,), float('nan')))", "net.register_buffer('b', torch.zeros(3).long())"),
@@ -85,6 +81,9 @@ LAST = (
         "net.extra = nn.Parameter(torch.zeros(9, 9).T)",
     ),
 )
+ODD = {"early": EARLY, "before": BEFORE, "after": AFTER, "last": LAST}
+"""What a network may do in the place of each part of its text."""
+
 ALGORITHMS = ("fedavg", "ifca", "wecfl", "wecfl+cam", "lcfl", "sattler", "ifca+con-rep", "fedavg+finetune", "joint")
 
 
@@ -95,11 +94,13 @@ def prepare(place: Path) -> None:
 def make(rng: Random, prepared: Path) -> Case:
     """A module file with a function that builds a network, and a run that uses it."""
     layers = ["nn.Flatten()", "nn.Linear(64, 16)", "nn.ReLU()", "nn.Linear(16, outputs)"]
-    for _ in range(rng.choice((0, 0, 1, 2))):
-        place = rng.randrange(len(layers) + 1)
-        layers[place : place + rng.choice((0, 0, 1))] = [rng.choice(LAYERS)]
-    early = rng.choice(EARLY).replace("{n}", str(rng.choice((0, 1, 3, 8, 12, 20, 40))))
-    parts = {"early": early, "before": rng.choice(BEFORE), "after": rng.choice(AFTER), "last": rng.choice(LAST)}
+    parts = {"early": "pass", "before": "pass", "after": "out", "last": "pass"}
+    for what in rng.sample(("layers", *ODD), rng.choice((0, 1, 1, 1, 2))):
+        if what == "layers":
+            place = rng.randrange(len(layers) + 1)
+            layers[place : place + rng.choice((0, 0, 1))] = [rng.choice(LAYERS)]
+        else:
+            parts[what] = rng.choice(ODD[what]).replace("{n}", str(rng.choice((0, 1, 3, 8, 12, 20, 40))))
     text = HEAD.replace("{layers}", ", ".join(layers))
     for name, part in parts.items():
         text = text.replace(f"{{{name}}}", part)

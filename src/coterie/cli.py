@@ -162,10 +162,13 @@ def tune(
 def assign(
     run: Annotated[Path, typer.Argument(metavar="RUN", help="the folder of a finished run")],
     data: Annotated[Path, typer.Option(help="the newcomer's file: .npz with x and y, or a table like the run's")],
+    schema: Annotated[
+        Path | None, typer.Option(help="how a table becomes arrays, where RUN holds no schema.json")
+    ] = None,
     as_json: AsJson = False,
 ) -> None:
     """Place a client that a run has never seen, by the rule of the run's algorithm."""
-    found = load_trained(run).assign(*read_newcomer(data, run))
+    found = load_trained(run).assign(*read_newcomer(data, run, schema))
     if as_json:
         say_json(asdict(found))
         return

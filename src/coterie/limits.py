@@ -27,7 +27,7 @@ MEMBERS = 100
 ADD_ONS = 16
 NESTED = 10
 LETTERS = 10_000
-"""Parentheses within each other, and all letters, of the text that names an algorithm, a model, a partition or a data set."""
+"""Parentheses within each other, and all letters, of a text that names an algorithm, a model, data or a partition."""
 
 WIDTH = 10_000_000
 DEPTH = 1_000

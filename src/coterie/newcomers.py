@@ -37,6 +37,9 @@ from coterie.server.loop import Algorithm, Meter
 from coterie.server.state import State
 from coterie.settings import load_settings
 
+FEDERATION = "federation"
+"""What the settings of a federation's run call its data."""
+
 FEWEST = 5
 """A cluster with fewer members than this is judged by the clients of all clusters."""
 
@@ -141,12 +144,20 @@ def load_trained(folder: Path) -> Trained:
     return Trained(algorithm, algorithm.network(model), state, rows, settings.seed, examples["unit"])
 
 
-def read_newcomer(file: Path, folder: Path) -> tuple[Array, Array]:
-    """The examples of a newcomer's file: an ``.npz`` as it is, a table by the schema of the run."""
+def read_newcomer(file: Path, folder: Path, schema: Path | None = None) -> tuple[Array, Array]:
+    """The examples of a newcomer's file: an ``.npz`` as it is, a table by the schema of the run, or by another."""
     if not file.exists():
         raise DataError(f"there is no file {file}; name the newcomer's .npz, .csv or .parquet file")
     if file.suffix == ".npz":
         return read_arrays(file)
-    if not (folder / SCHEMA).exists():
-        raise DataError(f"{file} is a table and {folder} was not trained on tables; save it as .npz with x and y")
-    return Schema.load(folder / SCHEMA).arrays(file)
+    found = schema or folder / SCHEMA
+    if schema is None and not found.exists():
+        raise DataError(f"{file} is a table and {_without_schema(folder)}; or save it as .npz with x and y")
+    return Schema.load(found).arrays(file)
+
+
+def _without_schema(folder: Path) -> str:
+    """Why a run has no schema, and what to do about it."""
+    if load_settings(folder / CONFIG, {}).data == FEDERATION:
+        return f"{folder} is a federation's run without a {SCHEMA}: name the one that the sites have with --schema"
+    return f"{folder} was not trained on tables: give an .npz file like those of its clients"

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import select
 import sys
 from typing import Any
 
@@ -32,9 +33,9 @@ def say_json(value: Any) -> None:
 
 def is_closed() -> bool:
     """Whether nobody reads the standard output any more, as after ``| head``; what is left to be written is let go."""
-    try:
-        sys.stdout.flush()
-    except BrokenPipeError:
+    look = select.poll()
+    look.register(sys.stdout.fileno(), 0)
+    closed = any(event & select.POLLERR for _, event in look.poll(0))
+    if closed:
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-        return True
-    return False
+    return closed

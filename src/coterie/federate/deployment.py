@@ -6,6 +6,8 @@
     FOLDER/ca/ca.key                                   to be kept offline
     FOLDER/server/   federation.toml ca.crt server.crt server.key keys/SITE.pub nginx.conf start.sh *.service
     FOLDER/sites/SITE/   site.toml policy.toml ca.crt node.key node.pub start.sh *.service
+
+The server and every site also have the ``schema.json``, where there is one.
 """
 
 from __future__ import annotations
@@ -73,6 +75,7 @@ def write_deployment(
     _write_texts(server, {CONFIGURATION: nginx_text(config), "coterie-server.service": server_unit(config)}, "server")
     if schema is not None:
         schema.save(folder / SCHEMA)
+        schema.save(server / SCHEMA)
     for name in config.sites:
         _write_site(folder, config, name)
     _write_federation(folder, config)

@@ -20,6 +20,7 @@ from coterie.federate.config import ServerConfig, load_server
 from coterie.federate.order import Order
 from coterie.federate.processes import Program, answers, running, wait_until
 from coterie.federate.proxy import nginx_command
+from coterie.federate.site_data import SCHEMA
 from coterie.plain import line
 from coterie.results.record import CONFIG, write_atomically
 from coterie.runtimes import flower
@@ -180,6 +181,7 @@ def make_order(place: Place, settings: Settings, out: Path | None = None, resume
         config.timeout,
         max(config.timeout, LEAST_PATIENCE),
         resume,
+        str(place.folder / SCHEMA) if (place.folder / SCHEMA).is_file() else None,
     )
     order.experiment().build_algorithm()
     return order

@@ -11,12 +11,14 @@ from typing import Any, Protocol
 
 import numpy as np
 
+from coterie.data import Schema
 from coterie.errors import FederationError
 from coterie.experiment import Finished, Session
 from coterie.federate.board import RUNNING, Board
 from coterie.federate.order import Order
 from coterie.models.model import Model
 from coterie.models.zoo import build_model
+from coterie.newcomers import FEDERATION
 from coterie.plain import line
 from coterie.protocol.message import UNTOLD, Sizes
 from coterie.results.known import Known
@@ -41,7 +43,7 @@ def carry_out(order: Order, sites: Sites, board: Board) -> Finished:
         settings = order.experiment()
         algorithm = settings.build_algorithm()
         told = gather(order, sites, board)
-        known = agree(order, told)
+        known = with_schema(agree(order, told), next(iter(told.values())).class_names, order.schema)
         model = build_model(settings.model, known.shape, known.classes)
         full = replace(settings, model=model.text, lr=settings.lr or model.default_lr)
 
@@ -54,6 +56,15 @@ def carry_out(order: Order, sites: Sites, board: Board) -> Finished:
         board.say(state=RUNNING, rounds=settings.rounds)
         session = Session(algorithm, known, model, full, reach)
         return session.train(Path(order.out), order.resume, progress)
+
+
+def with_schema(known: Known, classes: Sequence[str], path: str | None) -> Known:
+    """The same, with the schema of the sites' tables, by which newcomers' tables are read; not one of other data."""
+    if path is None:
+        return known
+    schema = Schema.load(Path(path))
+    fits = known.shape == (schema.width,) and tuple(classes) == (schema.classes or ())
+    return replace(known, schema=schema) if fits else known
 
 
 def gather(order: Order, sites: Sites, board: Board, pause: float = 0.5) -> dict[str, Hello]:
@@ -141,7 +152,7 @@ def agree(order: Order, told: Mapping[str, Hello]) -> Known:
 
     about = told[first]
     return Known(
-        data="federation",
+        data=FEDERATION,
         partition="natural",
         names=order.sites,
         shape=about.shape,
