@@ -142,6 +142,13 @@ def test_the_log_is_shown_by_the_command(tmp_path, name):
     assert "refused" in result.stdout
 
 
+@pytest.mark.parametrize("last", ["0", "-3"])
+def test_so_many_lines_of_the_log_are_one_or_more(tmp_path, last):
+    result = CliRunner().invoke(app, ["federate", "audit", "--folder", str(tmp_path), "--last", last])
+    assert (result.exit_code, result.stdout) == (2, "")
+    assert result.stderr == f"error: last is {last}; it must be at least 1\n"
+
+
 def test_a_site_s_problem_is_one_line_for_the_server(images, name):
     data = images(sizes=(24, 24))
     model = build_model("mlp(4)", data.shape, data.classes)

@@ -15,6 +15,7 @@ import numpy as np
 import typer
 
 from coterie.data import Schema
+from coterie.errors import require
 from coterie.experiment import run_settings
 from coterie.federate import client as site_programs
 from coterie.federate.agent import stop_on_signals
@@ -176,6 +177,7 @@ def stop_run(folder: Folder = HERE) -> None:
 @guarded
 def audit(folder: Folder = HERE, last: Annotated[int, typer.Option(help="so many lines")] = 20) -> None:
     """What this site was asked, what left it, and how many bytes."""
+    require(last >= 1, "last", last, "at least 1")
     lines = read_audit(load_site(folder).folder / site_programs.AUDIT)
     console.print(audit_table(lines[-last:]))
 
