@@ -185,6 +185,8 @@ WRONG = {
         ["ifca(examples=-3,choose=race)"],
         ["examples is -3; it must be at least 1, or none for all"],
     ),
+    "a power beyond all numbers": (["ocfl(p=1e308)"], ["p is 1e+308; it must be at most 100: lower it"]),
+    "a threshold beyond all numbers": (["sattler(eps1=1e308)"], ["eps1 is 1e+308; it must be at most 1e+06"]),
     "500 add-ons": (["wecfl" + "+cks" * 500], ["the number of add-ons is 500; it must be at most 16: leave some out"]),
     "a text without end": (
         ["wecfl(shots=" * 9000],

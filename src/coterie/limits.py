@@ -23,6 +23,9 @@ PASS = 50_000_000
 LARGEST = 1e6
 """Rates, decays and strengths; their inverse is the least temperature."""
 
+POWER = 100
+"""Of a norm: beyond, its powers are beyond all numbers."""
+
 MEMBERS = 100
 ADD_ONS = 16
 NESTED = 10
