@@ -102,7 +102,7 @@ class TestNewcomersTables:
         monkeypatch.chdir(tmp_path)
         (tmp_path / "sites").mkdir()
         for name in "ab":
-            rows = "".join(f"{i % 7}.5,{'yx'[i % 2]}\n" for i in range(30))
+            rows = "".join(f"{i % 7}.5,{'yx'[i % 2]}\n" for i in range(90))
             (tmp_path / "sites" / f"{name}.csv").write_text(f"dose,label\n{rows}")
         data = load_own(tmp_path / "sites")
         data.schema.save(tmp_path / "schema.json")
@@ -134,7 +134,7 @@ class TestNewcomersTables:
         (tmp_path / "schema.json").unlink()
         (tmp_path / "other").mkdir()
         for name in "ab":
-            rows = "".join(f"{i},{i % 5},{'yx'[i % 2]}\n" for i in range(30))
+            rows = "".join(f"{i},{i % 5},{'yx'[i % 2]}\n" for i in range(90))
             (tmp_path / "other" / f"{name}.csv").write_text(f"age,dose,label\n{rows}")
         load_own(tmp_path / "other").schema.save(tmp_path / "schema.json")
         assert "is a federation's run without a schema.json" in ran(True).stderr

@@ -29,6 +29,7 @@ from coterie.protocol.address import Key
 from coterie.protocol.task import Fit
 from coterie.results.record import STATE, load_state
 from coterie.server.matrix_clusterers import meanshift
+from coterie.sweep import folder_name
 
 EVIL = {
     "a tag that closes nothing": "[/x]",
@@ -85,30 +86,31 @@ def compact(text: str) -> str:
 
 class TestNames:
     @pytest.mark.parametrize("name", EVIL.values(), ids=EVIL)
-    def test_of_clients_are_shown_as_they_are_written(self, call, tmp_path, name):
-        table_of(tmp_path / "own.csv", [name, "b", "c"])
-        own = ("--data", "own.csv", "--client", "who")
-        found = call("run", "wecfl", *own, "--clusters", "2", "--rounds", "1", "--model", "linear")
-        shown = call("data", "show", "own.csv", "--client", "who", "--picture", "own.png")
-        for result in (found, shown):
+    def test_of_clients_and_folders_are_shown_as_they_are_written(self, call, tmp_path, name):
+        folder = tmp_path / name.replace("/", "%")
+        folder.mkdir()
+        table_of(folder / "own.csv", [name, "b", "c"])
+        own = ("--data", f"./{folder.name}/own.csv", "--client", "who", "--clusters", "2", "--model", "linear")
+        found = call("run", "wecfl", *own, "--rounds", "1", "--out", f"{folder.name}/out")
+        for result in (found, call("data", "show", f"./{folder.name}/own.csv", "--client", "who")):
             assert result.exit_code == 0, result.output
             assert not OBEYED.search(result.output)
             assert compact(plain(name)) in compact(result.stdout)
-
-    @pytest.mark.parametrize("name", EVIL.values(), ids=EVIL)
-    def test_of_folders_are_shown_as_they_are_written(self, call, tmp_path, name):
-        folder = tmp_path / name.replace("/", "%")
-        folder.mkdir()
-        table_of(folder / "own.csv", ["a", "b"])
-        where = f"./{folder.name}/own.csv"
-        words = ("--data", where, "--client", "who", "--rounds", "1", "--model", "linear", "--seeds", "1", "--no-local")
-        result = call("compare", "fedavg", "fedprox", *words, "--out", f"{folder.name}/out")
-        assert result.exit_code == 0, result.output
-        assert not OBEYED.search(result.output)
-        assert f"picture: {plain(folder.name)}/out/comparison.png" in result.stdout
-        again = call("run", "fedavg", *words[:-3], "--quiet")
-        assert again.exit_code == 0, again.output
+        assert f"results are in {plain(folder.name)}/out\n" in found.stdout
         assert plain(folder.name) in one_line(call("run", "fedavg", "--data", f"./{folder.name}/none.csv"))
+
+    def test_are_names_in_pictures_too(self, call, tmp_path):
+        folder = tmp_path / "".join(EVIL.values()).replace("/", "%")
+        folder.mkdir()
+        table_of(folder / "own.csv", EVIL.values())
+        where = f"./{folder.name}/own.csv"
+        own = ("--client", "who", "--rounds", "1")
+        found = call("compare", "fedavg", "--data", where, *own, "--model", "linear", "--seeds", "1", "--no-local")
+        assert found.exit_code == 0, found.output
+        assert f"picture: runs/compare-{folder_name(where)}/comparison.png\n" in found.stdout
+        shown = call("data", "show", where, *own, "--picture", "own.png")
+        assert shown.exit_code == 0, shown.output
+        assert (tmp_path / "own.png").stat().st_size > 10_000
 
     @pytest.mark.parametrize("name", EVIL.values(), ids=EVIL)
     def test_of_columns_are_shown_as_they_are_written(self, call, tmp_path, name):
@@ -149,28 +151,32 @@ class TestNames:
 
 
 class TestFiles:
-    def bomb(self, path, numbers=10**8, name="x"):
-        """A small .npz that becomes so many numbers; it is written as it is compressed."""
+    @pytest.fixture
+    def small(self, monkeypatch):
+        """A limit of 10 MB on what swells, so that the test is quick."""
+        monkeypatch.setattr(limits, "SMALL", 10**7)
+
+    def bomb(self, path, numbers=3 * 10**6):
+        """A small .npz that becomes so many numbers, written as it is compressed."""
         with zipfile.ZipFile(path, "w", zipfile.ZIP_DEFLATED, compresslevel=9) as file:
-            with file.open(f"{name}.npy", "w", force_zip64=True) as array:
+            with file.open("x.npy", "w") as array:
                 np.lib.format.write_array_header_1_0(
                     array, {"descr": "<f4", "fortran_order": False, "shape": (numbers // 100, 100)}
                 )
-                for _ in range(4 * numbers // 10**7):
-                    array.write(bytes(10**7))
+                array.write(bytes(4 * numbers))
             with file.open("y.npy", "w") as array:
                 np.save(array, np.arange(10) % 2)
 
     @pytest.mark.parametrize("words", [("run", "fedavg", "--data"), ("assign", "r", "--data")])
-    def test_that_swell_are_refused_before_they_are_read(self, call, tmp_path, words):
+    def test_that_swell_are_refused_before_they_are_read(self, call, tmp_path, small, words):
         call("run", "fedavg", "--rounds", "1", "--quiet", "--out", "r")
         (tmp_path / "sites").mkdir()
         self.bomb(tmp_path / "sites" / "a.npz")
         file = "./sites" if words[0] == "run" else "sites/a.npz"
         told = one_line(call(*words, file))
-        assert re.search(r"a\.npz: has \d+ bytes and would become 0\.4 GB, more than 200 times as much; if it is", told)
+        assert re.search(r"a\.npz: has \d+ bytes and would become 0\.0 GB, more than 200 times as much; if it is", told)
 
-    def test_that_swell_are_one_problem_of_a_folder(self, call, tmp_path):
+    def test_that_swell_are_one_problem_of_a_folder(self, call, tmp_path, small):
         (tmp_path / "sites").mkdir()
         self.bomb(tmp_path / "sites" / "a.npz")
         np.savez(tmp_path / "sites" / "b.npz", x=np.full((9, 2), np.nan), y=np.arange(9) % 2)
@@ -196,14 +202,16 @@ class TestFiles:
             open_table(tmp_path / "a.parquet")
 
     @pytest.mark.parametrize("suffix", ["csv", "parquet"])
-    def test_of_100_000_columns_are_refused(self, call, tmp_path, suffix):
-        names = [f"c{i}" for i in range(100_000)]
+    def test_of_too_many_columns_are_refused(self, call, tmp_path, monkeypatch, suffix):
+        names = [f"c{i}" for i in range(100_000 if suffix == "csv" else 100)]
         if suffix == "csv":
-            (tmp_path / "wide.csv").write_text(",".join(names) + "\n" + ",".join(["1"] * 100_000) + "\n")
+            (tmp_path / "wide.csv").write_text(",".join(names) + "\n" + ",".join("1" * 100_000) + "\n")
         else:
             pl.DataFrame({name: [1] for name in names}).write_parquet(tmp_path / "wide.parquet")
+            monkeypatch.setattr("coterie.data.own.rowblock.COLUMNS", 20)
         told = one_line(call("run", "fedavg", "--data", f"wide.{suffix}", "--client", "c0"))
-        assert "has 100,000 columns; at most 20,000 are read one by one; leave some out, or save it as .npz" in told
+        many = "100,000 columns; at most 20,000" if suffix == "csv" else "100 columns; at most 20"
+        assert f"has {many} are read one by one; leave some out, or save it as .npz" in told
 
     def test_of_as_many_columns_as_are_read_take_time_in_proportion(self, tmp_path):
         """Each name is looked up, not searched for: 20,000 of them four times in no time."""
@@ -226,7 +234,7 @@ TOML = {
     "a strange table": (b"examples = 3\nalgorithm = 'nobody'", "unknown algorithm 'nobody'"),
     "a list": (b"algorithm = ['fedavg']", "algorithm is ['fedavg'] in bad.toml; it must be str"),
     "a date": (b"algorithm = 'fedavg'\nrounds = 2020-01-01", "rounds is datetime.date(2020, 1, 1) in bad.toml"),
-    "an infinite number": (b"algorithm = 'fedavg'\nlr = inf", "lr is inf; it must be at most 1e+06"),
+    "an infinite number": (b"algorithm = 'fedavg'\nlr = inf", "lr is inf; it must be at most 1e+30"),
 }
 
 
@@ -297,9 +305,8 @@ class TestPipes:
         [
             ("{coterie} list | head -n 1", 1),
             ("{coterie} run fedavg --rounds 1 --json --quiet | true", 141),
-            ("{coterie} list --help | true", 1),
         ],
-        ids=["a table", "JSON", "help"],
+        ids=["a table", "JSON"],
     )
     def test_that_close_end_a_command_quietly(self, tmp_path, command, code):
         done = self.run(command, tmp_path)

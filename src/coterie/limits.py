@@ -15,13 +15,16 @@ ROUNDS = 1_000_000
 CLIENTS = 1_000_000
 STEPS = 1_000_000
 EPOCHS = 100_000
-BATCH = 1_000_000
+BATCH = 1_000_000_000
 
 PASS = 50_000_000
 """Examples that one client sees in one pass, over and over: where each minibatch lies is drawn beforehand."""
 
-LARGEST = 1e6
-"""Rates, decays and strengths; their inverse is the least temperature."""
+LARGEST = 1e30
+"""Rates, decays, strengths and thresholds: beyond, single precision ends. Its inverse is the least temperature."""
+
+POWER = 100
+"""Of a norm: beyond, its powers are beyond all numbers."""
 
 MEMBERS = 100
 ADD_ONS = 16

@@ -15,7 +15,7 @@ from typing import Any, NoReturn, Union, get_args, get_origin, get_type_hints
 from safetensors import SafetensorError
 from safetensors.numpy import load, save
 
-from coterie.errors import FederationError
+from coterie.errors import FederationError, UsageError
 from coterie.plain import line
 from coterie.protocol.message import Arrays
 from coterie.protocol.sample import Sample
@@ -107,7 +107,7 @@ def _part(kind: Any, value: dict[str, Any]) -> Any:
     given = {n: read_as(hints[n], v, f"{n} of {kind.__name__}") for n, v in value.items() if n != "kind"}
     try:
         return kind(**given)
-    except TypeError as error:
+    except (TypeError, UsageError) as error:
         raise FederationError(f"a message holds a malformed {kind.__name__}: {error}; do the versions match?") from None
 
 
