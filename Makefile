@@ -8,7 +8,7 @@ STAMP := $(VENV)/.setup-done
 export OMP_NUM_THREADS ?= 2
 export OPENBLAS_NUM_THREADS ?= 2
 
-.PHONY: help setup demo test check check-slow bench mutants docs clean
+.PHONY: help setup demo test check check-slow bench mutants fuzz docs clean
 
 help:  ## show this help
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | awk -F ':.*## ' '{printf "  make %-12s %s\n", $$1, $$2}'
@@ -43,6 +43,11 @@ bench: setup  ## speed of the engine beside a plain loop, with this machine's pe
 
 mutants: setup  ## small faults in a copy of the library, one at a time: which do the tests notice? (half an hour or more)
 	$(BIN)/python benchmarks/mutation.py --out runs/mutants.jsonl --lanes 2
+
+SEED ?= 1
+CASES ?= 2000
+fuzz: setup  ## strange words, files, folders, messages and networks, by a seed: nothing may crash, hang or be left behind
+	$(BIN)/python -m fuzz --seed $(SEED) --cases $(CASES)
 
 docs: setup  ## check that every link between the documents leads somewhere and every example runs
 	$(BIN)/pytest tests/test_docs.py

@@ -9,6 +9,7 @@ from typer.testing import CliRunner
 from coterie.cli import app
 
 QUICK = ("--rounds", "1", "--quiet")
+HUGE = "1" + 30 * "0"
 
 
 @pytest.fixture
@@ -136,6 +137,98 @@ WRONG = {
         ["no experiment file nowhere.toml", "name an algorithm or an existing .toml file"],
     ),
     "a missing folder": (["fedavg", "--data", "./nowhere"], ["nowhere is not a folder", "one that holds a .npz"]),
+    "steps without end": (["fedavg", "--steps", HUGE], ["steps is 1e+30; it must be at most 1,000,000", "more rounds"]),
+    "epochs without end": (["fedavg", "--epochs", HUGE], ["epochs is 1e+30; it must be at most 100,000"]),
+    "a pass without end": (
+        ["fedavg", "--steps", "1000000", "--batch", "1000"],
+        [
+            "sees in 1,000,000 minibatches of 1000 is ",
+            "at most 50,000,000: take fewer steps or epochs, and more rounds",
+        ],
+    ),
+    "rounds without end": (["fedavg", "--rounds", HUGE], ["rounds is 1e+30; it must be at most 1,000,000: lower it"]),
+    "clients without end": (["fedavg", "--clients", HUGE], ["clients is 1e+30; it must be at most 1,000,000"]),
+    "a batch without end": (["fedavg", "--batch", HUGE], ["batch is 1e+30; it must be at most 1,000,000,000"]),
+    "clusters without end": (["ifca", "--clusters", HUGE], ["for 40 clients; it must be between 1 and 40"]),
+    "answers without end": (["fedavg", "--min-clients", HUGE], ["40 are asked in round 0, so 1 to 40"]),
+    "threads without end": (["fedavg", "--threads", HUGE], ["it must be between 1 and"]),
+    "a rate beyond all numbers": (["fedavg", "--lr", "1e308"], ["lr is 1e+308; it must be at most 1e+30: lower it"]),
+    "an infinite rate": (["fedavg", "--lr", "inf"], ["lr is inf; it must be at most 1e+30: lower it"]),
+    "a decay beyond all numbers": (
+        ["fedavg", "--weight-decay", "1e300"],
+        ["weight-decay is 1e+300; it must be at most"],
+    ),
+    "a bound beyond all numbers": (["fedavg", "--norm-bound", "1e308"], ["norm-bound is 1e+308", "0 to take all"]),
+    "a server rate beyond all numbers": (["fedopt(lr=1e308)"], ["the server's lr is 1e+308; it must be at most 1e+30"]),
+    "a strength beyond all numbers": (
+        ["fedprox(strength=1e308)"],
+        ["the proximal strength is 1e+308; it must be at most"],
+    ),
+    "an infinite strength": (["fedprox(strength=inf)"], ["the proximal strength is inf; it must be >= 0"]),
+    "knowledge shared without end": (["wecfl+cks(1e300)"], ["the cks strength is 1e+300; it must be at most 1e+30"]),
+    "no temperature to speak of": (
+        ["wecfl+con-para(temperature=1e-300)"],
+        ["temperature is 1e-300", "from 1e-30 to 1e+30"],
+    ),
+    "a long fine-tuning": (
+        ["fedavg+finetune(epochs=1000000000)"],
+        ["epochs is 1,000,000,000; it must be at most 100,000"],
+    ),
+    "a fine-tuning without end": (["fedavg+finetune(steps=1e3)"], ["steps is 1000.0; it must be a whole number"]),
+    "members without end": (
+        ["fedavg-ensemble(members=1000000000)"],
+        ["members is 1,000,000,000; it must be at most 100"],
+    ),
+    "no members": (["fedavg-ensemble(members=0)"], ["members is 0; it must be at least 1"]),
+    "no examples to choose by": (["ifca(examples=0)"], ["examples is 0; it must be at least 1, or none for all"]),
+    "fewer than no examples": (
+        ["ifca(examples=-3,choose=race)"],
+        ["examples is -3; it must be at least 1, or none for all"],
+    ),
+    "a power beyond all numbers": (["ocfl(p=1e308)"], ["p is 1e+308; it must be at most 100: lower it"]),
+    "a threshold beyond all numbers": (["sattler(eps1=1e308)"], ["eps1 is 1e+308; it must be at most 1e+30"]),
+    "500 add-ons": (["wecfl" + "+cks" * 500], ["the number of add-ons is 500; it must be at most 16: leave some out"]),
+    "a text without end": (
+        ["wecfl(shots=" * 9000],
+        ["the length of 'wecfl(shots=wecfl(sh'... is 108,000", "shorten it"],
+    ),
+    "brackets without end": (
+        ["vote(" * 900 + ")" * 900],
+        ["the depth of parentheses in 'vote(vote(vote(vote('... is 11; it must be at most 10"],
+    ),
+    "shots without end": ([f"wecfl(shots={HUGE})"], ["needs at least 1", "give more rounds, or lower these"]),
+    "no width": (["fedavg", "--model", "mlp(0)"], ["the width of a layer is 0; it must be at least 1"]),
+    "less than no width": (["fedavg", "--model", "mlp(-3)"], ["the width of a layer is -3; it must be at least 1"]),
+    "a width without end": (
+        ["fedavg", "--model", f"mlp({HUGE})"],
+        ["the width of a layer is 1e+30; it must be at most"],
+    ),
+    "more parameters than memory": (
+        ["fedavg", "--model", "mlp(1000000,1000000)"],
+        ["has 1,000,076,000,010 numbers", "needs about 24,001.8 GB of memory and this machine has", "a smaller one"],
+    ),
+    "no width of a table's net": (["fedavg", "--model", "tabular(0)"], ["width is 0; it must be at least 1"]),
+    "a depth without end": (
+        ["fedavg", "--model", f"tabular(depth={HUGE})"],
+        ["depth is 1", "it must be from 0 to 1000"],
+    ),
+    "all dropped": (["fedavg", "--model", "tabular(dropout=1)"], ["dropout is 1; it must be in [0, 1)"]),
+    "no kernel": (["fedavg", "--model", "cnn-joint(kernel=0)"], ["kernel is 0; it must be from 1 to 1000"]),
+    "a path too long to write": (
+        ["fedavg", "--out", "a" * 5000],
+        [" ... ", "cannot be used (File name too long)", "another"],
+    ),
+    "a path too deep to write": (["fedavg", "--out", "a/" * 3000], ["cannot be used (File name too long)"]),
+    "a path too long to read": (["fedavg", "--data", f"./{'a' * 5000}.csv"], ["cannot be used (File name too long)"]),
+    "a name too long": (["fedavg", "--data", "a" * 5000], ["cannot be used (File name too long)", "name another path"]),
+    "an experiment file too long": (["a" * 5000 + ".toml"], ["cannot read", "File name too long"]),
+    "a word of a terminal's language": (["\x1b[31mfedavg"], ["cannot read '\\x1b[31mfedavg' at '\\x1b[31mfedavg'"]),
+    "a tag that closes nothing": (["fedavg", "--data", "[/x]"], ["error: [/x] is not a folder; name one that holds"]),
+    "a path of a terminal's language": (["fedavg", "--data", "./\x1b[2J\n.csv"], ["\\x1b[2J\\n.csv"]),
+    "a name that is not UTF-8": (
+        ["fedavg", "--data", "./\udcff.csv"],
+        ["\\xff.csv: has a name that is not UTF-8; rename it"],
+    ),
     "an output folder that cannot be": (
         ["fedavg", "--out", "/proc/nowhere/run"],
         ["cannot write to /proc/nowhere/run", "give another --out"],
@@ -145,9 +238,10 @@ WRONG = {
 
 @pytest.mark.parametrize(("words", "fragments"), WRONG.values(), ids=WRONG)
 def test_one_clear_line_for(refused, words, fragments):
-    told = refused("run", *words, *QUICK)
+    told = refused("run", *words, *(() if "--rounds" in words else QUICK))
     for fragment in fragments:
         assert fragment in told
+    assert len(told) < 1600, "a line that can be read"
 
 
 def test_no_rounds_is_refused(refused):
@@ -165,6 +259,26 @@ def test_what_was_there_stays_when_a_run_is_refused(refused, tmp_path):
 def test_seeds_that_are_no_seeds(refused, seeds):
     told = refused("compare", "fedavg", "--seeds", seeds, *QUICK)
     assert told == f"error: seeds are {seeds!r}; write a range such as 1..5 or a list such as 1,2,7\n"
+
+
+def test_seeds_without_end(refused):
+    told = refused("compare", "fedavg", "--seeds", "1..1000000000000", *QUICK)
+    assert told == "error: the number of seeds is 1e+12; it must be at most 10,000: lower it\n"
+
+
+@pytest.mark.parametrize(
+    ("words", "told"),
+    [
+        (["--tries", HUGE], "tries is 1e+30; it must be at most 10,000: lower it"),
+        (
+            [word for name in ("lr", "batch", "momentum") for word in ("--over", f"{name}={','.join(['1'] * 99)}")],
+            "the number of candidates is 970,299; it must be at most 10,000: list fewer values, or say how many random "
+            "--tries",
+        ),
+    ],
+)
+def test_candidates_without_end(refused, words, told):
+    assert refused("tune", "fedavg", *words, *QUICK) == f"error: {told}\n"
 
 
 def test_an_algorithm_compared_with_itself(refused):

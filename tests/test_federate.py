@@ -15,7 +15,7 @@ import pytest
 from typer.testing import CliRunner
 
 from coterie.cli import app
-from coterie.data import load
+from coterie.data import load, load_own
 from coterie.errors import FederationError, RunFolderError, UsageError
 from coterie.experiment import run_settings
 from coterie.federate.audit import Audit
@@ -91,6 +91,53 @@ def test_a_run_ends_as_the_simulator_does_and_leaves_the_same_folder(data, near,
     files = {path.name for path in (tmp_path / "run").iterdir()}
     assert files >= {"config.toml", "rounds.jsonl", "labels.npy", "state.safetensors", "summary.json", "clients.csv"}
     assert read_board(board.path)["state"] == "done"
+
+
+class TestNewcomersTables:
+    """``coterie assign`` on the run of a federation whose sites have tables."""
+
+    @pytest.fixture
+    def ran(self, tmp_path, monkeypatch):
+        """Run on two sites' tables; ``kept``: the server has their schema. Then place a table with these words."""
+        monkeypatch.chdir(tmp_path)
+        (tmp_path / "sites").mkdir()
+        for name in "ab":
+            rows = "".join(f"{i % 7}.5,{'yx'[i % 2]}\n" for i in range(90))
+            (tmp_path / "sites" / f"{name}.csv").write_text(f"dose,label\n{rows}")
+        data = load_own(tmp_path / "sites")
+        data.schema.save(tmp_path / "schema.json")
+
+        def run(kept, *words):
+            schema = str(tmp_path / "schema.json") if kept else None
+            settings = Settings("wecfl", clusters=2, model="mlp(4)", rounds=2).table()
+            order = Order(settings, "run", "status.json", data.names, 2, 1.0, 0.2, schema=schema)
+            carry_out(order, Near(data, tmp_path), Board(tmp_path / "status.json", order.run, "run", order.sites))
+            return CliRunner().invoke(app, ["assign", "run", "--data", "sites/a.csv", *words])
+
+        return run
+
+    @pytest.mark.parametrize(("kept", "words"), [(True, []), (False, ["--schema", "schema.json"])])
+    def test_are_read_by_the_sites_schema(self, ran, kept, words):
+        result = ran(kept, *words)
+        assert result.exit_code == 0, result.output
+        assert "serves it with accuracy" in result.stdout
+
+    def test_are_refused_for_the_reason_that_there_is(self, ran):
+        result = ran(False)
+        assert (result.exit_code, result.stdout) == (2, "")
+        assert result.stderr == (
+            "error: sites/a.csv is a table and run is a federation's run without a schema.json: name the one that the "
+            "sites have with --schema; or save it as .npz with x and y\n"
+        )
+
+    def test_are_not_read_by_a_schema_of_other_data(self, ran, tmp_path):
+        (tmp_path / "schema.json").unlink()
+        (tmp_path / "other").mkdir()
+        for name in "ab":
+            rows = "".join(f"{i},{i % 5},{'yx'[i % 2]}\n" for i in range(90))
+            (tmp_path / "other" / f"{name}.csv").write_text(f"age,dose,label\n{rows}")
+        load_own(tmp_path / "other").schema.save(tmp_path / "schema.json")
+        assert "is a federation's run without a schema.json" in ran(True).stderr
 
 
 def test_what_only_a_simulation_knows_is_not_in_the_summary(near, order, board):
@@ -308,8 +355,8 @@ class TestBoard:
         carry_out(order, near, board)
         board.sites({"client-001": "answered"})
         table = status_table(read_board(board.path), {"client-000": "online", "client-001": "offline"})
-        cells = [list(column.cells) for column in table.columns]
-        assert table.title == "run run done, round 3 of 3"
+        cells = [list(map(str, column.cells)) for column in table.columns]
+        assert str(table.title) == "run run done, round 3 of 3"
         assert cells[0] == list(near.names)
         assert cells[1] == ["online", "offline", "unknown", "unknown"]
         assert cells[4] == ["0", "0", "1", "1"] or cells[4] == ["1", "1", "0", "0"]

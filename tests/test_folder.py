@@ -16,7 +16,7 @@ from coterie.errors import RunFolderError
 from coterie.experiment import run_settings
 from coterie.newcomers import load_trained
 from coterie.results.clients import load_clients
-from coterie.results.record import RunFolder, load_labels, load_rounds, load_summary
+from coterie.results.record import RunFolder, known_hashes, load_labels, load_rounds, load_state, load_summary
 from coterie.settings import Settings
 
 ROUNDS = 4
@@ -228,6 +228,23 @@ def test_the_states_of_two_runs_are_equal_to_the_byte(true, tmp_path):
         assert len({(tmp_path / name / file).read_bytes() for name in "abc"}) == 1
 
 
+def test_a_sound_checkpoint_of_another_run_is_not_gone_on_with(true, folder, tmp_path):
+    """Its own hash is right and its round fits; the models of another run would go on under the records of this one."""
+    shutil.rmtree(tmp_path / "other", ignore_errors=True)
+    rounds = len(load_rounds(folder))
+    run_settings(replace(SETTINGS, seed=2, rounds=rounds), tmp_path / "other")
+    shutil.copy(tmp_path / "other" / "state.safetensors", folder / "state.safetensors")
+    with pytest.raises(RunFolderError, match=r"state\.safetensors is damaged \(its hash is not that in hashes\.txt\)"):
+        load_state(folder / "state.safetensors", known_hashes(folder))
+    if (folder / "summary.json").exists():
+        with pytest.raises(RunFolderError, match="is damaged"):
+            load_trained(folder)
+    assert resumed_or_refused(true, folder) == "made again", "the state before is sound"
+    shutil.copy(tmp_path / "other" / "state.safetensors", folder / "state.safetensors")
+    (folder / "state.before.safetensors").unlink(missing_ok=True)
+    assert "state.safetensors is damaged (its hash is not that" in resumed_or_refused(true, folder)
+
+
 def as_before(folder):
     """The folder as it was written before there were hashes."""
     (folder / "hashes.txt").unlink()
@@ -262,8 +279,8 @@ def test_what_a_run_wrote_without_its_settings_is_not_written_over(true, folder)
 def test_a_kill_between_any_two_writes_loses_nothing(true, tmp_path, monkeypatch):
     """A run dies before its n-th write, for every n until it lives; gone on with, it says what the true one says.
 
-    The writes: 3 to begin; in each of 3 rounds record, hashes, labels and state, from the second on the state before;
-    and 3 to end (clients, hashes, summary).
+    The writes: 3 to begin; in each of 3 rounds record, hashes, the state's hash, labels and state, from the second on
+    the state before; and 3 to end (clients, hashes, summary).
     """
     deaths = 0
     while True:
@@ -276,7 +293,7 @@ def test_a_kill_between_any_two_writes_loses_nothing(true, tmp_path, monkeypatch
             except Death:
                 deaths += 1
         assert resumed_or_refused(true, out) == "made again"
-    assert deaths == 3 + 3 * 4 + 2 + 3
+    assert deaths == 3 + 3 * 5 + 2 + 3
 
 
 class Death(BaseException):

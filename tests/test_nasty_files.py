@@ -357,3 +357,18 @@ def test_the_same_problem_in_many_rows_is_listed_once_with_how_often(folder, mon
     (problem,) = check_own(folder).problems
     assert problem.row == 2
     assert problem.what == "column 'sex' is missing a value (and in 5 more rows)"
+
+
+@pytest.mark.parametrize("digits", [19, 400, 5000])
+def test_a_label_of_many_digits_is_a_class_or_a_problem_of_its_own_row(tmp_path, digits):
+    """Python reads no number of more than 4300 digits."""
+    rows = [f"{20 + i},{'fm'[i % 2]},{i % 2}" for i in range(12)]
+    (tmp_path / "own").mkdir()
+    for name in ("anna", "bert"):
+        (tmp_path / "own" / f"{name}.csv").write_text(
+            "\n".join(["age,sex,label", *rows, f"20,f,{'9' * digits}"]) + "\n"
+        )
+    found = check_own(tmp_path / "own", task="classification")
+    told = "\n".join(found.lines())
+    assert f"{'9' * 19}" in told
+    assert digits < 1000 or "line 14" in told

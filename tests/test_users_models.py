@@ -112,6 +112,14 @@ WRONG = {
         "return Net(shape, outputs, lambda out: fail(KeyError('a\\nb')))",
         "does not fit examples of shape (1, 8, 8): KeyError",
     ),
+    "a terminal's language": (
+        "return Net(shape, outputs, lambda out: fail(ValueError('\\x1b[2J[/x]')))",
+        "does not fit examples of shape (1, 8, 8): ValueError: \\x1b[2J[/x]",
+    ),
+    "a story without end": (
+        "return Net(shape, outputs, lambda out: fail(ValueError('a' * 99999)))",
+        "aaaaa ... aaaaa",
+    ),
     "an error in training": (
         "net = Net(shape, outputs)\n"
         "    net.after = lambda out: fail(LookupError('no')) if out.requires_grad else out\n    return net",
@@ -166,6 +174,8 @@ def line_of(result) -> str:
     assert result.stdout == ""
     assert result.stderr.startswith("error: model 'nets_of_a_user.nets:build' ") or "must build" in result.stderr
     assert result.stderr.count("\n") == 1
+    assert result.stderr.removesuffix("\n").isprintable()
+    assert len(result.stderr) < 1600
     return result.stderr
 
 

@@ -17,6 +17,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from coterie.errors import UnknownName, UsageError
+from coterie.limits import LETTERS, NESTED, check_most
 
 Value = int | float | bool | str | None
 
@@ -72,6 +73,7 @@ def parse(text: str, joiner: str = "+") -> tuple[Call, ...]:
     >>> parse("lcfl(clusterer=agglomerative(cut=0.5,linkage=single))")[0].kwargs
     (('clusterer', 'agglomerative(cut=0.5,linkage=single)'),)
     """
+    check_most(f"the length of {text[:20]!r}...", len(text), LETTERS, "shorten it")
     calls, rest = [], text.strip()
     while True:
         call, rest = _parse_one(text, rest)
@@ -118,6 +120,7 @@ def _inside(text: str, rest: str) -> tuple[list[str], str]:
         depth += {"(": 1, ")": -1}.get(letter, 0)
         if depth == 0:
             return words, rest[place + 1 :]
+        check_most(f"the depth of parentheses in {text[:20]!r}...", depth, NESTED, "write it with fewer")
         if depth == 1 and letter == ",":
             words.append("")
         elif depth > 1 or letter != "(":

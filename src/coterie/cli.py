@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-import json
 import logging
+import sys
+import warnings
 from dataclasses import asdict, replace
 from functools import partial
 from pathlib import Path
@@ -15,9 +16,9 @@ from coterie import listing, tuning
 from coterie.cli_data import data_app
 from coterie.cli_federate import federate_app
 from coterie.experiment import run_settings
-from coterie.flags import AsJson, Last, Out, Quiet, console, each_settings_from, guarded, settings_from, with_settings
+from coterie.flags import AsJson, Last, Out, Quiet, each_settings_from, guarded, settings_from, with_settings
 from coterie.newcomers import load_trained, read_newcomer
-from coterie.progress import errors, watch
+from coterie.progress import watch
 from coterie.results.clients import load_clients, together
 from coterie.results.compare import comparison
 from coterie.results.plots import save_comparison
@@ -25,7 +26,8 @@ from coterie.results.record import CONFIG, load_rounds
 from coterie.results.shown import check_last, usual_last, with_shown
 from coterie.settings import Settings
 from coterie.show import placement_table
-from coterie.sweep import folder_for, grid, parse_seeds, run_all, slug
+from coterie.sweep import folder_for, folder_name, grid, parse_seeds, run_all, slug
+from coterie.terminal import console, say, say_json, tell
 
 app = typer.Typer(no_args_is_help=True, add_completion=False, pretty_exceptions_enable=False, help=__doc__)
 app.add_typer(data_app, name="data")
@@ -64,16 +66,16 @@ def run(
         result = run_settings(settings, folder, resume, progress)
     summary = with_shown(result.summary, result.history, last)
     if as_json:
-        print(json.dumps(summary))
+        say_json(summary)
         return
     console.print(comparison({settings.algorithm: [summary]}, console))
     if "advise" in summary:
         advice = summary["advise"]
         for said in (advice, advice.get("certain")):
             if said is not None:
-                console.print(said["text"], soft_wrap=True)
+                say(said["text"])
     _print_together({settings.algorithm: [folder]}, summary)
-    console.print(f"results are in {folder}")
+    say(f"results are in {folder}")
 
 
 @app.command()
@@ -101,7 +103,7 @@ def compare(
     plan = grid(base, names, numbers)
     for settings in plan[: len(names)]:
         settings.build_algorithm()
-    folder = out or Path("runs") / f"compare-{base.data.replace('/', '-')}"
+    folder = out or Path("runs") / f"compare-{folder_name(base.data)}"
     done: dict[str, list[dict[str, Any]]] = {name: [] for name in names}
     for settings, summary in run_all(plan, partial(folder_for, out=folder), partial(watch, quiet=quiet)):
         done[settings.algorithm].append(summary)
@@ -110,14 +112,14 @@ def compare(
     last = last or usual_last([history for histories in records.values() for history in histories])
     found = {name: [with_shown(*each, last) for each in zip(done[name], records[name], strict=True)] for name in names}
     if as_json:
-        print(json.dumps(found))
+        say_json(found)
         return
     console.print(comparison(found, console))
     _print_together(places, found[names[0]][0])
     picture = folder / "comparison.png"
     title = f"{base.data}, {found[names[0]][0]['partition']}, {found[names[0]][0]['clients']} clients"
     save_comparison(picture, records, title, last)
-    console.print(f"picture: {picture}")
+    say(f"picture: {picture}")
 
 
 @app.command()
@@ -141,18 +143,18 @@ def tune(
     Finished candidates in --out are not run again.
     """
     base = settings_from(target, given)
-    folder = out or Path("runs") / f"tune-{base.data.replace('/', '-')}-{slug(base.algorithm)}"
+    folder = out or Path("runs") / f"tune-{folder_name(base.data)}-{slug(base.algorithm)}"
     ranges = tuning.ranges_for(base, over or ())
     points = tuning.candidates(ranges, tries)
     results = tuning.search(base, points, parse_seeds(seeds), folder, partial(watch, quiet=quiet))
     best = tuning.write_best(base, results[0].candidate, folder)
     if as_json:
-        print(json.dumps([{**result.candidate, "scores": result.scores} for result in results]))
+        say_json([{**result.candidate, "scores": result.scores} for result in results])
         return
     console.print(tuning.ranking(results))
     for name in tuning.at_edge(results[0].candidate, ranges):
-        console.print(f"the best {name} is at the edge of what was tried; better ones may lie beyond")
-    console.print(f"the best settings are in {best}: coterie run {best}")
+        say(f"the best {name} is at the edge of what was tried; better ones may lie beyond")
+    say(f"the best settings are in {best}: coterie run {best}")
 
 
 @app.command()
@@ -160,17 +162,20 @@ def tune(
 def assign(
     run: Annotated[Path, typer.Argument(metavar="RUN", help="the folder of a finished run")],
     data: Annotated[Path, typer.Option(help="the newcomer's file: .npz with x and y, or a table like the run's")],
+    schema: Annotated[
+        Path | None, typer.Option(help="how a table becomes arrays, where RUN holds no schema.json")
+    ] = None,
     as_json: AsJson = False,
 ) -> None:
     """Place a client that a run has never seen, by the rule of the run's algorithm."""
-    found = load_trained(run).assign(*read_newcomer(data, run))
+    found = load_trained(run).assign(*read_newcomer(data, run, schema))
     if as_json:
-        print(json.dumps(asdict(found)))
+        say_json(asdict(found))
         return
     console.print(placement_table(found))
-    console.print(f"cluster {found.cluster} serves it with {found.measure} {found.served:.3f}")
+    say(f"cluster {found.cluster} serves it with {found.measure} {found.served:.3f}")
     if found.warning is not None:
-        console.print(f"warning: {found.warning}", style="yellow", markup=False, soft_wrap=True)
+        say(f"warning: {found.warning}", "yellow")
 
 
 def _print_together(places: dict[str, list[Path]], summary: dict[str, Any]) -> None:
@@ -185,7 +190,7 @@ def _print_together(places: dict[str, list[Path]], summary: dict[str, Any]) -> N
 
 def _fresh(settings: Settings, resume: bool) -> Path:
     """A folder under runs/ for this algorithm and seed: the newest one to resume, or one that is not there yet."""
-    first = folder_for(settings, Path("runs") / settings.data.replace("/", "-"))
+    first = folder_for(settings, Path("runs") / folder_name(settings.data))
     tries = [first, *(first.with_name(f"{first.name}-{i}") for i in range(2, 10_000))]
     taken = [path for path in tries if (path / CONFIG).exists()]
     if resume and taken:
@@ -197,11 +202,13 @@ class _Tell(logging.Handler):
     """What the library logs, such as a download, goes to the person at the terminal."""
 
     def emit(self, record: logging.LogRecord) -> None:
-        errors.print(record.getMessage(), markup=False, soft_wrap=True)
+        tell(record.getMessage())
 
 
 def main() -> None:
     """The entry point of the ``coterie`` command."""
+    if not sys.warnoptions:  # what libraries warn of in several lines is for who develops with them: python -W shows it
+        warnings.simplefilter("ignore")
     logging.getLogger("coterie").addHandler(_Tell())
     logging.getLogger("coterie").setLevel(logging.INFO)
     app()

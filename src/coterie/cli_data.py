@@ -9,11 +9,11 @@ from typing import Annotated, Any
 import typer
 
 from coterie.data import check_own, fetch
-from coterie.flags import PAPER, console, guarded, settings_from, with_settings
-from coterie.progress import errors
+from coterie.flags import PAPER, guarded, settings_from, with_settings
 from coterie.results.data_plot import save_holdings
 from coterie.settings import OWN, Settings, make_settings
 from coterie.show import client_table, facts, group_table
+from coterie.terminal import console, say, tell
 
 data_app = typer.Typer(no_args_is_help=True, help="Fetch data, look at who holds what, check your own.")
 
@@ -23,8 +23,8 @@ data_app = typer.Typer(no_args_is_help=True, help="Fetch data, look at who holds
 def data_fetch(names: Annotated[list[str], typer.Argument(help="data sets, see coterie list data")]) -> None:
     """Fetch, verify and cache data sets."""
     for name in names:
-        fetch(name, report=lambda line: errors.print(line, markup=False))
-        console.print(f"{name} is ready")
+        fetch(name, report=tell)
+        say(f"{name} is ready")
 
 
 @data_app.command("check")
@@ -34,7 +34,7 @@ def data_check(path: Annotated[str, typer.Argument(help="your folder or file")],
     """List every problem of your own data at once, with file, row and remedy; nothing is written."""
     found = check_own(path, **make_settings({**given, "algorithm": "fedavg", "data": path}).reading())
     for line in found.lines():
-        console.print(line, markup=False, soft_wrap=True, style="red" if line.startswith("problem") else None)
+        say(line, "red" if line.startswith("problem") else None)
     if not found.good:
         raise typer.Exit(2)
 
@@ -54,7 +54,7 @@ def data_show(
         console.print(groups)
     console.print(client_table(data, console))
     for line in facts(data):
-        console.print(line, markup=False, soft_wrap=True)
+        say(line)
     if picture is not None:
         save_holdings(picture, data)
-        console.print(f"picture: {picture}")
+        say(f"picture: {picture}")

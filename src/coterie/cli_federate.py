@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import tempfile
 import threading
 import time
@@ -16,6 +15,7 @@ import numpy as np
 import typer
 
 from coterie.data import Schema
+from coterie.errors import require
 from coterie.experiment import run_settings
 from coterie.federate import client as site_programs
 from coterie.federate.agent import stop_on_signals
@@ -27,12 +27,13 @@ from coterie.federate.following import follow, status_table
 from coterie.federate.order import ABOUT_DATA, Order
 from coterie.federate.server import Place, make_order, online, serving, stop, submit
 from coterie.federate.trial import has_nginx, trial
-from coterie.flags import AsJson, Out, Quiet, console, guarded, settings_from, with_settings
-from coterie.progress import errors, watch
+from coterie.flags import AsJson, Out, Quiet, guarded, settings_from, with_settings
+from coterie.progress import watch
 from coterie.results.compare import comparison
 from coterie.results.record import STATE, load_rounds, load_state
 from coterie.results.shown import with_shown
 from coterie.settings import Settings
+from coterie.terminal import console, say, say_json, tell
 
 federate_app = typer.Typer(no_args_is_help=True, help="The same algorithm on a real federation, over Flower.")
 
@@ -54,9 +55,7 @@ def init(
     names = [name.strip() for name in sites.split(",")]
     agreed = None if schema is None else Schema.load(schema)
     config = write_deployment(folder, names, host, port, inner, schema=agreed)
-    console.print(
-        f"a federation of {len(config.sites)} sites is in {folder}; {folder / 'README.txt'} says what is next"
-    )
+    say(f"a federation of {len(config.sites)} sites is in {folder}; {folder / 'README.txt'} says what is next")
 
 
 @federate_app.command("add-site")
@@ -64,7 +63,7 @@ def init(
 def add(folder: Annotated[Path, typer.Argument(help="the folder of the deployment")], name: str) -> None:
     """Add a site to a deployment: its folder and its key; restart the server to let it in."""
     site = add_site(folder, name)
-    console.print(f"{site.folder} is for {name}; copy {folder / 'server'} to the server and start it again")
+    say(f"{site.folder} is for {name}; copy {folder / 'server'} to the server and start it again")
 
 
 @federate_app.command("renew")
@@ -72,7 +71,7 @@ def add(folder: Annotated[Path, typer.Argument(help="the folder of the deploymen
 def renew_certificate(folder: Annotated[Path, typer.Argument(help="the folder of the deployment")]) -> None:
     """Renew the server's certificate; sites need nothing new."""
     renew(folder)
-    console.print(f"{folder / 'server' / 'server.crt'} is new; copy it and server.key to the server and restart it")
+    say(f"{folder / 'server' / 'server.crt'} is new; copy it and server.key to the server and restart it")
 
 
 @federate_app.command("server")
@@ -86,7 +85,7 @@ def server(
     with serving(folder, proxy) as programs:
         stop_on_signals(ended)
         config = Place.of(folder).config
-        errors.print(f"serving {len(config.sites)} sites at {config.address if proxy else f'127.0.0.1:{config.inner}'}")
+        tell(f"serving {len(config.sites)} sites at {config.address if proxy else f'127.0.0.1:{config.inner}'}")
         while not ended.wait(0.5):
             for program in programs:
                 program.check()
@@ -111,7 +110,7 @@ def client(
         site_programs.run_node(config)
         return
     run = site_programs.run_agent if only_agent else site_programs.run_both
-    run(config, threads, lambda site: errors.print(f"site {config.name} is ready: {len(site.data.train.y)} examples"))
+    run(config, threads, lambda site: tell(f"site {config.name} is ready: {len(site.data.train.y)} examples"))
 
 
 @federate_app.command("run")
@@ -133,18 +132,18 @@ def run(
     order = make_order(place, settings, out, resume)
     submit(place, order)
     if detach:
-        console.print("it goes on by itself; coterie federate status shows how far it is")
+        say("it goes on by itself; coterie federate status shows how far it is")
         return
     try:
         summary = _watched(place, order, quiet)
     except KeyboardInterrupt:
-        errors.print("the run goes on without you; coterie federate status shows how far it is, stop ends it")
+        tell("the run goes on without you; coterie federate status shows how far it is, stop ends it")
         raise typer.Exit(130) from None
     if as_json:
-        print(json.dumps(summary))
+        say_json(summary)
         return
     console.print(comparison({settings.algorithm: [summary]}, console))
-    console.print(f"results are in {order.out}")
+    say(f"results are in {order.out}")
 
 
 def _watched(place: Place, order: Order, quiet: bool) -> dict[str, Any]:
@@ -161,7 +160,7 @@ def status(folder: Folder = HERE, as_json: AsJson = False) -> None:
     place = Place.of(folder)
     told, there = read_board(place.board), online(place)
     if as_json:
-        print(json.dumps({"run": told, "online": there}))
+        say_json({"run": told, "online": there})
         return
     console.print(status_table(told, there))
 
@@ -171,13 +170,14 @@ def status(folder: Folder = HERE, as_json: AsJson = False) -> None:
 def stop_run(folder: Folder = HERE) -> None:
     """Stop the run that goes on; what was saved stays."""
     stop(Place.of(folder))
-    console.print("stopped; coterie federate run --resume --out ... goes on from the last checkpoint")
+    say("stopped; coterie federate run --resume --out ... goes on from the last checkpoint")
 
 
 @federate_app.command("audit")
 @guarded
 def audit(folder: Folder = HERE, last: Annotated[int, typer.Option(help="so many lines")] = 20) -> None:
     """What this site was asked, what left it, and how many bytes."""
+    require(last >= 1, "last", last, "at least 1")
     lines = read_audit(load_site(folder).folder / site_programs.AUDIT)
     console.print(audit_table(lines[-last:]))
 
@@ -201,17 +201,17 @@ def try_out(
     proxy = has_nginx()
     began = time.perf_counter()
     with _kept(folder) as place:
-        errors.print(f"starting a server{' behind nginx' if proxy else ''} and {len(data)} sites ...")
+        tell(f"starting a server{' behind nginx' if proxy else ''} and {len(data)} sites ...")
         with trial(data, place, proxy) as found:
-            errors.print(f"all sites are there after {time.perf_counter() - began:.0f} s")
+            tell(f"all sites are there after {time.perf_counter() - began:.0f} s")
             order = make_order(found.place, settings)
             submit(found.place, order)
             summary = _watched(found.place, order, quiet)
         console.print(comparison({settings.algorithm: [summary]}, console))
         lines = sum(len(read_audit(each)) for each in place.glob(f"sites/*/{site_programs.AUDIT}"))
-        console.print(f"{lines} requests are in the sites' audit logs; {time.perf_counter() - began:.0f} s in all")
+        say(f"{lines} requests are in the sites' audit logs; {time.perf_counter() - began:.0f} s in all")
         if check:
-            console.print(_beside_simulator(settings, Path(order.out)), soft_wrap=True)
+            say(_beside_simulator(settings, Path(order.out)))
 
 
 @contextmanager

@@ -239,6 +239,8 @@ class Session:
         general = judge and partial(judge, mix=self.mix)
         self.watch = summary.Watch(known, general, settings.rounds, settings.weigh_by)
         settings.check_enough(self.attendance, algorithm)
+        for fit in (fit for each in (algorithm, *algorithm.members) for fit in (each.fit, *each.serve.fit)):
+            fit.check(int(known.train.max()))
         self.goal = settings.goal()
         if self.goal is not None:
             self.goal.check(known)

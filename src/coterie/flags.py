@@ -5,28 +5,27 @@ from __future__ import annotations
 import functools
 import inspect
 import os
-import sys
 from collections.abc import Callable, Sequence
 from dataclasses import fields
 from pathlib import Path
 from typing import Annotated, Any
 
 import typer
-from rich.console import Console
 
 from coterie.catalogue import read_value
 from coterie.errors import CoterieError, UsageError
 from coterie.presets import AS, papers, told
-from coterie.progress import errors
 from coterie.settings import Settings, in_words, make_settings, read_table
-
-console = Console(highlight=False, width=None if sys.stdout.isatty() else 120)
+from coterie.terminal import is_closed, tell
 
 TYPES: dict[str, Any] = {"int": int | None, "float": float | None, "str": str | None, "bool": bool | None}
 Out = Annotated[Path | None, typer.Option(help="folder for the results (default: a new one under runs/)")]
 Quiet = Annotated[bool, typer.Option("--quiet", help="no progress")]
 Last = Annotated[int | None, typer.Option(help="show the mean of so many last rounds (3, of less than 10 rounds 1)")]
 AsJson = Annotated[bool, typer.Option("--json", help="print the summary alone, as JSON")]
+
+CLOSED = 141
+"""The exit code of a command whose reader has gone, as a shell gives it."""
 
 PAPER = f"{AS}_"
 """The flag that names a paper, as a name that Python allows."""
@@ -40,21 +39,31 @@ def guarded(command: Callable[..., None]) -> Callable[..., None]:
         try:
             command(*args, **kwargs)
         except KeyboardInterrupt:
-            errors.print("stopped; finished rounds are saved: run --resume, or the same compare, goes on from there")
+            tell("stopped; finished rounds are saved: run --resume, or the same compare, goes on from there")
             raise typer.Exit(130) from None
         except CoterieError as error:
-            errors.print(f"error: {error}", style="red", markup=False, soft_wrap=True)
+            tell(f"error: {error}", "red")
             raise typer.Exit(2 if isinstance(error, UsageError) else 1) from None
         except (typer.Exit, typer.Abort):
             raise
         except Exception as error:
+            if isinstance(error, BrokenPipeError) and is_closed():
+                raise typer.Exit(CLOSED) from None
             if os.environ.get("COTERIE_DEBUG"):
                 raise
-            told = f"internal error: {type(error).__name__}: {error}; COTERIE_DEBUG=1 shows where, please report it"
-            errors.print(told, style="red", markup=False, soft_wrap=True)
-            raise typer.Exit(1) from None
+            tell(_unforeseen(error), "red")
+            raise typer.Exit(2 if isinstance(error, OSError) and error.filename else 1) from None
 
     return call
+
+
+def _unforeseen(error: Exception) -> str:
+    """What is said of an error that no part of the library foresaw; a path and a lack of memory are nobody's fault."""
+    if isinstance(error, OSError) and error.filename:
+        return f"error: {error.filename} cannot be used ({error.strerror}); name another path, or look at that one"
+    if isinstance(error, MemoryError):
+        return "error: there is not enough memory; take fewer clients or clusters, or a smaller model"
+    return f"internal error: {type(error).__name__}: {error}; COTERIE_DEBUG=1 shows where, please report it"
 
 
 def with_settings(*leave_out: str) -> Callable[[Callable[..., None]], Callable[..., None]]:
@@ -99,7 +108,7 @@ def each_settings_from(targets: Sequence[str], given: dict[str, Any]) -> list[Se
     """The settings of each target; what a paper adds to them is told, every line once."""
     tables = [_table(target, given) for target in targets]
     for line in dict.fromkeys(line for table in tables for line in told(table)):
-        errors.print(line, markup=False, soft_wrap=True)
+        tell(line)
     return [make_settings(table, _where(target)) for table, target in zip(tables, targets, strict=True)]
 
 

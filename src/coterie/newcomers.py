@@ -21,11 +21,24 @@ from coterie.models.zoo import build_model
 from coterie.protocol.address import Key
 from coterie.protocol.task import Report, Task
 from coterie.results.clients import load_rows, own_scores
-from coterie.results.record import CLIENTS, CONFIG, SCHEMA, STATE, SUMMARY, check_finished, load_config, load_state
+from coterie.results.record import (
+    CLIENTS,
+    CONFIG,
+    SCHEMA,
+    STATE,
+    SUMMARY,
+    check_finished,
+    known_hashes,
+    load_config,
+    load_state,
+)
 from coterie.runtimes.simulator import Simulator
 from coterie.server.loop import Algorithm, Meter
 from coterie.server.state import State
 from coterie.settings import load_settings
+
+FEDERATION = "federation"
+"""What the settings of a federation's run call its data."""
 
 FEWEST = 5
 """A cluster with fewer members than this is judged by the clients of all clusters."""
@@ -127,16 +140,24 @@ def load_trained(folder: Path) -> Trained:
         raise RunFolderError(f"{folder / CONFIG} does not say what examples look like; run it again with this version")
     algorithm = settings.build_algorithm()
     model = build_model(settings.model, tuple(examples["shape"]), examples.get("classes"))
-    state, rows = load_state(folder / STATE), load_rows(folder)
+    state, rows = load_state(folder / STATE, known_hashes(folder)), load_rows(folder)
     return Trained(algorithm, algorithm.network(model), state, rows, settings.seed, examples["unit"])
 
 
-def read_newcomer(file: Path, folder: Path) -> tuple[Array, Array]:
-    """The examples of a newcomer's file: an ``.npz`` as it is, a table by the schema of the run."""
+def read_newcomer(file: Path, folder: Path, schema: Path | None = None) -> tuple[Array, Array]:
+    """The examples of a newcomer's file: an ``.npz`` as it is, a table by the schema of the run, or by another."""
     if not file.exists():
         raise DataError(f"there is no file {file}; name the newcomer's .npz, .csv or .parquet file")
     if file.suffix == ".npz":
         return read_arrays(file)
-    if not (folder / SCHEMA).exists():
-        raise DataError(f"{file} is a table and {folder} was not trained on tables; save it as .npz with x and y")
-    return Schema.load(folder / SCHEMA).arrays(file)
+    found = schema or folder / SCHEMA
+    if schema is None and not found.exists():
+        raise DataError(f"{file} is a table and {_without_schema(folder)}; or save it as .npz with x and y")
+    return Schema.load(found).arrays(file)
+
+
+def _without_schema(folder: Path) -> str:
+    """Why a run has no schema, and what to do about it."""
+    if load_settings(folder / CONFIG, {}).data == FEDERATION:
+        return f"{folder} is a federation's run without a {SCHEMA}: name the one that the sites have with --schema"
+    return f"{folder} was not trained on tables: give an .npz file like those of its clients"

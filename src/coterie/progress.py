@@ -6,28 +6,27 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any
 
-from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, TextColumn, TimeElapsedColumn, TimeRemainingColumn
 from rich.progress import Progress as Bar
 
 from coterie.experiment import Progress
+from coterie.plain import plain
 from coterie.settings import Settings
-
-errors = Console(stderr=True, highlight=False)
+from coterie.terminal import errors, tell
 
 
 @contextmanager
 def watch(settings: Settings, label: str | None = None, quiet: bool = False) -> Iterator[Progress]:
     """A callback for round records that shows them, under a label of the run."""
-    head = f"{label or settings.algorithm} seed {settings.seed}"
+    head = plain(f"{label or settings.algorithm} seed {settings.seed}")
     if quiet:
         yield lambda record: None
     elif errors.is_terminal:
         columns = (
-            TextColumn("{task.description:<24}"),
+            TextColumn("{task.description:<24}", markup=False),
             BarColumn(bar_width=24),
             MofNCompleteColumn(),
-            TextColumn("{task.fields[now]}"),
+            TextColumn("{task.fields[now]}", markup=False),
             TimeElapsedColumn(),
             TimeRemainingColumn(),
         )
@@ -35,10 +34,8 @@ def watch(settings: Settings, label: str | None = None, quiet: bool = False) -> 
             task = bar.add_task(head, total=settings.rounds, now="")
             yield lambda record: bar.update(task, completed=record["round"] + 1, now=describe(record))
     else:
-        yield lambda record: errors.print(
-            f"{head} round {record['round'] + 1}/{settings.rounds} {describe(record)} {record['seconds']:.1f} s",
-            soft_wrap=True,
-            markup=False,
+        yield lambda record: tell(
+            f"{head} round {record['round'] + 1}/{settings.rounds} {describe(record)} {record['seconds']:.1f} s"
         )
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import tomllib
+import reprlib
 from collections.abc import Callable, Mapping
 from dataclasses import asdict, dataclass, field, fields, replace
 from math import inf
@@ -24,6 +24,7 @@ from coterie.data import (
     sources,
 )
 from coterie.errors import UnknownName, UsageError
+from coterie.limits import CLIENTS, LARGEST, ROUNDS, check_most
 from coterie.models.model import Model
 from coterie.models.zoo import build_model
 from coterie.presets import expand
@@ -38,6 +39,7 @@ from coterie.runtimes.simulator import Simulator
 from coterie.server.bound import FACTOR
 from coterie.server.loop import Algorithm, check_rounds, participants
 from coterie.server.robust import rules
+from coterie.toml import read_toml
 
 OWN = ("label", "client", "group", "ignore", "missing", "task", "test")
 """The settings that say how a user's own files are read."""
@@ -111,6 +113,9 @@ class Settings:
     def __post_init__(self) -> None:
         for name in ("rounds", "clients", "eval_every", "checkpoint_every", "min_clients"):
             _at_least(1, name, getattr(self, name))
+        check_most("rounds", self.rounds, ROUNDS)
+        check_most("clients", self.clients, CLIENTS)
+        check_most("norm-bound", self.norm_bound, LARGEST, "lower it, or give 0 to take all")
         if isinstance(self.clusters, str) and self.clusters != AUTO:
             raise UsageError(f"clusters is {self.clusters}; it must be a whole number of at least 1, or {AUTO}")
         _at_least(1, "clusters", None if isinstance(self.clusters, str) else self.clusters)
@@ -291,18 +296,19 @@ def load_settings(path: Path, given: Mapping[str, Any]) -> Settings:
 def read_table(path: Path) -> dict[str, Any]:
     """What an experiment file or a run's config.toml says of settings."""
     try:
-        table = tomllib.loads(path.read_text())
+        table = read_toml(path)
     except FileNotFoundError:
         raise UsageError(f"there is no experiment file {path}; name an algorithm or an existing .toml file") from None
-    except (OSError, UnicodeDecodeError, tomllib.TOMLDecodeError) as error:
-        raise UsageError(f"cannot read {path}: {error}; it must be a TOML file of settings") from None
+    except (OSError, ValueError) as error:
+        why = getattr(error, "strerror", None) or error
+        raise UsageError(f"cannot read {path}: {why}; it must be a TOML file of settings") from None
     return {name: value for name, value in table.items() if name not in NOT_SET}
 
 
 def in_words(path: Path) -> bool:
     """Whether a run's config.toml names its data, so that they can be made again from it."""
-    words: bool = tomllib.loads(path.read_text()).get("examples", {}).get("words", True)
-    return words
+    examples = read_toml(path).get("examples")
+    return bool(examples.get("words", True)) if isinstance(examples, dict) else True
 
 
 def make_settings(table: Mapping[str, Any], where: str = "the command line") -> Settings:
@@ -314,7 +320,7 @@ def make_settings(table: Mapping[str, Any], where: str = "the command line") -> 
             raise UnknownName(f"setting in {where}", name, known)
         wanted = str(known[name].type).removesuffix(" | None")
         if not _fits(value, wanted):
-            raise UsageError(f"{name} is {value!r} in {where}; it must be {wanted}")
+            raise UsageError(f"{name} is {reprlib.repr(value)} in {where}; it must be {wanted}")
     if "algorithm" not in table:
         raise UsageError(f"{where} names no algorithm; add algorithm = 'wecfl', see `coterie list algorithms`")
     return Settings(**dict(table))

@@ -15,6 +15,7 @@ from coterie.data.federated import Array
 from coterie.data.holdings import class_counts, find_duplicates
 from coterie.data.tables import apportion
 from coterie.newcomers import Placement
+from coterie.plain import cell
 from coterie.results.plots import COLOURS
 
 MOST_ROWS = 60
@@ -70,7 +71,7 @@ def _clients(data: Federated, counted: bool) -> Table:
     for client in range(min(len(data), MOST_ROWS)):
         group = "—" if data.groups is None else str(data.groups[client])
         cells = _cells(data, counts[client], counted)
-        table.add_row(data.names[client], group, *cells, str(data.test.sizes[client]), bar(counts[client]))
+        table.add_row(cell(data.names[client]), group, *cells, str(data.test.sizes[client]), bar(counts[client]))
     if len(data) > MOST_ROWS:
         table.add_row(f"… {len(data) - MOST_ROWS} more")
     return table

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import re
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager
@@ -16,8 +17,13 @@ from coterie.data import Federated
 from coterie.data.own.files import own_hash
 from coterie.errors import RunFolderError, UsageError
 from coterie.experiment import Progress, check_files, check_same, run_settings
+from coterie.limits import SEEDS, check_most
+from coterie.plain import plain
 from coterie.results.record import CONFIG, load_summary
 from coterie.settings import Settings, is_own, load_settings
+
+LONGEST = 120
+"""Bytes of a folder's name as it was said; file systems take 255."""
 
 Place = Callable[[Settings], Path]
 Watch = Callable[[Settings], AbstractContextManager[Progress]]
@@ -38,7 +44,20 @@ def slug(text: str) -> str:
     >>> slug("fedprox(strength=0.1)")
     'fedprox-strength-0.1'
     """
-    return re.sub(r"[^a-z0-9.]+", "-", text.lower()).strip("-")
+    return folder_name(re.sub(r"[^a-z0-9.]+", "-", text.lower()).strip("-"))
+
+
+def folder_name(text: str) -> str:
+    """A data set's name, or a path, as one name of a folder; what is too long or unprintable is told by its hash.
+
+    >>> folder_name("./hospitals"), folder_name("a" * 500)
+    ('.-hospitals', 'aaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaa-12f91f38505983c3')
+    """
+    name = text.replace("/", "-")
+    if len(name.encode(errors="surrogateescape")) <= LONGEST and plain(name) == name:
+        return name
+    digest = hashlib.blake2b(name.encode(errors="surrogateescape"), digest_size=8).hexdigest()
+    return f"{re.sub('[^A-Za-z0-9.]+', '-', name)[:40]}-{digest}"
 
 
 def run_all(plan: Sequence[Settings], place: Place, watch: Watch) -> Iterator[tuple[Settings, dict[str, Any]]]:
@@ -101,9 +120,10 @@ def parse_seeds(text: str) -> list[int]:
     """
     first, dots, last = text.partition("..")
     try:
-        seeds = list(range(int(first), int(last) + 1)) if dots else [int(word) for word in text.split(",")]
+        seeds: Sequence[int] = range(int(first), int(last) + 1) if dots else [int(word) for word in text.split(",")]
     except ValueError:
         seeds = []
+    check_most("the number of seeds", seeds.stop - seeds.start if isinstance(seeds, range) else len(seeds), SEEDS)
     if not seeds or min(seeds) < 0 or len(set(seeds)) < len(seeds):
         raise UsageError(f"seeds are {text!r}; write a range such as 1..5 or a list such as 1,2,7")
-    return seeds
+    return list(seeds)

@@ -24,6 +24,8 @@ from coterie.catalogue import Value, parse, read_value, with_arguments
 from coterie.data.chance import generator
 from coterie.errors import UnknownName, UsageError
 from coterie.experiment import Progress
+from coterie.limits import CANDIDATES, check_most
+from coterie.plain import cell
 from coterie.results.compare import Column
 from coterie.results.record import write_atomically
 from coterie.settings import Settings, make_settings
@@ -141,9 +143,12 @@ def candidates(ranges: Mapping[str, Range], tries: int | None, seed: int = 0) ->
         if endless:
             raise UsageError(f"{endless[0]} ranges over an interval; say how many random --tries, or list its values")
         values = [values for values in ranges.values() if not isinstance(values, Interval)]
+        many = math.prod(map(len, values))
+        check_most("the number of candidates", many, CANDIDATES, "list fewer values, or say how many random --tries")
         return [dict(zip(ranges, point, strict=True)) for point in itertools.product(*values)]
     if tries < 1:
         raise UsageError(f"tries is {tries}; it must be at least 1")
+    check_most("tries", tries, CANDIDATES)
     rng = generator(seed, "tune")
     found: dict[str, Candidate] = {}
     for _ in range(20 * tries):
@@ -215,11 +220,11 @@ def ranking(results: Sequence[Result]) -> Table:
     error = all(value <= 0 for result in results for value in result.scores)
     table = Table(caption="validation data only", caption_justify="left")
     for name in results[0].candidate:
-        table.add_column(name, justify="right")
+        table.add_column(cell(name), justify="right")
     table.add_column("validation rmse" if error else "validation accuracy %", justify="right")
     for place, result in enumerate(results):
         column = Column("", "", -1, 4) if error else Column("", "", 100, 2)
-        cells = [*map(str, result.candidate.values()), column.text(result.scores)]
+        cells = map(cell, (*result.candidate.values(), column.text(result.scores)))
         table.add_row(*cells, style="bold" if place == 0 else "")
     return table
 

@@ -16,6 +16,7 @@ from coterie.algorithms.parameter_clustering import fesem, wecfl
 from coterie.algorithms.splitting import ocfl, ocfl_affinity, ocfl_hdbscan, ocfl_kmeans, ocfl_meanshift, sattler
 from coterie.catalogue import Catalogue, Value, parse
 from coterie.errors import UsageError
+from coterie.limits import ADD_ONS, check_most
 from coterie.protocol.task import Fit
 from coterie.server.loop import Algorithm
 
@@ -196,6 +197,7 @@ def spelled_out(text: str, clusters: int | str | None = None, fit: Fit = Fit(), 
     options = {"fit": fit, "clusters": clusters, "choose": choose}
     given = {name: value for name, value in options.items() if value is not None}
     first, *rest = parse(text)
+    check_most("the number of add-ons", len(rest), ADD_ONS, "leave some out")
     if first.name in add_ons:
         raise UsageError(f"{first.name} is an add-on and cannot stand alone; write 'wecfl+{first}'")
     if clusters == AUTO and not has_number(text):

@@ -7,6 +7,7 @@ from dataclasses import replace
 from coterie.algorithms.method import method
 from coterie.algorithms.one_model import fedavg, fedprox
 from coterie.errors import UsageError, require
+from coterie.limits import MEMBERS, check_most
 from coterie.models.layout import MIXES
 from coterie.protocol.task import Fit, Task
 from coterie.server.loop import Algorithm
@@ -35,8 +36,8 @@ def fedprox_ensemble(members: int = 5, strength: float = 0.95, by: str = "softma
 def ensemble(algorithm: Algorithm, members: int, by: str = "softmax") -> Algorithm:
     """An algorithm, run ``members`` times from different seeds; outputs are mixed as softmaxes, logits or votes."""
     require(by in MIXES, "by", repr(by), " or ".join(MIXES))
-    if members < 1:
-        raise UsageError(f"members is {members}; it must be at least 1")
+    require(members >= 1, "members", members, "at least 1")
+    check_most("members", members, MEMBERS)
     others = tuple(replace(algorithm, repeat=number) for number in range(1, members))
     return replace(algorithm, members=others, mix=by, name=f"ensemble({algorithm.name},{members})")
 

@@ -10,8 +10,11 @@ from typing import Any
 import numpy as np
 
 from coterie.data.own.problems import BadFile
+from coterie.limits import inflated
 
 Array = np.ndarray[Any, Any]
+
+SAVE_PLAIN = "if it is no mistake, save it with numpy.savez, which does not compress"
 
 
 def load_npz(path: Path, names: Collection[str], remedy: str) -> dict[str, Array]:
@@ -19,7 +22,14 @@ def load_npz(path: Path, names: Collection[str], remedy: str) -> dict[str, Array
     try:
         # Opened here, because numpy would leave a file open that turns out to be damaged.
         with path.open("rb") as raw, np.load(raw, allow_pickle=False) as file:
-            return {name: file[name] for name in names if name in file}
+            announced = {each.filename.removesuffix(".npy"): each.file_size for each in file.zip.infolist()}
+            wanted = [name for name in names if name in file]
+            too_much = inflated(path.stat().st_size, sum(announced[name] for name in wanted))
+            if too_much:
+                raise BadFile(path, None, too_much, SAVE_PLAIN)
+            return {name: file[name] for name in wanted}
+    except BadFile:
+        raise
     except Exception as error:  # a damaged file can fail anywhere inside numpy, zipfile or zlib
         objects = "Object arrays" in str(error)
         reason = "holds Python objects, not plain arrays" if objects else f"is damaged or no .npz file ({error})"

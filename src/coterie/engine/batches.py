@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import dataclass, replace
 
 import numpy as np
 
 from coterie.models.layout import Array
 from coterie.protocol.task import Fit
+
+PADDED = 1 << 20
+"""About how many row numbers of a group are laid side by side at a time."""
 
 
 @dataclass(frozen=True)
@@ -60,18 +64,28 @@ def half_of(examples: int, fit: Fit, rng: np.random.Generator) -> Array:
     return half
 
 
-def pad(batches: list[Batches], starts: Array) -> tuple[Array, Array]:
-    """Minibatches of G clients side by side: pool row numbers ``(Q, G, B)`` and example weights that sum to 1.
+def pad(batches: list[Batches], starts: Array) -> Iterator[tuple[Array, Array]]:
+    """Minibatches of G clients side by side: pool row numbers ``(G, B)`` and example weights that sum to 1, by step.
 
-    A client whose batch is smaller, or who has finished, is padded with its first row at weight 0.
+    A client whose batch is smaller, or who has finished, is padded with its first row at weight 0. Some steps are made
+    at a time, so that a long pass takes no more room than a short one.
     """
     steps = max(len(b) for b in batches)
     width = max(int(np.diff(b.bounds).max()) for b in batches)
-    rows = np.broadcast_to(starts[None, :, None], (steps, len(batches), width)).copy()
-    weights = np.zeros((steps, len(batches), width))
+    some = max(1, PADDED // (width * len(batches)))
+    for first in range(0, steps, some):
+        yield from zip(*_padded(batches, starts, slice(first, min(first + some, steps)), width), strict=True)
+
+
+def _padded(batches: list[Batches], starts: Array, steps: slice, width: int) -> tuple[Array, Array]:
+    """Row numbers and weights ``(Q, G, B)`` of some steps."""
+    shape = (steps.stop - steps.start, len(batches), width)
+    rows, weights = np.broadcast_to(starts[None, :, None], shape).copy(), np.zeros(shape)
     for g, b in enumerate(batches):
-        sizes = np.diff(b.bounds)
+        bounds = b.bounds[steps.start : steps.stop + 1]
+        sizes = np.diff(bounds)
         filled = np.arange(width)[None, :] < sizes[:, None]
-        rows[: len(b), g][filled] = b.order[: b.bounds[-1]] + starts[g]
-        weights[: len(b), g] = filled / sizes[:, None]
+        if len(sizes):
+            rows[: len(sizes), g][filled] = b.order[bounds[0] : bounds[-1]] + starts[g]
+            weights[: len(sizes), g] = filled / sizes[:, None]
     return rows, weights

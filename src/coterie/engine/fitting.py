@@ -25,6 +25,9 @@ from coterie.protocol.task import Fit
 GATHERED = 1 << 20
 """About how many bytes of one client's examples are gathered in one go."""
 
+DRAWN = 1 << 27
+"""A group in lockstep has drawn so many row numbers at most: where passes are very long it is smaller."""
+
 
 @dataclass(frozen=True)
 class Work:
@@ -136,9 +139,10 @@ def _try_one(work: Work, fit: Fit, number: int, place: int, workers: Workers) ->
 
 def groups(work: Work, fit: Fit, size: int) -> list[Array]:
     """Clients in groups of about ``size`` with similar numbers of steps, so that few wait for the slowest."""
-    steps = np.array([fit.count(int(n)) for n in work.pool.sizes[work.clients]])
-    order = np.argsort(-steps, kind="stable")
-    return [np.sort(group) for group in np.array_split(order, -(-len(order) // size))]
+    sizes = work.pool.sizes[work.clients].tolist()
+    order = np.argsort([-fit.count(n) for n in sizes], kind="stable")
+    fitting = DRAWN // max((fit.walks(n) for n in sizes), default=1)
+    return [np.sort(group) for group in np.array_split(order, -(-len(order) // max(1, min(size, fitting))))]
 
 
 def desk(work: Work, workers: Workers, group: int | None = None) -> Trainer:
@@ -184,8 +188,8 @@ def _fit_group(work: Work, fit: Fit, number: int, places: Array, workers: Worker
 
 def feed(work: Work, places: Array, batches: list[Batches]) -> Iterator[Batch]:
     """The minibatches of a group side by side."""
-    rows, weights = pad(batches, work.pool.offsets[work.clients[places]])
-    for where, weight in zip(rows, torch.from_numpy(weights).to(work.pool.like), strict=True):
+    for where, weights in pad(batches, work.pool.offsets[work.clients[places]]):
         x, y = work.pool.take(where)
+        weight = torch.from_numpy(weights).to(work.pool.like)
         active = (weight.sum(1, keepdim=True) > 0).to(weight)
         yield Batch(x, y, weight, active)

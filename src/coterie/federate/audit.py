@@ -13,9 +13,9 @@ from typing import Any
 
 from rich import box
 from rich.table import Table
-from rich.text import Text
 
 from coterie.errors import FederationError
+from coterie.plain import cell
 from coterie.protocol.task import Fit, Report, Task
 
 Line = dict[str, Any]
@@ -110,6 +110,9 @@ COLUMNS = {
 WIDE = {"asked": 3, "outcome": 2, "left": 2}
 """The columns of sentences, which share the width that the others leave."""
 
+NARROW, WIDEST = 24, dict.fromkeys(WIDE, 500)
+"""Letters of a cell: a name is a server's choice, and must leave the sentences their room."""
+
 
 def audit_table(lines: Iterable[Line]) -> Table:
     """The log for people, one row a message."""
@@ -121,11 +124,16 @@ def audit_table(lines: Iterable[Line]) -> Table:
         ended = ": ".join(str(line[key]) for key in ("outcome", "reason") if line.get(key))
         when = str(line.get("time") or "").partition(".")[0].replace("T", " ")
         shown = {**line, "outcome": ended, "time": when, "asked": line.get("asked") or line.get("kind")}
-        table.add_row(*(_cell(shown.get(key)) for key in COLUMNS))
+        table.add_row(*(cell(_words(shown.get(key)), longest=WIDEST.get(key, NARROW)) for key in COLUMNS))
     return table
 
 
-def _cell(value: Any) -> Text:
+def _words(value: Any) -> str:
+    """What a line says in one column, whoever wrote it."""
     if isinstance(value, dict):
-        return Text(", ".join(f"{name} {'x'.join(map(str, shape))}" for name, shape in value.items()))
-    return Text("" if value is None else str(value))
+        return ", ".join(f"{name} {_shape(shape)}" for name, shape in value.items())
+    return "" if value is None else str(value)
+
+
+def _shape(shape: Any) -> str:
+    return "x".join(map(str, shape)) if isinstance(shape, list) else str(shape)

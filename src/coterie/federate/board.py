@@ -54,12 +54,20 @@ class Board:
 
 
 def read_board(path: Path) -> dict[str, Any] | None:
-    """What the board says; None where there is none yet."""
+    """What the board says; None where there is none yet, or what is there is none."""
     try:
-        told: dict[str, Any] = json.loads(path.read_text())
-    except (OSError, ValueError):
+        told = json.loads(path.read_text())
+    except (OSError, ValueError, RecursionError):
         return None
-    return told
+    return told if _is_board(told) else None
+
+
+def _is_board(told: Any) -> bool:
+    """Whether a value has all that a board says from the start, each of its kind."""
+    kinds = {"run": str, "out": str, "state": str, "process": list, "sites": dict}
+    if not isinstance(told, dict) or not all(isinstance(told.get(name), kind) for name, kind in kinds.items()):
+        return False
+    return len(told["process"]) == 2 and all(isinstance(site, dict) for site in told["sites"].values())
 
 
 def is_over(told: Mapping[str, Any]) -> bool:

@@ -6,7 +6,6 @@ import ipaddress
 import os
 import re
 import stat
-import tomllib
 from collections import Counter
 from collections.abc import Iterable
 from dataclasses import MISSING, dataclass, fields
@@ -16,6 +15,7 @@ from typing import Any, TypeVar
 from coterie.data.own.reading import Reading
 from coterie.errors import UnknownName, UsageError, require
 from coterie.federate.certificates import check_certificate
+from coterie.toml import read_toml
 
 FEDERATION = "federation.toml"
 SITE = "site.toml"
@@ -220,10 +220,10 @@ def _load(kind: type[Config], folder: Path, name: str) -> Config:
     """A value whose fields a TOML file gives; whatever does not fit is an error that names the file and the key."""
     path = folder / name
     try:
-        table = tomllib.loads(path.read_text("utf-8"))
+        table = read_toml(path)
     except FileNotFoundError:
         raise UsageError(f"there is no {path}; make the folder with coterie federate init") from None
-    except (OSError, UnicodeDecodeError, tomllib.TOMLDecodeError) as error:
+    except (OSError, ValueError) as error:
         raise UsageError(f"cannot read {path}: {error}; correct it") from None
     known = {field.name: field for field in fields(kind) if field.name != "folder"}
     for key, value in table.items():

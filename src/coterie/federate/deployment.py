@@ -9,6 +9,8 @@
     FOLDER/server/keys/   SITE.pub SITE.messages.pub
     FOLDER/sites/SITE/   site.toml policy.toml ca.crt node.key node.pub messages.key messages.pub server.pub start.sh
                          *.service
+
+The server and every site also have the ``schema.json``, where there is one.
 """
 
 from __future__ import annotations
@@ -78,6 +80,7 @@ def write_deployment(
     _write_texts(server, {CONFIGURATION: nginx_text(config), "coterie-server.service": server_unit(config)}, "server")
     if schema is not None:
         schema.save(folder / SCHEMA)
+        schema.save(server / SCHEMA)
     for name in config.sites:
         _write_site(folder, config, name)
     _write_federation(folder, config)

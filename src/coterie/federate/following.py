@@ -13,10 +13,14 @@ from coterie.errors import FederationError
 from coterie.experiment import Progress
 from coterie.federate.board import DONE, is_alive, is_over, read_board
 from coterie.federate.server import Place
+from coterie.plain import cell, line
 from coterie.results.clients import load_clients
 from coterie.results.record import load_labels, load_rounds, load_summary
 
 PAUSE = 0.3
+LONGEST_NAME, LONGEST_ERROR = 100, 800
+"""Letters that are shown of a run's name, and of what it ended with."""
+
 SILENCE = 60.0
 """Seconds after which a run that has not begun is given up."""
 
@@ -43,7 +47,9 @@ def follow(place: Place, progress: Progress) -> dict[str, Any]:
 
 def _end(told: Mapping[str, Any]) -> dict[str, Any]:
     if told["state"] != DONE:
-        raise FederationError(f"run {told['run']} {told['state']}: {told['error']}")
+        raise FederationError(
+            f"run {line(told['run'], LONGEST_NAME)} {told['state']}: {line(told.get('error'), LONGEST_ERROR)}"
+        )
     summary = load_summary(Path(told["out"]))
     assert summary is not None, "a run that is done has a summary"
     return summary
@@ -51,7 +57,7 @@ def _end(told: Mapping[str, Any]) -> dict[str, Any]:
 
 def status_table(told: Mapping[str, Any] | None, online: Mapping[str, str]) -> Table:
     """Each site: whether it is there, what it did last, and its cluster."""
-    table = Table(title=None if told is None else _headline(told), title_justify="left")
+    table = Table(title=None if told is None else cell(_headline(told)), title_justify="left")
     for title in ("site", "connection", "last", "when", "cluster"):
         table.add_column(title)
     sites = {} if told is None else told["sites"]
@@ -59,7 +65,7 @@ def status_table(told: Mapping[str, Any] | None, online: Mapping[str, str]) -> T
     for name in sorted({*online, *sites}):
         last = sites.get(name, {})
         cells = (online.get(name, "unknown"), last.get("now", ""), last.get("when", ""), str(clusters.get(name, "")))
-        table.add_row(name, *cells)
+        table.add_row(*map(cell, (name, *cells)))
     return table
 
 
@@ -68,7 +74,7 @@ def _headline(told: Mapping[str, Any]) -> str:
     record = told.get("record")
     at = f", round {record['round'] + 1} of {told['rounds']}" if record else ""
     problem = f": {told['error']}" if "error" in told else ""
-    return f"run {told['run']} {state}{at}{problem}"
+    return f"run {line(told['run'], LONGEST_NAME)} {state}{at}{line(problem, LONGEST_ERROR)}"
 
 
 def _clusters(told: Mapping[str, Any]) -> dict[str, int]:

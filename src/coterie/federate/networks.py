@@ -4,14 +4,12 @@ from __future__ import annotations
 
 from collections import OrderedDict
 
-import torch
-
 from coterie.catalogue import Call, parse_one
 from coterie.data.federated import Federated
 from coterie.engine.engine import Engine
 from coterie.errors import FederationError
 from coterie.federate.policy import Policy
-from coterie.models.zoo import models as zoo
+from coterie.models.zoo import count_numbers
 from coterie.runtimes.answering import Network
 
 KEPT = 2
@@ -71,12 +69,9 @@ def _check_arguments(call: Call) -> None:
 
 
 def _count(call: Call, network: Network) -> tuple[int, int]:
-    """The parameters and buffers that a network of the zoo will have, found without making any of them."""
-    with torch.device("meta"):
-        module = zoo.build(call)(network.shape, 1 if network.classes is None else network.classes)
+    """The parameters and buffers that a network of the catalogue will have, of both halves where it has two."""
+    params, buffers = count_numbers(call, network.shape, 1 if network.classes is None else network.classes)
     halves = 2 if network.half else 1
-    params = sum(p.numel() for p in module.parameters() if p.requires_grad)
-    buffers = sum(b.numel() for b in module.buffers() if b.is_floating_point())
     return halves * params, halves * buffers
 
 

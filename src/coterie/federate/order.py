@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from coterie.errors import UsageError
+from coterie.newcomers import FEDERATION
 from coterie.results.record import write_atomically
 from coterie.settings import Settings, make_settings
 
@@ -36,7 +37,8 @@ class Order:
     """An experiment, where its results go, and which sites it is for.
 
     A run begins once ``minimum`` sites are ready, or after ``patience`` seconds with those who are, if they are
-    ``quorum`` or more (0: as many as ``minimum``). An exchange waits ``timeout`` seconds for answers.
+    ``quorum`` or more (0: as many as ``minimum``). An exchange waits ``timeout`` seconds for answers. ``schema`` is
+    the file that says how the sites' tables become arrays, where the server has it.
     """
 
     settings: dict[str, Any]
@@ -48,6 +50,7 @@ class Order:
     patience: float = 600.0
     resume: bool = False
     quorum: int = 0
+    schema: str | None = None
 
     @property
     def run(self) -> str:
@@ -62,7 +65,7 @@ class Order:
             raise UsageError("momentum-kept is set, but sites keep nothing between rounds; leave it out")
         return replace(
             settings,
-            data="federation",
+            data=FEDERATION,
             partition="natural",
             clients=len(self.sites),
             clusters=settings.clusters or 4,

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import tomllib
 from collections.abc import Mapping
 from dataclasses import dataclass, fields
 from fnmatch import fnmatchcase
@@ -15,6 +14,7 @@ from coterie.catalogue import parse_one
 from coterie.errors import Refused, UnknownName, UsageError
 from coterie.models.zoo import models as zoo
 from coterie.protocol.task import Fit, Loss, Race, Score, Task
+from coterie.toml import read_toml
 
 REPORTS = ("params", "losses", "differences", "metrics")
 PARTS = ("all", "head", "head_weight", "body", "linear", "global", "cluster")
@@ -175,8 +175,8 @@ def _list(names: tuple[str, ...]) -> str:
 def load_policy(path: str | Path) -> Policy:
     """The policy that a file holds; a key that is left out has its default."""
     try:
-        table = tomllib.loads(Path(path).read_text(encoding="utf-8"))
-    except (OSError, UnicodeDecodeError, tomllib.TOMLDecodeError) as error:
+        table = read_toml(Path(path))
+    except (OSError, ValueError) as error:
         why = getattr(error, "strerror", None) or error
         raise UsageError(f"cannot read the policy {path}: {why}; `coterie federate init` writes one") from None
     known = {field.name: field for field in fields(Policy)}

@@ -20,6 +20,8 @@ from coterie.federate.config import ServerConfig, load_server
 from coterie.federate.order import Order
 from coterie.federate.processes import Program, answers, running, wait_until
 from coterie.federate.proxy import nginx_command
+from coterie.federate.site_data import SCHEMA
+from coterie.plain import line
 from coterie.results.record import CONFIG, write_atomically
 from coterie.runtimes import flower
 from coterie.settings import Settings
@@ -96,7 +98,7 @@ class Place:
         except ValueError:
             told = {}
         if done.returncode or not told.get("success", False):
-            words = told.get("error-message") or (done.stderr or done.stdout).strip()[-300:]
+            words = line(told.get("error-message") or (done.stderr or done.stdout).strip()[-300:])
             raise FederationError(f"{' '.join(command[1:3])} failed: {words}; is the server of {self.folder} running?")
         return told
 
@@ -165,7 +167,7 @@ def make_order(place: Place, settings: Settings, out: Path | None = None, resume
     """What a server is to do for these settings; what cannot be done is refused now and not by the server later."""
     now = going_on(place)
     if now is not None:
-        raise UsageError(f"run {now['run']} goes on; wait for it, or stop it with coterie federate stop")
+        raise UsageError(f"run {line(now['run'], 100)} goes on; wait for it, or stop it with coterie federate stop")
     folder = (out or place.folder / "runs" / f"{slug(settings.algorithm)}-seed-{settings.seed}").resolve()
     if (folder / CONFIG).exists() and not resume:
         raise RunFolderError(f"{folder} already holds a run; continue it with --resume, or give another --out")
@@ -180,6 +182,7 @@ def make_order(place: Place, settings: Settings, out: Path | None = None, resume
         max(config.timeout, LEAST_PATIENCE),
         resume,
         config.quorum,
+        str(place.folder / SCHEMA) if (place.folder / SCHEMA).is_file() else None,
     )
     order.experiment().build_algorithm()
     return order

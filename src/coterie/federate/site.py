@@ -20,6 +20,7 @@ from coterie.errors import CoterieError, FederationError, Refused
 from coterie.federate.audit import Audit, Line, task_summary
 from coterie.federate.networks import Networks
 from coterie.federate.policy import Policy
+from coterie.plain import line
 from coterie.protocol.address import Key
 from coterie.protocol.message import Arrays
 from coterie.protocol.task import Task
@@ -29,7 +30,6 @@ TYPES = {"params": "F32", "buffers": "F32", "row": "I64"}
 COMMON = {"common_params": "F32", "common_buffers": "F32"}
 """The arrays of a task's message, and the types of their numbers; the latter where a half is sent once for all."""
 
-LONGEST_PROBLEM = 500
 _PATH = re.compile(r"""(?<!\w)(?:[A-Za-z]:)?[\\/][^\s'",;:)]*""")
 
 
@@ -196,11 +196,11 @@ def said(error: Exception) -> str:
     ('cannot read (a path); add it', "the site could not do this (KeyError); the site's audit log says why")
     """
     if isinstance(error, CoterieError):
-        return _PATH.sub("(a path)", " ".join(str(error).split()))[:LONGEST_PROBLEM]
+        return line(_PATH.sub("(a path)", " ".join(str(error).split())), codec.LONGEST_PROBLEM)
     return f"the site could not do this ({type(error).__name__}); the site's audit log says why"
 
 
 def _reason(error: Exception) -> str:
     """What the site itself keeps of an error."""
     words = str(error) if isinstance(error, CoterieError) else f"{type(error).__name__}: {error}"
-    return " ".join(words.split())[:LONGEST_PROBLEM]
+    return line(" ".join(words.split()), codec.LONGEST_PROBLEM)

@@ -11,12 +11,15 @@ from typing import Any, Protocol
 
 import numpy as np
 
+from coterie.data import Schema
 from coterie.errors import FederationError
 from coterie.experiment import Finished, Session
 from coterie.federate.board import RUNNING, Board
 from coterie.federate.order import Order
 from coterie.models.model import Model
 from coterie.models.zoo import build_model
+from coterie.newcomers import FEDERATION
+from coterie.plain import line
 from coterie.protocol.message import UNTOLD, Sizes
 from coterie.results.known import Known
 from coterie.runtimes import codec
@@ -40,7 +43,7 @@ def carry_out(order: Order, sites: Sites, board: Board) -> Finished:
         settings = order.experiment()
         algorithm = settings.build_algorithm()
         told = gather(order, sites, board)
-        known = agree(order, told)
+        known = with_schema(agree(order, told), next(iter(told.values())).class_names, order.schema)
         model = build_model(settings.model, known.shape, known.classes)
         full = replace(settings, model=model.text, lr=settings.lr or model.default_lr)
 
@@ -53,6 +56,15 @@ def carry_out(order: Order, sites: Sites, board: Board) -> Finished:
         board.say(state=RUNNING, rounds=settings.rounds)
         session = Session(algorithm, known, model, full, reach)
         return session.train(Path(order.out), order.resume, progress)
+
+
+def with_schema(known: Known, classes: Sequence[str], path: str | None) -> Known:
+    """The same, with the schema of the sites' tables, by which newcomers' tables are read; not one of other data."""
+    if path is None:
+        return known
+    schema = Schema.load(Path(path))
+    fits = known.shape == (schema.width,) and tuple(classes) == (schema.classes or ())
+    return replace(known, schema=schema) if fits else known
 
 
 def gather(order: Order, sites: Sites, board: Board, pause: float = 0.5) -> dict[str, Hello]:
@@ -86,13 +98,13 @@ def greet(order: Order, sites: Sites, places: Sequence[int]) -> tuple[dict[str, 
         return {}, {}
     heard = sites(dict.fromkeys(places, pack_hello(order.run)))
     told: dict[str, Hello] = {}
-    problems = {order.sites[place]: why for place, why in heard.missing.items()}
+    problems = {order.sites[place]: line(why, codec.LONGEST_PROBLEM) for place, why in heard.missing.items()}
     for place, content in heard.answers.items():
         name = order.sites[place]
         try:
             told[name] = _believed(name, open_reply(content)[1].get("site"))
         except FederationError as error:
-            problems[name] = str(error)
+            problems[name] = line(error, codec.LONGEST_PROBLEM)
     return told, problems
 
 
@@ -109,7 +121,7 @@ def _believed(name: str, told: Any) -> Hello:
         raise FederationError(f"calls itself {about.name[:64]!r}; correct its site.toml")
     if about.version != metadata.version("coterie"):
         ours = metadata.version("coterie")
-        raise FederationError(f"has coterie {about.version[:20]} where the server has {ours}; install the same")
+        raise FederationError(f"has coterie {line(about.version, 20)} where the server has {ours}; install the same")
     if min(about.train, about.test) < 1 or about.validation < 0 or (about.classes or 1) > MOST_CLASSES:
         raise FederationError(f"tells sizes that cannot be: {about.train}, {about.test}, {about.classes} classes")
     return about
@@ -117,6 +129,9 @@ def _believed(name: str, told: Any) -> Hello:
 
 MOST_CLASSES = 1 << 16
 """A site that tells of more is not believed: a model for so many would be built here."""
+
+LONGEST_FACT = 100
+"""Letters that are told of what a site says of its data."""
 
 ALIKE = ("shape", "unit", "class_names")
 """What all sites must agree in."""
@@ -128,10 +143,8 @@ def agree(order: Order, told: Mapping[str, Hello]) -> Known:
     for name in others:
         for what in ALIKE:
             if getattr(told[name], what) != getattr(told[first], what):
-                raise FederationError(
-                    f"{name} has {what} {getattr(told[name], what)} where {first} has {getattr(told[first], what)}; "
-                    "all sites need the same"
-                )
+                ours, theirs = (line(getattr(told[each], what), LONGEST_FACT) for each in (first, name))
+                raise FederationError(f"{name} has {what} {theirs} where {first} has {ours}; all sites need the same")
     classes = [about.classes for about in told.values()]
     if None in classes and any(number is not None for number in classes):
         raise FederationError("some sites have classes and others a real target; all need the same")
@@ -141,7 +154,7 @@ def agree(order: Order, told: Mapping[str, Hello]) -> Known:
 
     about = told[first]
     return Known(
-        data="federation",
+        data=FEDERATION,
         partition="natural",
         names=order.sites,
         shape=about.shape,

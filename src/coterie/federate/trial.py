@@ -5,7 +5,6 @@ from __future__ import annotations
 import shutil
 import socket
 import sys
-import tomllib
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
@@ -20,6 +19,7 @@ from coterie.federate.deployment import write_deployment
 from coterie.federate.processes import Program, end_together, running, wait_until
 from coterie.federate.server import Place, online, serving
 from coterie.runtimes import flower
+from coterie.toml import read_toml
 
 DATA = "data.npz"
 PARTS = ("agent", "node")
@@ -59,7 +59,7 @@ def deal(data: Federated, folder: Path, proxy: bool) -> Path:
 
 def change(path: Path, **values: str | int) -> None:
     """Set keys of a TOML file."""
-    table = tomllib.loads(path.read_text()) | values
+    table = read_toml(path) | values
     path.write_text(tomli_w.dumps(table))
 
 

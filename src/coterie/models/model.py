@@ -20,6 +20,7 @@ from torch.nn.parameter import is_lazy
 from coterie.errors import CoterieError, ModelError
 from coterie.models.dropout import AddressedDropout, address_dropout
 from coterie.models.layout import Array, Layout
+from coterie.plain import line
 
 _NORMALISATION = (nn.modules.batchnorm._NormBase,)
 _CONVOLUTION = (nn.Conv1d, nn.Conv2d, nn.Conv3d)
@@ -286,12 +287,12 @@ class Model:
 
 
 def reason(error: BaseException) -> str:
-    """An error's kind and the first line of what it says.
+    """An error's kind and the first line of what it says, as far as a terminal should show it.
 
     >>> reason(ValueError("no\\nmore"))
     'ValueError: no'
     """
-    return f"{type(error).__name__}: {str(error).partition(chr(10))[0]}"
+    return line(f"{type(error).__name__}: {str(error).partition(chr(10))[0]}", 500)
 
 
 def head_of(module: nn.Module, half: str = "") -> str | None:

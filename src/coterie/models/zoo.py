@@ -16,7 +16,8 @@ import torch
 from torch import Tensor, nn
 
 from coterie.catalogue import Call, Catalogue, parse_one
-from coterie.errors import ModelError
+from coterie.errors import ModelError, require
+from coterie.limits import COPIES, DEPTH, WIDTH, check_memory, check_most
 from coterie.models.model import Model, reason
 from coterie.models.rehearsal import rehearsed
 
@@ -28,6 +29,8 @@ def mlp(*hidden: int) -> Recipe:
 
     The joint paper's for CIFAR-10 is ``mlp(2048,512)`` (its fig. 3).
     """
+    for width in hidden:
+        _check_width("the width of a layer", width)
     return partial(_dense, hidden or (64,))
 
 
@@ -38,6 +41,9 @@ def logistic() -> Recipe:
 
 def tabular(width: int = 128, depth: int = 2, dropout: float = 0.1) -> Recipe:
     """A perceptron for tables: ``depth`` layers of ``width`` with ReLU and dropout."""
+    _check_width("width", width)
+    require(0 <= depth <= DEPTH, "depth", depth, f"from 0 to {DEPTH}")
+    require(0 <= dropout < 1, "dropout", dropout, "in [0, 1)")
 
     def recipe(shape: tuple[int, ...], outputs: int) -> nn.Module:
         widths = [math.prod(shape), *[width] * depth]
@@ -63,6 +69,7 @@ def cnn_joint(kernel: int = 3) -> Recipe:
     Its fig. 3. ``kernel`` is the side of the first convolution: 3 for MNIST and Fashion-MNIST, 5 for EMNIST. For
     CIFAR-10 the paper has ``lenet``.
     """
+    require(1 <= kernel <= DEPTH, "kernel", kernel, f"from 1 to {DEPTH}")
     return partial(_conv_net, lambda c: [nn.Conv2d(c, 32, kernel), nn.ReLU(), *_pooled(32, 64, 3)], (128,))
 
 
@@ -72,11 +79,13 @@ def cnn_lcfl(padding: int = 2) -> Recipe:
     The paper does not print its layers; in the authors' code they are padded by 2. ``padding=0`` is the smaller net
     with which results were measured here before.
     """
+    require(0 <= padding <= 4, "padding", padding, "from 0 to 4")
     return partial(_conv_net, lambda c: [*_pooled(c, 16, 5, padding), *_pooled(16, 32, 5, padding)], (256,))
 
 
 def tiny_vgg(width: int = 16) -> Recipe:
     """A small VGG-like net as in the ocfl paper: two blocks of two 3x3 convolutions and a pooling, one linear layer."""
+    _check_width("width", width)
 
     def layers(channels: int) -> list[nn.Module]:
         first = [nn.Conv2d(channels, width, 3, padding=1), nn.ReLU(), *_pooled(width, width, 3, padding=1)]
@@ -128,9 +137,30 @@ def build_model(text: str | None, shape: tuple[int, ...], classes: int | None) -
 
     model = Model(str(call), build, tuple(shape), classes)
     with torch.random.fork_rng(devices=[]), model.blamed(f"cannot be built for examples of shape {shape}"):
+        if not model.is_users and (call.args or call.kwargs):  # the others are of one size
+            numbers = sum(count_numbers(call, shape, outputs))
+            what = f"model {model.text!r} has {numbers:,} numbers for examples of shape {shape}; training it"
+            check_memory(what, COPIES * 4 * numbers, "take a smaller one")
         model.module()
     model.check()
     return rehearsed(model) if model.is_users else model
+
+
+def count_numbers(call: Call, shape: tuple[int, ...], outputs: int) -> tuple[int, int]:
+    """The parameters and buffers that a network of the catalogue will have, found without making any of them.
+
+    >>> count_numbers(Call("mlp", (32,)), (8, 8), 10)
+    (2410, 0)
+    """
+    with torch.device("meta"):
+        module: nn.Module = models.build(call)(shape, outputs)
+    params = sum(p.numel() for p in module.parameters() if p.requires_grad)
+    return params, sum(b.numel() for b in module.buffers() if b.is_floating_point())
+
+
+def _check_width(name: str, width: int) -> None:
+    require(width >= 1, name, width, "at least 1")
+    check_most(name, width, WIDTH)
 
 
 def default_for(shape: tuple[int, ...]) -> str:

@@ -12,6 +12,7 @@ from math import isfinite
 import numpy as np
 
 from coterie.errors import require as _require
+from coterie.limits import BATCH, EPOCHS, LARGEST, PASS, STEPS, check_most
 from coterie.models.layout import MIXES, Array
 from coterie.protocol.sample import Sample
 
@@ -22,6 +23,13 @@ class Loss:
 
     weight: float = 1.0
     examples: int | None = None
+
+    def __post_init__(self) -> None:
+        _check_examples(self.examples)
+
+
+def _check_examples(examples: int | None) -> None:
+    _require(examples is None or examples >= 1, "examples", examples, "at least 1, or none for all")
 
 
 @dataclass(frozen=True)
@@ -37,6 +45,7 @@ class Race:
     bound: float = 5.0
 
     def __post_init__(self) -> None:
+        _check_examples(self.examples)
         _require(self.first >= 2, "the first part of a race", self.first, "at least 2 examples")
         _require(isfinite(self.bound) and self.bound >= 0, "the bound of a race", self.bound, ">= 0")
 
@@ -66,6 +75,11 @@ class Agreement:
     printed: bool = False
 
 
+def _check_strength(name: str, value: float) -> None:
+    _require(isfinite(value) and value >= 0, name, value, ">= 0")
+    check_most(name, value, LARGEST)
+
+
 @dataclass(frozen=True)
 class Proximal:
     """A penalty ``strength / 2 * |w - start|^2`` that keeps a client near the model it received."""
@@ -73,7 +87,7 @@ class Proximal:
     strength: float
 
     def __post_init__(self) -> None:
-        _require(isfinite(self.strength) and self.strength >= 0, "the proximal strength", self.strength, ">= 0")
+        _check_strength("the proximal strength", self.strength)
 
 
 @dataclass(frozen=True)
@@ -87,7 +101,7 @@ class Near:
     part: str = "all"
 
     def __post_init__(self) -> None:
-        _require(isfinite(self.strength) and self.strength >= 0, "the cks strength", self.strength, ">= 0")
+        _check_strength("the cks strength", self.strength)
 
 
 @dataclass(frozen=True)
@@ -99,7 +113,7 @@ class Others:
     part: str = "all"
 
     def __post_init__(self) -> None:
-        _require(isfinite(self.strength) and self.strength >= 0, "the cks strength", self.strength, ">= 0")
+        _check_strength("the cks strength", self.strength)
 
 
 SEEN = ("inputs", "outputs")
@@ -124,8 +138,10 @@ class Contrast:
     def __post_init__(self) -> None:
         _require(self.of in ("parameters", *SEEN), "of", repr(self.of), f"parameters, {' or '.join(SEEN)}")
         _require(self.each in ("batch", "example"), "each", repr(self.each), "batch or example")
-        _require(isfinite(self.strength) and self.strength >= 0, "the con strength", self.strength, ">= 0")
-        _require(isfinite(self.temperature) and self.temperature > 0, "the con temperature", self.temperature, "> 0")
+        _check_strength("the con strength", self.strength)
+        _require(self.temperature > 0, "the con temperature", self.temperature, "> 0")
+        good = 1 / LARGEST <= self.temperature <= LARGEST
+        _require(good, "the con temperature", self.temperature, f"from {1 / LARGEST:g} to {LARGEST:g}")
 
 
 SENDS = ("rows", "halves", "global")
@@ -167,6 +183,11 @@ class Fit:
         _require(self.steps is None or self.steps >= 1, "steps", self.steps, "at least 1")
         _require(self.epochs is None or self.epochs >= 1, "epochs", self.epochs, "at least 1")
         _require(self.batch >= 1, "batch", self.batch, "at least 1")
+        check_most("steps", self.steps, STEPS, "lower it, and take more rounds")
+        check_most("epochs", self.epochs, EPOCHS, "lower it, and take more rounds")
+        check_most("batch", self.batch, BATCH)
+        check_most("lr", self.lr, LARGEST)
+        check_most("weight-decay", self.weight_decay, LARGEST)
         _require(self.lr is None or (isfinite(self.lr) and self.lr > 0), "lr", self.lr, "a number > 0")
         _require(0 <= self.momentum < 1, "momentum", self.momentum, "in [0, 1)")
         _require(isfinite(self.weight_decay) and self.weight_decay >= 0, "weight-decay", self.weight_decay, ">= 0")
@@ -192,6 +213,24 @@ class Fit:
         if self.epochs is None:
             return 10 if self.steps is None else self.steps
         return self.epochs * -(-self.sees(examples) // self.batch)
+
+    def walks(self, examples: int) -> int:
+        """How many examples a client with so many sees in the pass, each as often as it comes.
+
+        >>> Fit(steps=3, batch=2).walks(5), Fit(epochs=2).walks(5)
+        (6, 10)
+        """
+        return self.count(examples) * min(self.batch, self.sees(examples))
+
+    def check(self, examples: int) -> None:
+        """Refuse a pass that is too long for a client with so many examples."""
+        walks = self.walks(examples)
+        check_most(
+            f"what a client with {examples} examples sees in {self.count(examples):,} minibatches of {self.batch}",
+            walks,
+            PASS,
+            "take fewer steps or epochs, and more rounds",
+        )
 
     def sees(self, examples: int) -> int:
         """How many of its examples a client uses.

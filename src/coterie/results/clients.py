@@ -14,6 +14,7 @@ from rich.table import Table
 from sklearn.metrics import adjusted_rand_score
 
 from coterie.models.layout import Array
+from coterie.plain import cell
 from coterie.protocol.replies import Replies
 from coterie.results.hashes import damaged, read_file
 from coterie.results.known import Known
@@ -142,7 +143,7 @@ def together(runs: Mapping[str, Sequence[Mapping[str, int]]]) -> Table | None:
         stable = stability(clusterings)
         for place, group in enumerate(groups):
             first = (name, "—" if stable is None else f"{stable:.2f}") if place == 0 else ("", "")
-            table.add_row(*first, str(len(group)), ", ".join(group))
+            table.add_row(*map(cell, (*first, len(group), ", ".join(group))))
     if not table.row_count:
         return None
     table.caption = "stability: mean adjusted Rand index between seeds; 1 always the same clusters, 0 chance"

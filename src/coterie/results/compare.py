@@ -9,8 +9,10 @@ from typing import Any
 import numpy as np
 from rich.console import Console
 from rich.table import Table
+from rich.text import Text
 from scipy import stats
 
+from coterie.plain import cell, plain
 from coterie.results.goal import read_goal
 from coterie.results.shown import which
 
@@ -99,7 +101,7 @@ def comparison(runs: dict[str, list[Summary]], console: Console) -> Table:
     while True:
         table = _table(runs, columns, regression)
         if len(columns) <= 3 or table.__rich_measure__(console, console.options).maximum <= console.width:
-            table.caption = _caption(runs, everything, regression)
+            table.caption = Text("\n".join(map(plain, _caption(runs, everything, regression))))
             return table
         columns = columns[:-1]
 
@@ -120,7 +122,7 @@ def _table(runs: dict[str, list[Summary]], columns: list[Column], regression: bo
             ours, theirs = ([s[target] for s in some] for some in (summaries, runs[first]))
             unknown = name == first or None in (*ours, *theirs)
             paired = ("—",) * 3 if unknown else gain(ours, theirs, scale).cells(3 if regression else 1)
-        table.add_row(name, *paired, *(_cell(c, name, summaries, best[c.key]) for c in columns))
+        table.add_row(cell(name), *paired, *(_cell(c, name, summaries, best[c.key]) for c in columns))
     return table
 
 
@@ -136,15 +138,14 @@ def _best(column: Column, runs: dict[str, list[Summary]]) -> str | None:
     return chosen
 
 
-def _cell(column: Column, name: str, summaries: list[Summary], best: str | None) -> str:
+def _cell(column: Column, name: str, summaries: list[Summary], best: str | None) -> Text:
     values = _values(column, summaries)
     if not values:
-        return "—"
-    text = column.text(values)
-    return f"[bold]{text}[/bold]" if name == best else text
+        return cell("—")
+    return cell(column.text(values), "bold" if name == best else "")
 
 
-def _caption(runs: dict[str, list[Summary]], everything: list[Summary], regression: bool) -> str:
+def _caption(runs: dict[str, list[Summary]], everything: list[Summary], regression: bool) -> list[str]:
     seeds = sorted({s["seed"] for s in everything})
     some, first = everything[0], next(iter(runs))
     lengths = sorted({s["rounds"] for s in everything})
@@ -164,7 +165,7 @@ def _caption(runs: dict[str, list[Summary]], everything: list[Summary], regressi
     if all("majority" in s for s in everything):
         majority = np.mean([s["majority"] for s in everything]) * 100
         lines.append(f"Always guessing each client's majority class gives {majority:.1f} %.")
-    return "\n".join(lines)
+    return lines
 
 
 def _when_reached(runs: dict[str, list[Summary]], until: str) -> str:

@@ -11,6 +11,7 @@ from matplotlib.figure import Figure, SubFigure
 
 from coterie.data.federated import Array, Federated
 from coterie.data.holdings import class_counts
+from coterie.plain import plain
 from coterie.results.plots import STYLE
 
 MOST_NAMES = 60
@@ -41,11 +42,11 @@ def save_holdings(path: Path, data: Federated) -> None:
         else:
             _bars(below, table / np.maximum(table.sum(axis=1, keepdims=True), 1), data)
             below.set_ylabel("share")
-            names = [data.class_names[i] if data.class_names else str(i) for i in range(data.classes)]
+            names = [plain(data.class_names[i]) if data.class_names else str(i) for i in range(data.classes)]
             columns = 1 + len(names) // 20
             bars.legend(counts.containers, names, loc="outside right upper", frameon=False, ncols=columns)
         _groups(counts, below, data, order)
-        bars.suptitle(f"{data.data}, {data.partition}, {len(data)} clients", x=0.01, ha="left", fontsize=10)
+        bars.suptitle(plain(f"{data.data}, {data.partition}, {len(data)} clients"), x=0.01, ha="left", fontsize=10)
         figure.savefig(path, dpi=120)
 
 
@@ -68,7 +69,7 @@ def _groups(top: Axes, below: Axes, data: Federated, order: Array) -> None:
     """Names of clients where there is room, and a line between true groups."""
     below.set_xlim(-0.7, len(data) - 0.3)
     if len(data) <= MOST_NAMES:
-        below.set_xticks(range(len(data)), [data.names[i] for i in order], rotation=90, fontsize=6)
+        below.set_xticks(range(len(data)), [plain(data.names[i]) for i in order], rotation=90, fontsize=6)
     else:
         below.set_xticks([])
     below.set_xlabel("clients" if data.groups is None else "clients, by true group")
@@ -103,7 +104,7 @@ def _samples(part: SubFigure, data: Federated) -> None:
         axes.set_title(str(y[row]), fontsize=7, pad=2)
         if place % EACH == 0:
             name = (
-                data.names[chosen[place // EACH]]
+                plain(data.names[chosen[place // EACH]])
                 if data.groups is None
                 else f"group {data.groups[chosen[place // EACH]]}"
             )

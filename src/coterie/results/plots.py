@@ -11,11 +11,17 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
 from coterie.models.layout import Array
+from coterie.plain import plain
 from coterie.results.shown import judged, of_last, which
 
 History = list[dict[str, Any]]
 
-STYLE: dict[Any, Any] = {"font.size": 9, "axes.spines.top": False, "axes.spines.right": False}
+STYLE: dict[Any, Any] = {
+    "font.size": 9,
+    "axes.spines.top": False,
+    "axes.spines.right": False,
+    "text.parse_math": False,  # a name with dollars is a name
+}
 # Okabe and Ito's colours, told apart by colour-blind readers too.
 COLOURS = ("#000000", "#E69F00", "#56B4E9", "#009E73", "#D55E00", "#0072B2", "#CC79A7", "#F0E442")
 
@@ -39,14 +45,14 @@ def save_comparison(path: Path, runs: dict[str, list[History]], title: str, last
                 f"{'points' if target == 'accuracy' else 'rmse less'}, {which(last)}",
             )
         curve.legend(frameon=False, loc="best")
-        figure.suptitle(title, x=0.01, ha="left", fontsize=10)
+        figure.suptitle(plain(title), x=0.01, ha="left", fontsize=10)
         figure.savefig(path, dpi=150)
 
 
 def _curve(axes: Axes, histories: list[History], key: str, name: str, colour: str) -> None:
     """Mean over seeds as a line, lowest to highest seed as a band."""
     rounds, values = curves(histories, key)
-    axes.plot(rounds, values.mean(axis=0), color=colour, label=name, linewidth=1.6)
+    axes.plot(rounds, values.mean(axis=0), color=colour, label=plain(name), linewidth=1.6)
     axes.fill_between(rounds, values.min(axis=0), values.max(axis=0), color=colour, alpha=0.15, linewidth=0)
 
 
@@ -81,10 +87,10 @@ def _gains(axes: Axes, gains: dict[str, Array]) -> None:
         axes.scatter(difference, np.full(len(difference), place), color=colour, alpha=0.6, s=22)
         axes.scatter(difference.mean(), place, color=colour, marker="|", s=400)
     axes.axvline(0, color="#999999", linewidth=0.8)
-    axes.set_yticks(range(len(gains)), list(gains))
+    axes.set_yticks(range(len(gains)), [*map(plain, gains)])
     axes.set_ylim(len(gains) - 0.5, -0.5)
 
 
 def _label(axes: Axes, title: str, x: str) -> None:
-    axes.set_title(title, loc="left", fontsize=9)
+    axes.set_title(plain(title), loc="left", fontsize=9)
     axes.set_xlabel(x)

@@ -6,7 +6,6 @@ import hashlib
 import io
 import json
 import os
-import tomllib
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path
@@ -23,6 +22,7 @@ from coterie.models.layout import Array
 from coterie.protocol.stack import Stack
 from coterie.results.hashes import HASHES, Growing, as_lines, check_hash, damaged, hash_of, load_hashes, read_file
 from coterie.server.state import State
+from coterie.toml import parse_toml
 
 CONFIG, SCHEMA, ROUNDS, LABELS, STATE, BEFORE, SUMMARY, CLIENTS, MATRIX = (
     "config.toml",
@@ -36,7 +36,7 @@ CONFIG, SCHEMA, ROUNDS, LABELS, STATE, BEFORE, SUMMARY, CLIENTS, MATRIX = (
     "distances.csv",
 )
 ALWAYS, SOMETIMES = (CONFIG, ROUNDS, LABELS, CLIENTS, SUMMARY), (SCHEMA, MATRIX)
-"""Files of a finished run that have a line in ``hashes.txt``; checkpoints have a hash within."""
+"""Files of a finished run that have a line in ``hashes.txt``; checkpoints have one a round, and a hash within."""
 
 FORMAT = 2
 """What ``config.toml`` says of a run folder that has hashes, so that none is taken for an older one."""
@@ -59,15 +59,21 @@ def write_atomically(path: Path, content: bytes) -> None:
 
 
 def save_state(path: Path, state: State, kept: Mapping[str, Array] | None = None) -> None:
-    """A state as safetensors: arrays by name, JSON values and a hash of everything in the header.
+    """Write a state, all or nothing."""
+    write_atomically(path, pack_state(state, kept)[0])
+
+
+def pack_state(state: State, kept: Mapping[str, Array] | None = None) -> tuple[bytes, str]:
+    """A state as safetensors: arrays by name, JSON values and a hash of everything in the header; and that hash.
 
     ``kept`` is what simulated clients keep to themselves between rounds.
     """
     arrays = {**_arrays(state), **{f"{KEPT}{name}": array for name, array in (kept or {}).items()}}
     whole = {name: np.ascontiguousarray(array) for name, array in arrays.items()}
     header = {"round": str(state.round), "memory": json.dumps(_values(state))}
+    value = fingerprint(whole, header)
     # Of several keys safetensors would write the order by chance, and two runs' files would differ.
-    write_atomically(path, save(whole, metadata={ONLY: json.dumps({**header, "hash": fingerprint(whole, header)})}))
+    return save(whole, metadata={ONLY: json.dumps({**header, "hash": value})}), value
 
 
 def _arrays(state: State) -> dict[str, Array]:
@@ -92,13 +98,16 @@ def _values(state: State) -> dict[str, Any]:
     return {**own, "": [_values(member) for member in state.members]} if state.members else own
 
 
-def load_state(path: Path) -> State:
-    """The state that was saved; a damaged file is an error."""
-    return load_checkpoint(path)[0]
+def load_state(path: Path, known: Mapping[str, str] | None = None) -> State:
+    """The state that was saved; a damaged file is an error, and so is one that is not in the ``known`` hashes."""
+    return load_checkpoint(path, known)[0]
 
 
-def load_checkpoint(path: Path) -> tuple[State, dict[str, Array]]:
-    """The state that was saved, and what clients had kept; a damaged file is an error."""
+def load_checkpoint(path: Path, known: Mapping[str, str] | None = None) -> tuple[State, dict[str, Array], str]:
+    """The state that was saved, what clients had kept, and its hash; a damaged file is an error.
+
+    So is a sound one of another run: where the ``known`` hashes of a run folder have any of states, it must be there.
+    """
     try:
         with safe_open(path, framework="np") as file:
             arrays = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118 - not a mapping
@@ -107,10 +116,18 @@ def load_checkpoint(path: Path) -> tuple[State, dict[str, Array]]:
     except (SafetensorError, OSError, ValueError, TypeError, KeyError, AttributeError, RecursionError) as error:
         why = " ".join(str(error).split())
         raise RunFolderError(f"checkpoint {path} cannot be read ({why}); delete the folder and run again") from None
-    if header.pop("hash", None) != fingerprint(arrays, header):
+    value = fingerprint(arrays, {name: text for name, text in header.items() if name != "hash"})
+    if header.get("hash") != value:
         raise RunFolderError(f"checkpoint {path} is damaged (its hash is wrong); delete the folder and run again")
-    kept = _under(KEPT, arrays)
-    return _state(arrays, json.loads(header["memory"]), int(header["round"])), kept
+    states = _states(known or {})
+    if states and states.get(f"{STATE}:{header['round']}") != value:
+        raise damaged(path, f"its hash is not that in {HASHES}")
+    return _state(arrays, json.loads(header["memory"]), int(header["round"])), _under(KEPT, arrays), value
+
+
+def _states(known: Mapping[str, str]) -> dict[str, str]:
+    """The hashes of checkpoints: ``state.safetensors:3`` is the one after three rounds, whatever its file is called."""
+    return {name: value for name, value in known.items() if name.startswith(f"{STATE}:")}
 
 
 def _state(arrays: Mapping[str, Array], values: dict[str, Any], number: int) -> State:
@@ -142,8 +159,8 @@ def npy_bytes(array: Array) -> bytes:
 def load_config(folder: Path) -> dict[str, Any]:
     """What ``config.toml`` says, with its tables of examples and versions; a damaged file is an error."""
     try:
-        table = tomllib.loads(read_file(folder / CONFIG).decode())
-    except (ValueError, RecursionError) as error:
+        table = parse_toml(read_file(folder / CONFIG))
+    except ValueError as error:
         raise damaged(folder / CONFIG, str(error)) from None
     for name in ("examples", "made_by"):
         if not isinstance(table.setdefault(name, {}), dict):
@@ -272,7 +289,7 @@ class RunFolder:
         self.rounds: list[dict[str, Any]] = []
         self.labels: list[Array] = []
         self.kept: dict[str, Array] = {}
-        self.growing, self.saved = Growing(ROUNDS, LABELS), 0
+        self.growing, self.saved, self.states = Growing(ROUNDS, LABELS), 0, dict[str, str]()
 
     @classmethod
     def create(cls, path: Path, config: Mapping[str, Any]) -> RunFolder:
@@ -325,13 +342,14 @@ class RunFolder:
             if not path.exists():
                 continue
             try:
-                state, self.kept = load_checkpoint(path)
+                state, self.kept, value = load_checkpoint(path, known)
                 self._check_past(state, found, labels, known)
             except RunFolderError as error:
                 problem = problem or error
                 continue
             if path.name == BEFORE:
                 (self.path / STATE).unlink(missing_ok=True)
+            self.states = {**_states(known), f"{STATE}:{state.round}": value}
             return state
         if problem is not None:
             raise problem
@@ -361,7 +379,7 @@ class RunFolder:
             write_atomically(self.path / LABELS, npy_bytes(np.array(self.labels)))
         past = [pair for line, row in zip(lines, self.labels, strict=True) for pair in self.growing.add(line, row)]
         begun = [(name, hash_of(read_file(self.path / name))) for name in (CONFIG, *self._schema())]
-        write_atomically(self.path / HASHES, as_lines([*begun, *past]))
+        write_atomically(self.path / HASHES, as_lines([*begun, *past, *self.states.items()]))
 
     def _schema(self) -> list[str]:
         return [SCHEMA] if (self.path / SCHEMA).exists() else []
@@ -389,19 +407,21 @@ class RunFolder:
             file.write(content)
 
     def checkpoint(self, state: State, kept: Mapping[str, Array] | None = None) -> None:
-        """Labels, then state and what clients keep; the state before stays as a second line of defence.
+        """The hash of the state, labels, then state and what clients keep; the state before stays in reserve.
 
         A state that is saved already is not saved again: it would take the place of the one before.
         """
         if state.round == self.saved:
             return
+        content, value = pack_state(state, kept)
+        self._append(HASHES, as_lines([(f"{STATE}:{state.round}", value)]))
         for name in (ROUNDS, HASHES):
             with (self.path / name).open("rb") as file:
                 os.fsync(file.fileno())
         write_atomically(self.path / LABELS, npy_bytes(np.array(self.labels)))
         if (self.path / STATE).exists():
             os.replace(self.path / STATE, self.path / BEFORE)
-        save_state(self.path / STATE, state, kept)
+        write_atomically(self.path / STATE, content)
         self.saved = state.round
 
     def finish(self, summary: Mapping[str, Any]) -> None:

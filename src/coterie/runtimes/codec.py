@@ -15,7 +15,8 @@ from typing import Any, NoReturn, Union, get_args, get_origin, get_type_hints
 from safetensors import SafetensorError
 from safetensors.numpy import load, save
 
-from coterie.errors import FederationError
+from coterie.errors import FederationError, UsageError
+from coterie.plain import line
 from coterie.protocol.message import Arrays
 from coterie.protocol.sample import Sample
 from coterie.protocol.task import Agreement, BatchLoss, Contrast, Fit, Loss, Near, Others, Proximal, Race, Report, Task
@@ -29,6 +30,7 @@ LARGEST_HEADER = 1 << 24
 
 LARGEST_NUMBER = 1 << 63
 LONGEST_TEXT = 1000
+LONGEST_PROBLEM = 500
 MOST_PARTS = 100
 MOST_VALUES = 1_000_000
 
@@ -105,7 +107,7 @@ def _part(kind: Any, value: dict[str, Any]) -> Any:
     given = {n: read_as(hints[n], v, f"{n} of {kind.__name__}") for n, v in value.items() if n != "kind"}
     try:
         return kind(**given)
-    except TypeError as error:
+    except (TypeError, UsageError) as error:
         raise FederationError(f"a message holds a malformed {kind.__name__}: {error}; do the versions match?") from None
 
 
@@ -174,4 +176,4 @@ def _no_number(word: str) -> NoReturn:
 
 
 def _unreadable(content: bytes, why: object) -> FederationError:
-    return FederationError(f"a message of {len(content)} bytes cannot be read: {why}")
+    return FederationError(f"a message of {len(content)} bytes cannot be read: {line(why, 200)}")

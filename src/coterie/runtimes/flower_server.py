@@ -9,6 +9,7 @@ from typing import Any
 from flwr.app import ConfigRecord, Message, RecordDict
 
 from coterie.errors import FederationError
+from coterie.plain import line
 from coterie.runtimes import codec
 from coterie.runtimes.envelope import Channel
 from coterie.runtimes.flower import RECORD, REPLY, REQUEST
@@ -115,7 +116,7 @@ def told_in(content: bytes) -> str:
         problem = codec.unwrap(content).header.get("problem")
     except FederationError as error:
         return str(error)
-    return "answered" if problem is None else str(problem)
+    return "answered" if problem is None else line(problem, codec.LONGEST_PROBLEM)
 
 
 def expired(reply: Message | FederationError) -> bool:
@@ -129,9 +130,8 @@ def reading(reply: Message | FederationError) -> bytes:
         raise reply
     if reply.has_error():
         lost = reply.error.code == LOST
-        raise FederationError(
-            "went away while it was asked" if lost else f"failed: {reply.error.reason or reply.error.code}"
-        )
+        why = line(reply.error.reason or reply.error.code, codec.LONGEST_PROBLEM)
+        raise FederationError("went away while it was asked" if lost else f"failed: {why}")
     try:
         content = reply.content[RECORD][REPLY]
     except KeyError:

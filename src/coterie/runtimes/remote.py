@@ -14,6 +14,7 @@ import numpy as np
 from coterie.errors import FederationError
 from coterie.models.layout import Array
 from coterie.models.model import Model
+from coterie.plain import line
 from coterie.protocol import message
 from coterie.protocol.address import Key
 from coterie.protocol.replies import Replies
@@ -25,6 +26,10 @@ from coterie.runtimes.simulator import BROKEN
 
 MOST_BYTES = 1 << 30
 """Different messages are packed as long as they take no more than this, and sent before others are."""
+
+
+LONGEST_NAMES = 200
+"""Letters that are told of the names of arrays that nobody asked for."""
 
 
 class Heard(NamedTuple):
@@ -60,7 +65,7 @@ class Remote:
         """One packed exchange with each client; clients that work on the same rows get the same bytes."""
         rows = dict(zip(clients.tolist(), labels, strict=True))
         heard, layout = self._exchange(task, stack, rows, key), self.model.layout
-        missing = {self.names[client]: why for client, why in heard.missing.items()}
+        missing = {self.names[client]: line(why, codec.LONGEST_PROBLEM) for client, why in heard.missing.items()}
         served, classes = np.size(labels) // max(len(clients), 1), self.model.classes
         answers: dict[int, message.Arrays] = {}
         for client, content in heard.answers.items():
@@ -68,7 +73,7 @@ class Remote:
             try:
                 answers[client] = read_reply(content, wanted, task, rows[client])
             except FederationError as error:
-                missing[self.names[client]] = str(error)
+                missing[self.names[client]] = line(error, codec.LONGEST_PROBLEM)
         replies = message.collect(layout, message.form(task, stack, layout, served), answers, missing)
         return replace(replies, cost=message.cost(task, stack, replies, len(clients)))
 
@@ -94,7 +99,8 @@ def read_reply(content: bytes, wanted: message.Form, task: Task, row: Array) -> 
     """
     arrays = open_reply(content, sum(field.nbytes for field in wanted.values()))[0]
     if arrays.keys() != wanted.keys():
-        raise FederationError(f"sent {', '.join(arrays) or 'nothing'} where {', '.join(wanted)} was asked for")
+        sent = line(", ".join(arrays) or "nothing", LONGEST_NAMES)
+        raise FederationError(f"sent {sent} where {', '.join(wanted)} was asked for")
     for name, field in wanted.items():
         _check(name, arrays[name], field)
     return arrays if task.choose else {**arrays, "labels": np.asarray(row)[None]}
@@ -123,5 +129,5 @@ def open_reply(content: bytes, nbytes: int = 0) -> tuple[message.Arrays, dict[st
         raise FederationError(f"sent {len(content)} bytes; {most}")
     arrays, header = codec.decode(content)
     if header.get("problem") is not None:
-        raise FederationError(str(header["problem"])[:500])
+        raise FederationError(line(header["problem"], codec.LONGEST_PROBLEM))
     return arrays, header

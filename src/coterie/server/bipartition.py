@@ -8,6 +8,7 @@ from dataclasses import dataclass, replace
 import numpy as np
 
 from coterie.errors import UsageError
+from coterie.limits import LARGEST, check_most
 from coterie.models.layout import Array
 from coterie.protocol.address import Key
 from coterie.protocol.replies import Replies
@@ -40,6 +41,7 @@ class Stationary:
         for name, value in (("eps1", self.eps1), ("eps2", self.eps2)):
             if not value >= 0:
                 raise UsageError(f"{name} is {value}; it must be >= 0")
+            check_most(name, value, LARGEST)
 
     def __call__(self, replies: Replies, starts: Array, largest: float) -> bool:
         """Whether it holds of the cluster of these replies; ``largest``: norm of any update so far."""

@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 
 from coterie.errors import UsageError
+from coterie.limits import POWER, check_most
 from coterie.models.layout import Array
 from coterie.protocol.replies import Replies
 from coterie.server.distances import columns, pairwise
@@ -32,6 +33,7 @@ def temperature_rises(p: float = 2.0) -> Event:
     """
     if not p >= 1:
         raise UsageError(f"p is {p}; it must be at least 1")
+    check_most("p", p, POWER)
 
     def event(state: State, replies: Replies) -> tuple[bool, Mapping[str, Any]]:
         if len(replies) < 2:

@@ -91,6 +91,8 @@ def affinity(distances: Array, clusters: int, seed: int, damping: float, least: 
 def meanshift(distances: Array, clusters: int, seed: int, share: float | None, least: float, estimated: bool) -> Array:
     """Peaks of the density of rows; the width is never so small that rounding parts rows that coincide."""
     apart = cdist(distances, distances)
+    if not apart.any():  # all rows coincide
+        return np.zeros(len(distances), dtype=np.int64)
     narrowest = 1e-6 * apart.max()
     if estimated:
         return peaks(distances, max(cluster.estimate_bandwidth(distances), narrowest))

@@ -9,6 +9,7 @@ from dataclasses import replace
 import numpy as np
 
 from coterie.errors import FederationError, UnknownName
+from coterie.limits import check_memory
 from coterie.models.layout import Array
 from coterie.protocol.address import Key
 from coterie.protocol.federation import Federation, present
@@ -38,6 +39,7 @@ def one_model_for(clusters: int) -> Start:
 
     def start(federation: Federation, key: Key, ask: Ask) -> State:
         check_clusters(clusters, len(federation.names))
+        check_room(federation, clusters)
         return replace(one_model()(federation, key, ask), formed=False)
 
     return start
@@ -60,6 +62,7 @@ def model_per_client() -> Start:
 
     def start(federation: Federation, key: Key, ask: Ask) -> State:
         clients = len(federation.names)
+        check_room(federation, clients)
         return first_state(initial(federation, key, 1).take(np.zeros(clients, dtype=np.int64)), np.arange(clients))
 
     return start
@@ -145,8 +148,17 @@ def farthest_first(clusters: int, fit: Fit) -> Start:
 
 def initial(federation: Federation, key: Key, count: int) -> Stack:
     """``count`` freshly initialised models; the first is the same for every algorithm with this seed."""
+    check_room(federation, count)
     rows = [federation.model.initial(key.number("model", i)) for i in range(count)]
     return Stack(*(np.stack(part) for part in zip(*rows, strict=True)))
+
+
+def check_room(federation: Federation, count: int) -> None:
+    """Refuse more models than there is memory for: those of this round, of the one before, and those to come."""
+    layout = federation.model.layout
+    numbers = layout.size + layout.buffer_size
+    what = f"a run of {count:,} models of {numbers:,} numbers"
+    check_memory(what, 3 * 4 * count * numbers, "take fewer clusters or clients, or a smaller model")
 
 
 def first_state(stack: Stack, labels: Array) -> State:

@@ -6,7 +6,8 @@ from collections.abc import Callable, Mapping
 
 import numpy as np
 
-from coterie.errors import UnknownName, UsageError
+from coterie.errors import UnknownName, require
+from coterie.limits import LARGEST, check_most
 from coterie.models.layout import Array
 from coterie.protocol.stack import Stack
 
@@ -37,8 +38,8 @@ def server_optimiser(server: str, lr: float, momentum: float, beta1: float, beta
         ("beta1", beta1, 0 <= beta1 < 1, "in [0, 1)"),
         ("beta2", beta2, 0 <= beta2 < 1, "in [0, 1)"),
     ):
-        if not good:
-            raise UsageError(f"the server's {name} is {value}; it must be {limit}")
+        require(good, f"the server's {name}", value, limit)
+        check_most(f"the server's {name}", value, LARGEST)
 
     def update(models: Stack, mean: Stack, moments: Moments, answered: Array) -> tuple[Stack, Moments]:
         old = models.params.astype(np.float64)

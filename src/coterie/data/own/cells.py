@@ -21,7 +21,8 @@ MISSING = ("", "na", "n/a", "nan", "null", "none", "?")
 LARGEST = 1e100
 """A number larger than this, either way, counts as infinite."""
 
-_WHOLE = re.compile(r"[+-]?[0-9]+")
+_WHOLE = re.compile(r"[+-]?[0-9]{1,1000}")
+"""More digits than that are a word: Python itself reads 4300 at most."""
 
 
 @dataclass(frozen=True)

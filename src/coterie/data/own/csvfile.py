@@ -97,7 +97,8 @@ def _parse(path: Path, line: int, raw: bytes, names: Sequence[str], columns: Seq
     """The frame of a piece, without its blank lines."""
     _check_text(path, line, raw)
     every = [str(i) for i in range(len(names))]
-    chosen = {every[names.index(column)]: column for column in columns}
+    places = dict(zip(names, every, strict=True))
+    chosen = {places[column]: column for column in columns}
     try:
         # All columns, whatever is asked for: only so are all records seen to be of the right length.
         frame = pl.read_csv(io.BytesIO(",".join(every).encode() + b"\n" + raw), infer_schema=False)

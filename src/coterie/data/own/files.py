@@ -19,6 +19,7 @@ def folder_files(folder: Path, problems: Problems) -> list[Path]:
 
     Hidden files and files of other kinds are passed over. Nothing outside the folder is read.
     """
+    check_name(folder)
     if not folder.is_dir():
         raise DataError(f"{folder} is not a folder; name one that holds a .npz, .csv or .parquet file per client")
     try:
@@ -48,10 +49,19 @@ def _is_usable(folder: Path, file: Path, problems: Problems) -> bool:
             raise BadFile(file, None, f"is a link to {file.resolve()}, outside the folder", "copy the file itself")
         if not file.is_file():
             raise BadFile(file, None, "is not a file", "rename or remove it")
+        check_name(file)
     except BadFile as error:
         problems.add(error.problem)
         return False
     return True
+
+
+def check_name(path: Path) -> None:
+    """Refuse a name that is no text: it could not be recorded."""
+    try:
+        str(path).encode()
+    except UnicodeEncodeError:
+        raise BadFile(path, None, "has a name that is not UTF-8", "rename it") from None
 
 
 def content_hash(files: Iterable[Path]) -> str:
@@ -73,6 +83,7 @@ def own_hash(path: Path) -> str | None:
 
 def check_file(path: Path) -> None:
     """Refuse a path that is no file of a kind that is read."""
+    check_name(path)
     if path.is_dir():
         raise DataError(f"{path} is a folder; name one file, or leave the client column out to take a client per file")
     if not path.is_file():

@@ -9,6 +9,7 @@ from pathlib import Path
 import polars as pl
 
 from coterie.data.own.problems import BadFile
+from coterie.limits import COLUMNS
 
 
 @dataclass(frozen=True)
@@ -21,12 +22,16 @@ class Block:
 
 def check_names(file: Path | str, names: Sequence[str]) -> list[str]:
     """The names of columns without outer spaces, if every column has one of its own."""
-    stripped = [name.strip() for name in names]
-    for place, name in enumerate(stripped):
+    if len(names) > COLUMNS:
+        what = f"has {len(names):,} columns; at most {COLUMNS:,} are read one by one"
+        raise BadFile(file, None, what, "leave some out, or save it as .npz with arrays x and y")
+    found: dict[str, int] = {}
+    for place, name in enumerate((name.strip() for name in names), 1):
         if not name:
             remedy = "name it, or save without the index (pandas: index=False)"
-            raise BadFile(file, None, f"column {place + 1} has no name", remedy)
-        if name in stripped[:place]:
-            what = f"columns {stripped.index(name) + 1} and {place + 1} are both named {name!r}"
+            raise BadFile(file, None, f"column {place} has no name", remedy)
+        if name in found:
+            what = f"columns {found[name]} and {place} are both named {name!r}"
             raise BadFile(file, None, what, "rename or remove one")
-    return stripped
+        found[name] = place
+    return list(found)

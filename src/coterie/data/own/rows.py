@@ -52,7 +52,8 @@ def read_rows(members: Sequence[Member], reading: Reading, problems: Problems) -
     kept = [member for member in members if looks.take(member)]
     ends = np.cumsum([0, *(len(owners) for owners in looks.owners)]).tolist()
     order = sorted(looks.clients.words)
-    places = np.array([order.index(name) for name in looks.clients.words] or [0], np.int32)
+    numbers = {name: number for number, name in enumerate(order)}
+    places = np.array([numbers[name] for name in looks.clients.words] or [0], np.int32)
     return Rows(
         tuple(kept),
         tuple(slice(start, end) for start, end in pairwise(ends)),
@@ -146,7 +147,8 @@ class _Looks:
 
     def true_groups(self, names: Sequence[str]) -> Array:
         """The group of every client, numbered in the order of the groups' names."""
-        groups = sorted(self.groups.words)
-        places = {code: groups.index(word) for code, word in enumerate(self.groups.words)}
-        own = [self.group_of[self.clients.words.index(name)] for name in names]
+        numbers = {word: number for number, word in enumerate(sorted(self.groups.words))}
+        places = {code: numbers[word] for code, word in enumerate(self.groups.words)}
+        codes = {name: code for code, name in enumerate(self.clients.words)}
+        own = [self.group_of[codes[name]] for name in names]
         return np.array([places.get(code, 0) for code in own], np.int64)

@@ -52,13 +52,13 @@ class Survey:
 
     def sums(self, kinds: Mapping[str, bool], classes: Sequence[str] = ()) -> list[Sums]:
         """What each client tells, knowing which columns are numbers; words are told for the other columns only."""
-        columns = list(self.tallies)
+        columns = {name: place for place, name in enumerate(self.tallies)}
         numbers = [name for name in columns if kinds[name]]
         categories = {name: tuple(sorted(self.words[name].words)) for name in columns if not kinds[name]}
         return [
             Sums(
                 int(self.rows[client]),
-                {name: self.totals.moments(columns.index(name), client) for name in numbers},
+                {name: self.totals.moments(columns[name], client) for name in numbers},
                 categories,
                 tuple(classes),
                 self.totals.moments(len(columns), client) if self.has_target else None,

@@ -15,9 +15,13 @@ from polars.exceptions import PanicException, PolarsError
 from coterie.data.own.csvfile import csv_blocks, csv_names
 from coterie.data.own.problems import BadFile
 from coterie.data.own.rowblock import Block, check_names
+from coterie.limits import inflated
 
 ROWS = 1 << 17
 """Rows of a Parquet file or a frame that are read in one go."""
+
+CELL = 4
+"""Bytes that a cell of a table takes as a number."""
 
 _WORDS = (pl.Boolean, pl.String, pl.Categorical, pl.Enum, pl.Null)
 
@@ -47,7 +51,12 @@ def open_table(source: Path | str | pl.DataFrame) -> Table:
         if not path.stat().st_size:
             raise BadFile(path, None, "is empty", "leave it out or save it again")
         if path.suffix.lower() == ".parquet":
-            return _scanned(str(path), pl.scan_parquet(path, glob=False))
+            table = pl.scan_parquet(path, glob=False)
+            cells = len(table.collect_schema()) * int(table.select(pl.len()).collect().item())
+            too_much = inflated(path.stat().st_size, CELL * cells)
+            if too_much:
+                raise BadFile(path, None, too_much, "if it is no mistake, save it as .csv")
+            return _scanned(str(path), table)
         return Table(str(path), tuple(csv_names(path)), partial(_csv_blocks, path))
 
 

@@ -1,0 +1,41 @@
+"""What a case must not reach: networks, and programs that stay. Each is as if it were not there."""
+
+from __future__ import annotations
+
+import socket
+from typing import Any
+
+from coterie.data.published import origins
+from coterie.errors import DataError, FederationError
+from coterie.federate import client, server
+
+
+def install() -> None:
+    """Put the stand-ins in place, in this process and those forked from it."""
+    socket.socket.connect = _unreachable  # type: ignore[method-assign]
+    socket.getaddrinfo = _unreachable
+    origins._run = _no_client
+    server.Place.ask = _no_server  # type: ignore[method-assign]
+    server.running = client.running = _no_program  # type: ignore[assignment]
+    client.serve = _ready_and_gone
+
+
+def _unreachable(*_: Any, **__: Any) -> Any:
+    raise OSError(101, "Network is unreachable")
+
+
+def _no_client(*_: Any) -> Any:
+    raise DataError("no package is fetched here")
+
+
+def _no_server(*_: Any) -> Any:
+    raise FederationError("no server runs here; start one")
+
+
+def _no_program(*_: Any) -> Any:
+    raise FederationError("no program is started here; start one")
+
+
+def _ready_and_gone(*_: Any, ready: Any, **__: Any) -> None:
+    """An agent that is stopped as soon as it is ready."""
+    ready()
