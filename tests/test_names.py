@@ -163,9 +163,11 @@ def test_a_site_s_problem_is_one_line_for_the_server(images, name):
         assert all(map(is_plain, told.missing.values()))
     assert is_plain(told_in(bad))
     lost = SimpleNamespace(has_error=lambda: True, error=SimpleNamespace(code=1, reason=name))
-    assert is_plain(reading(lost))
+    with pytest.raises(FederationError) as failed:
+        reading(lost)
     with pytest.raises(FederationError) as error:
         read_reply(extra, message.form(Task(), stack, model.layout), Task(), np.array(0))
+    assert is_plain(str(failed.value))
     assert is_plain(str(error.value))
 
 
