@@ -203,11 +203,11 @@ def forger(federation):
         yield found
 
 
-def forged_reply(asked):
+def forged_reply(asked, data):
     """A model of nothing but ones, in the form that was asked for."""
     arrays, _ = codec.decode(asked)
     row = np.ones_like(arrays["params"][:1])
-    reply = {"labels": np.zeros(1, np.int64), "examples": np.array([10**6]), "loss": np.zeros(1)}
+    reply = {"labels": np.zeros(1, np.int64), "examples": data.train.sizes[:1], "loss": np.zeros(1)}
     return codec.encode({**reply, "params": row, "buffers": arrays["buffers"][:1]}, problem=None)
 
 
@@ -222,7 +222,7 @@ def test_a_site_that_guesses_the_number_of_anothers_message_is_not_taken_for_it(
         before = len(seen)
         wait_for(lambda: len(seen) > before and federation_says(federation, VICTIM) == "asked")
         ours, *contents = seen[-1]
-        forged = forged_reply(contents[-1])
+        forged = forged_reply(contents[-1], data)
         taken = [forger.forge(guess, forged) for known in contents for guess in forger.guesses(ours, known, 240)]
     follow(federation.place, lambda record: None)
     assert len(taken) == 480
@@ -237,7 +237,7 @@ def federation_says(federation, name):
 
 
 def test_a_site_that_knows_the_number_of_anothers_message_can_neither_read_nor_answer_it(
-    federation, forger, taking_place_of, tmp_path
+    federation, forger, data, taking_place_of, tmp_path
 ):
     """Flower gives the message to any site that names it, and takes the reply: what we believe is another matter."""
     seen: list = []
@@ -250,7 +250,7 @@ def test_a_site_that_knows_the_number_of_anothers_message_can_neither_read_nor_a
         stolen = b"".join(forger.steal(known.run_id, known.message_id))
         asked = seen[-1][-1]
         channel = site_channel(site_folder(federation, ATTACKER), VICTIM)
-        forged = channel.reply(forged_reply(asked), to=stolen[stolen.index(b"coterie1") :])
+        forged = channel.reply(forged_reply(asked, data), to=stolen[stolen.index(b"coterie1") :])
         assert forger.forge(Message(RecordDict(), metadata=known), forged)
     follow(federation.place, lambda record: None)
     shared = codec.decode(asked)[0]["params"].tobytes()
