@@ -347,7 +347,7 @@ class TestBoard:
         board.sites({"client-001": "answered"})
         table = status_table(read_board(board.path), {"client-000": "online", "client-001": "offline"})
         cells = [list(column.cells) for column in table.columns]
-        assert table.title == "run run done, round 3 of 3"
+        assert table.title.plain == "run run done, round 3 of 3"
         assert cells[0] == list(near.names)
         assert cells[1] == ["online", "offline", "unknown", "unknown"]
         assert cells[4] == ["0", "0", "1", "1"] or cells[4] == ["1", "1", "0", "0"]
