@@ -346,7 +346,7 @@ class TestBoard:
         carry_out(order, near, board)
         board.sites({"client-001": "answered"})
         table = status_table(read_board(board.path), {"client-000": "online", "client-001": "offline"})
-        cells = [list(column.cells) for column in table.columns]
+        cells = [[str(cell) for cell in column.cells] for column in table.columns]
         assert table.title.plain == "run run done, round 3 of 3"
         assert cells[0] == list(near.names)
         assert cells[1] == ["online", "offline", "unknown", "unknown"]
