@@ -197,17 +197,23 @@ WRONG = {
         ["the depth of parentheses in 'vote(vote(vote(vote('... is 11; it must be at most 10"],
     ),
     "shots without end": ([f"wecfl(shots={HUGE})"], ["needs at least 1", "give more rounds, or lower these"]),
-    "no width": (["fedavg", "--model", "mlp(0)"], ["the width of a layer is 0; it must be at least 1"]),
-    "less than no width": (["fedavg", "--model", "mlp(-3)"], ["the width of a layer is -3; it must be at least 1"]),
+    "no width": (
+        ["fedavg", "--model", "mlp(0)"],
+        ["model 'mlp(0)' cannot be built: the width of a layer is 0; it must be from 1 to 10,000,000"],
+    ),
+    "less than no width": (["fedavg", "--model", "mlp(-3)"], ["the width of a layer is -3; it must be from 1 to"]),
     "a width without end": (
         ["fedavg", "--model", f"mlp({HUGE})"],
-        ["the width of a layer is 1e+30; it must be at most"],
+        ["the width of a layer is 1", "it must be from 1 to"],
     ),
     "more parameters than memory": (
         ["fedavg", "--model", "mlp(1000000,1000000)"],
         ["has 1,000,076,000,010 numbers", "needs about 24,001.8 GB of memory and this machine has", "a smaller one"],
     ),
-    "no width of a table's net": (["fedavg", "--model", "tabular(0)"], ["width is 0; it must be at least 1"]),
+    "no width of a table's net": (
+        ["fedavg", "--model", "tabular(0)"],
+        ["'tabular(0)' cannot be built: width is 0; it must be from 1 to"],
+    ),
     "a depth without end": (
         ["fedavg", "--model", f"tabular(depth={HUGE})"],
         ["depth is 1", "it must be from 0 to 1000"],

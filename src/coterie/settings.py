@@ -115,7 +115,6 @@ class Settings:
             _at_least(1, name, getattr(self, name))
         check_most("rounds", self.rounds, ROUNDS)
         check_most("clients", self.clients, CLIENTS)
-        check_most("norm-bound", self.norm_bound, LARGEST, "lower it, or give 0 to take all")
         if isinstance(self.clusters, str) and self.clusters != AUTO:
             raise UsageError(f"clusters is {self.clusters}; it must be a whole number of at least 1, or {AUTO}")
         _at_least(1, "clusters", None if isinstance(self.clusters, str) else self.clusters)
@@ -126,6 +125,7 @@ class Settings:
             raise UsageError(f"validation is {self.validation}; it must be in [0, 1)")
         if not (self.norm_bound == 0 or 1 <= self.norm_bound < inf):
             raise UsageError(f"norm-bound is {self.norm_bound}; it must be a number of at least 1, or 0 to take all")
+        check_most("norm-bound", self.norm_bound, LARGEST, "lower it, or give 0 to take all")
         if self.runtime not in RUNTIMES:
             raise UnknownName("runtime", self.runtime, RUNTIMES)
         if self.weigh_by not in WEIGHTS:

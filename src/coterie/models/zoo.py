@@ -16,8 +16,8 @@ import torch
 from torch import Tensor, nn
 
 from coterie.catalogue import Call, Catalogue, parse_one
-from coterie.errors import ModelError, require
-from coterie.limits import COPIES, DEPTH, WIDTH, check_memory, check_most
+from coterie.errors import ModelError
+from coterie.limits import COPIES, DEPTH, WIDTH, check_memory
 from coterie.models.model import Model, reason
 from coterie.models.rehearsal import rehearsed
 
@@ -42,8 +42,8 @@ def logistic() -> Recipe:
 def tabular(width: int = 128, depth: int = 2, dropout: float = 0.1) -> Recipe:
     """A perceptron for tables: ``depth`` layers of ``width`` with ReLU and dropout."""
     _check_width("width", width)
-    require(0 <= depth <= DEPTH, "depth", depth, f"from 0 to {DEPTH}")
-    require(0 <= dropout < 1, "dropout", dropout, "in [0, 1)")
+    _check_size(0 <= depth <= DEPTH, "depth", depth, f"from 0 to {DEPTH}")
+    _check_size(0 <= dropout < 1, "dropout", dropout, "in [0, 1)")
 
     def recipe(shape: tuple[int, ...], outputs: int) -> nn.Module:
         widths = [math.prod(shape), *[width] * depth]
@@ -69,7 +69,7 @@ def cnn_joint(kernel: int = 3) -> Recipe:
     Its fig. 3. ``kernel`` is the side of the first convolution: 3 for MNIST and Fashion-MNIST, 5 for EMNIST. For
     CIFAR-10 the paper has ``lenet``.
     """
-    require(1 <= kernel <= DEPTH, "kernel", kernel, f"from 1 to {DEPTH}")
+    _check_size(1 <= kernel <= DEPTH, "kernel", kernel, f"from 1 to {DEPTH}")
     return partial(_conv_net, lambda c: [nn.Conv2d(c, 32, kernel), nn.ReLU(), *_pooled(32, 64, 3)], (128,))
 
 
@@ -79,7 +79,7 @@ def cnn_lcfl(padding: int = 2) -> Recipe:
     The paper does not print its layers; in the authors' code they are padded by 2. ``padding=0`` is the smaller net
     with which results were measured here before.
     """
-    require(0 <= padding <= 4, "padding", padding, "from 0 to 4")
+    _check_size(0 <= padding <= 4, "padding", padding, "from 0 to 4")
     return partial(_conv_net, lambda c: [*_pooled(c, 16, 5, padding), *_pooled(16, 32, 5, padding)], (256,))
 
 
@@ -127,7 +127,7 @@ def build_model(text: str | None, shape: tuple[int, ...], classes: int | None) -
     text = text or default_for(shape)
     outputs = 1 if classes is None else classes
     call = parse_one(text)
-    recipe = _users(call) if ":" in call.name else models.build(call)
+    recipe = _users(call) if ":" in call.name else _recipe(call)
 
     def build() -> nn.Module:
         module = recipe(shape, outputs)
@@ -158,9 +158,22 @@ def count_numbers(call: Call, shape: tuple[int, ...], outputs: int) -> tuple[int
     return params, sum(b.numel() for b in module.buffers() if b.is_floating_point())
 
 
+def _recipe(call: Call) -> Recipe:
+    """The recipe of a network of the catalogue, if its sizes can be."""
+    try:
+        recipe: Recipe = models.build(call)
+    except ModelError as error:
+        raise ModelError(f"model {str(call)!r} cannot be built: {error}") from None
+    return recipe
+
+
+def _check_size(good: bool, name: str, value: float, limit: str) -> None:
+    if not good:
+        raise ModelError(f"{name} is {value}; it must be {limit}")
+
+
 def _check_width(name: str, width: int) -> None:
-    require(width >= 1, name, width, "at least 1")
-    check_most(name, width, WIDTH)
+    _check_size(1 <= width <= WIDTH, name, width, f"from 1 to {WIDTH:,}")
 
 
 def default_for(shape: tuple[int, ...]) -> str:
