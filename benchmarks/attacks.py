@@ -3,7 +3,8 @@
 Forty clients of rotated digits. Attackers, spread evenly over the groups, send in place of their update 100 times of
 it (boast), its opposite (flip), ten times its opposite (flip10), or noise of ten times its length (noise). Shown is
 by how many points the honest clients' mean accuracy, over the seeds, is below that of the same clients without attack
-and defence. What is in the file already is not run again, so that a run that was stopped goes on.
+and defence; "ended" where a run of some seed did, since nobody was left who could send finite numbers. What is in the
+file already is not run again, so that a run that was stopped goes on.
 """
 
 from __future__ import annotations
@@ -20,6 +21,7 @@ import numpy as np
 from rich.console import Console
 from rich.table import Table
 
+from coterie.errors import FederationError
 from coterie.experiment import Session
 from coterie.models.layout import Array
 from coterie.protocol.address import Key
@@ -94,7 +96,7 @@ class Attacked:
 
 
 def accuracies(case: Case) -> list[float]:
-    """The accuracy of every client at the end."""
+    """The accuracy of every client at the end; none where attackers brought the run to an early one."""
     settings = Settings(case.method, rounds=ROUNDS, seed=case.seed, eval_every=ROUNDS, **DEFENCES[case.defence])
     data = settings.build_data()
 
@@ -102,7 +104,10 @@ def accuracies(case: Case) -> list[float]:
         return Attacked(settings.build_federation(data, network), case)
 
     session = Session(settings.build_algorithm(), known_of(data), settings.build_model(data), settings, reach)
-    return [row["accuracy"] for row in session.train(None, False, None).trained.members]
+    try:
+        return [row["accuracy"] for row in session.train(None, False, None).trained.members]
+    except FederationError:
+        return []
 
 
 def cases(methods: list[str], seeds: int) -> Iterator[Case]:
@@ -125,13 +130,15 @@ def run_all(wanted: list[Case], out: Path) -> dict[Case, list[float]]:
     return done
 
 
-def cost(case: Case, done: dict[Case, list[float]], seeds: int) -> float:
+def cost(case: Case, done: dict[Case, list[float]], seeds: int) -> str:
     """By how many points honest clients do worse than without attack and defence, in the mean over the seeds."""
-    honest = ~case.lies(len(done[case]))
     each = [replace(case, seed=seed) for seed in range(1, seeds + 1)]
+    if not all(done[one] for one in each):
+        return "ended"
+    honest = ~case.lies(len(done[case]))
     peace = [Case(case.method, "boast", 0, "none", seed) for seed in range(1, seeds + 1)]
     lost = [np.mean(np.subtract(done[b], done[a])[honest]) for a, b in zip(each, peace, strict=True)]
-    return 100 * float(np.mean(lost))
+    return f"{100 * float(np.mean(lost)):.1f}"
 
 
 def main() -> None:
@@ -148,7 +155,7 @@ def main() -> None:
     for method, (attack, attackers) in product(chosen.methods, kinds):
         row = [cost(Case(method, attack, attackers, defence, 1), done, chosen.seeds) for defence in DEFENCES]
         shown = attack if attackers else "-"
-        table.add_row(method, shown, str(attackers), *(f"{points:.1f}" for points in row))
+        table.add_row(method, shown, str(attackers), *row)
     Console(width=130).print(table)
 
 
