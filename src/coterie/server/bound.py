@@ -1,4 +1,4 @@
-"""The norm bound: an update far longer than the others of its exchange does not count, so that one cannot ruin many."""
+"""Bounds on what one client can do: an update far longer than the others is left out, a far larger size is cut."""
 
 from __future__ import annotations
 
@@ -11,6 +11,9 @@ from coterie.protocol.task import Task
 
 FACTOR = 10.0
 """How many times the median length an update may have, where nothing is said."""
+
+WEIGHT = 5.0
+"""How many times the median of examples a client of a federation may count as, where nothing is said."""
 
 FEWEST = 3
 """Of fewer updates none is compared: the median of two cannot tell which of them is the strange one."""
@@ -65,17 +68,41 @@ def usual(lengths: Array, task: Task, replies: Replies, stack: Stack, clusters: 
     a cluster begins far from all of them and may go as far as the farthest; one that takes more steps than the median
     may go as many times as far; and where models are all but done a hundredth of their own length is nothing strange.
     """
-    rows, found = replies.labels, np.full(len(lengths), np.median(lengths))
+    rows, found = replies.labels, medians(lengths, replies.labels)
+    for row in np.unique(rows):
+        same = rows == row
+        if row >= clusters and same.sum() < ENOUGH:
+            found[same] = np.maximum(found[same], _farthest(stack.params, row, clusters))
+        found[same] = np.maximum(found[same], SHORT * np.linalg.norm(stack.params[row]))
+    steps = np.array([sum(fit.count(int(examples)) for fit in task.fit) for examples in believed(replies)])
+    share: Array = np.maximum(1, steps / np.median(steps))
+    return found * share
+
+
+def medians(values: Array, rows: Array) -> Array:
+    """For each client the median of those that began with the same model, where there are five or more; else of all.
+
+    >>> medians(np.array([1.0, 2.0, 3.0, 4.0, 5.0, 60.0, 70.0]), np.array([0, 0, 0, 0, 0, 1, 1])).tolist()
+    [3.0, 3.0, 3.0, 3.0, 3.0, 4.0, 4.0]
+    """
+    found = np.full(len(values), np.median(values))
     for row in np.unique(rows):
         same = rows == row
         if same.sum() >= ENOUGH:
-            found[same] = np.median(lengths[same])
-        elif row >= clusters:
-            found[same] = np.maximum(found[same], _farthest(stack.params, row, clusters))
-        found[same] = np.maximum(found[same], SHORT * np.linalg.norm(stack.params[row]))
-    steps = np.array([sum(fit.count(int(examples)) for fit in task.fit) for examples in replies.examples])
-    share: Array = np.maximum(1, steps / np.median(steps))
-    return found * share
+            found[same] = np.median(values[same])
+    return found
+
+
+def believed(replies: Replies) -> Array:
+    """How many train examples each client counts as: at most ``weight_bound`` times the median of its cluster.
+
+    A site's size is its own word. Nothing is bounded with a factor of 0, or where fewer than three answered.
+    """
+    if not replies.weight_bound or len(replies) < FEWEST:
+        return replies.examples
+    most = replies.weight_bound * medians(replies.examples, replies.labels)
+    counted: Array = np.minimum(replies.examples, most.astype(replies.examples.dtype))
+    return counted
 
 
 def _farthest(params: Array, row: int, clusters: int) -> float:
