@@ -83,6 +83,10 @@ class TestWeights:
         assert by_examples(replies_of([1, 10**9])).tolist() == [1, 10**9]
         assert by_examples(replies_of([1, 2, 10**9])).tolist() == [1, 2, 10]
 
+    def test_of_those_without_a_cluster_are_measured_by_all(self):
+        found = by_examples(replies_of([10] * 6 + [10**9] * 5, [0] * 6 + [-1] * 5))
+        assert found.tolist() == [10] * 6 + [50] * 5
+
     def test_that_are_uniform_stay_so(self):
         assert uniform(replies_of([1, 2, 10**9])).tolist() == [1, 1, 1]
 
