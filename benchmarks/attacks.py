@@ -3,7 +3,9 @@
 Forty clients of rotated digits. Attackers, spread evenly over the groups, send in place of their update 100 times of
 it (boast), its opposite (flip), ten times its opposite (flip10), or noise of ten times its length (noise). Shown is
 by how many points the honest clients' mean accuracy, over the seeds, is below that of the same clients without attack
-and defence. What is in the file already is not run again, so that a run that was stopped goes on.
+and defence, with one attacker / with eight; "ended" where a run of some seed did, since nobody was left who could send
+finite numbers. With ``--claim`` attackers also say that they have so many examples. What is in the file already is not
+run again, so that a run that was stopped goes on.
 """
 
 from __future__ import annotations
@@ -17,9 +19,11 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+from rich.box import MARKDOWN
 from rich.console import Console
 from rich.table import Table
 
+from coterie.errors import FederationError
 from coterie.experiment import Session
 from coterie.models.layout import Array
 from coterie.protocol.address import Key
@@ -56,13 +60,15 @@ ATTACKS: dict[str, Attack] = {
 
 @dataclass(frozen=True)
 class Case:
-    """One run: the method, what attackers do and how many they are, the defence, the seed."""
+    """One run: method, what attackers do, how many they are, the defence, the seed, what they say of their size."""
 
     method: str
     attack: str
     attackers: int
     defence: str
     seed: int
+    claim: int | None = None
+    weight_bound: float = 0.0
 
     def lies(self, clients: int) -> Array:
         """Which of so many clients attack."""
@@ -85,31 +91,36 @@ class Attacked:
         replies = self.inner.ask(task, stack, labels, clients, key)
         if not task.fit or replies.params is None:
             return replies
-        params = np.array(replies.params)
-        for i in np.flatnonzero(self.case.lies(len(self.inner.names))[replies.clients]):
+        params, lies = np.array(replies.params), self.case.lies(len(self.inner.names))[replies.clients]
+        for i in np.flatnonzero(lies):
             start = stack.params[replies.labels[i]]
             generator = key.generator(self.inner.names[replies.clients[i]], "attack")
             params[i] = start + ATTACKS[self.case.attack](params[i] - start, generator)
-        return replace(replies, params=params)
+        examples = replies.examples if self.case.claim is None else np.where(lies, self.case.claim, replies.examples)
+        return replace(replies, params=params, examples=examples)
 
 
 def accuracies(case: Case) -> list[float]:
-    """The accuracy of every client at the end."""
-    settings = Settings(case.method, rounds=ROUNDS, seed=case.seed, eval_every=ROUNDS, **DEFENCES[case.defence])
+    """The accuracy of every client at the end; none where attackers brought the run to an early one."""
+    how = {"weight_bound": case.weight_bound, **DEFENCES[case.defence]}
+    settings = Settings(case.method, rounds=ROUNDS, seed=case.seed, eval_every=ROUNDS, **how)
     data = settings.build_data()
 
     def reach(network: Any) -> Any:
         return Attacked(settings.build_federation(data, network), case)
 
     session = Session(settings.build_algorithm(), known_of(data), settings.build_model(data), settings, reach)
-    return [row["accuracy"] for row in session.train(None, False, None).trained.members]
+    try:
+        return [row["accuracy"] for row in session.train(None, False, None).trained.members]
+    except FederationError:
+        return []
 
 
-def cases(methods: list[str], seeds: int) -> Iterator[Case]:
-    for method, defence, seed in product(methods, DEFENCES, range(1, seeds + 1)):
-        yield Case(method, "boast", 0, defence, seed)
-        for attack, attackers in product(ATTACKS, (1, 8)):
-            yield Case(method, attack, attackers, defence, seed)
+def cases(methods: list[str], seeds: int, claim: int | None, weight_bound: float) -> Iterator[Case]:
+    """All runs of a table."""
+    kinds = [("boast", 0), *product(ATTACKS, (1, 8))]
+    for method, defence, seed, kind in product(methods, DEFENCES, range(1, seeds + 1), kinds):
+        yield Case(method, *kind, defence, seed, claim, weight_bound)
 
 
 def run_all(wanted: list[Case], out: Path) -> dict[Case, list[float]]:
@@ -125,13 +136,32 @@ def run_all(wanted: list[Case], out: Path) -> dict[Case, list[float]]:
     return done
 
 
-def cost(case: Case, done: dict[Case, list[float]], seeds: int) -> float:
+def cost(case: Case, done: dict[Case, list[float]], seeds: int) -> str:
     """By how many points honest clients do worse than without attack and defence, in the mean over the seeds."""
-    honest = ~case.lies(len(done[case]))
     each = [replace(case, seed=seed) for seed in range(1, seeds + 1)]
-    peace = [Case(case.method, "boast", 0, "none", seed) for seed in range(1, seeds + 1)]
+    if not all(done[one] for one in each):
+        return "ended"
+    honest = ~case.lies(len(done[case]))
+    peace = [replace(one, attack="boast", attackers=0, defence="none") for one in each]
     lost = [np.mean(np.subtract(done[b], done[a])[honest]) for a, b in zip(each, peace, strict=True)]
-    return 100 * float(np.mean(lost))
+    return f"{100 * float(np.mean(lost)):.1f}"
+
+
+def table(wanted: list[Case], seeds: int, done: dict[Case, list[float]]) -> Table:
+    """The points lost with one attacker and, after the stroke, with eight; as Markdown."""
+    methods = dict.fromkeys(case.method for case in wanted)
+    claims = wanted[0].claim, wanted[0].weight_bound
+    made = Table(box=MARKDOWN)
+    for title in ("method", "attack", *DEFENCES):
+        made.add_column(title, no_wrap=True)
+    for method, attack in product(methods, ("none", *ATTACKS)):
+        kinds = [("boast", 0)] if attack == "none" else [(attack, 1), (attack, 8)]
+        cells = (
+            " / ".join(cost(Case(method, *kind, defence, 1, *claims), done, seeds) for kind in kinds)
+            for defence in DEFENCES
+        )
+        made.add_row(method, attack, *cells)
+    return made
 
 
 def main() -> None:
@@ -139,17 +169,11 @@ def main() -> None:
     parser.add_argument("methods", nargs="*", default=METHODS, help=", ".join(METHODS))
     parser.add_argument("--seeds", type=int, default=3)
     parser.add_argument("--out", type=Path, default=Path("runs/attacks.jsonl"))
+    parser.add_argument("--claim", type=int, help="attackers say that they have so many examples")
+    parser.add_argument("--weight-bound", type=float, default=0.0)
     chosen = parser.parse_args()
-    done = run_all(list(cases(chosen.methods, chosen.seeds)), chosen.out)
-    table = Table(title=f"points lost by honest clients, {chosen.seeds} seeds, {ROUNDS} rounds")
-    for title in ("method", "attack", "attackers", *DEFENCES):
-        table.add_column(title, justify="right", no_wrap=True)
-    kinds = [("boast", 0), *product(ATTACKS, (1, 8))]
-    for method, (attack, attackers) in product(chosen.methods, kinds):
-        row = [cost(Case(method, attack, attackers, defence, 1), done, chosen.seeds) for defence in DEFENCES]
-        shown = attack if attackers else "-"
-        table.add_row(method, shown, str(attackers), *(f"{points:.1f}" for points in row))
-    Console(width=130).print(table)
+    wanted = list(cases(chosen.methods, chosen.seeds, chosen.claim, chosen.weight_bound))
+    Console(width=160).print(table(wanted, chosen.seeds, run_all(wanted, chosen.out)))
 
 
 if __name__ == "__main__":

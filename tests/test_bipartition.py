@@ -178,6 +178,29 @@ class TestSattler:
         done = train("sattler", toy, 3, fit=replace(HALF, lr_decay=0.5), state=begin([0.0], [0] * 8))
         assert [step.state.memory["largest"] for step in done] == pytest.approx([1.5] * 3)
 
+    def test_one_long_update_early_in_the_run_does_not_stop_the_splits(self, toy, train):
+        """Beyond the others, within the norm bound: what is measured by it would never again be large enough."""
+
+        class Jumping:
+            def __init__(self, inner):
+                self.inner = inner
+
+            def __getattr__(self, name):
+                return getattr(self.inner, name)
+
+            def ask(self, task, stack, labels, clients, key):
+                replies = self.inner.ask(task, stack, labels, clients, key)
+                jump = (
+                    5 * (replies.params - stack.params[labels]) * ((replies.clients == 0) & (key.round == 0))[:, None]
+                )
+                return replace(replies, params=replies.params + jump.astype(replies.params.dtype))
+
+        state = begin([0.0], [0] * 8)
+        done = train("sattler(minimum=0)", Jumping(toy), 8, fit=HALF, state=state)
+        assert not done[0].missing
+        assert done[0].state.memory["largest"] == pytest.approx(1.5)
+        assert [len(step.state.stack) for step in done[:3]] == [1, 2, 3]
+
 
 @pytest.mark.parametrize(("least", "clusters"), [("none", 2), (-1, 2), (0.74, 2), (0.76, 1)])
 def test_halves_that_are_not_clear_are_left_together(least, clusters, lines, simulator, train):

@@ -168,15 +168,17 @@ def test_honest_clients_of_every_task_are_believed(images):
         assert not replies.missing, task
 
 
-def test_a_site_that_lies_about_its_size_is_missing_and_the_run_goes_on(images, tmp_path):
-    """Its hello tells 36 examples, its replies a million: they would be nearly the whole mean."""
-    data = images(sizes=(24, 30, 18, 36))
-    clients = [data.select([i]) for i in range(4)]
+def with_a_liar(data, tmp_path, size, hello, **options):
+    """A federation's run in which the last site says that it has so many examples, in its hello too or not."""
+    clients = [data.select([i]) for i in range(len(data))]
     sites = [Site(own.names[0], own, Policy(), Audit(tmp_path / own.names[0])) for own in clients]
 
     def lie(content: bytes) -> bytes:
         arrays, header = codec.decode(content)
-        return codec.encode({**arrays, "examples": np.array([10**6])}, **header) if "examples" in arrays else content
+        if hello and "site" in header:
+            header["site"]["train"] = size
+        told = {"examples": np.array([size])} if "examples" in arrays else {}
+        return codec.encode({**arrays, **told}, **header)
 
     class Sites:
         def connected(self):
@@ -184,10 +186,29 @@ def test_a_site_that_lies_about_its_size_is_missing_and_the_run_goes_on(images, 
 
         def __call__(self, requests):
             heard = {i: sites[i].answer(request) for i, request in requests.items()}
-            return Heard({i: lie(each) if i == 3 else each for i, each in heard.items()}, {})
+            return Heard({i: lie(each) if i == len(data) - 1 else each for i, each in heard.items()}, {})
 
-    settings = Settings(algorithm="fedavg", model="mlp(4)", steps=2, batch=8, rounds=2, seed=1)
+    settings = Settings(algorithm="fedavg", model="mlp(4)", steps=2, batch=8, rounds=2, seed=1, **options)
     order = Order(settings.table(), str(tmp_path / "run"), str(tmp_path / "s.json"), data.names, 3, 1.0, 0.2)
-    done = carry_out(order, Sites(), Board(tmp_path / "s.json", order.run, order.out, order.sites))
-    told = [record["missing"] for record in done.history]
+    return carry_out(order, Sites(), Board(tmp_path / "s.json", order.run, order.out, order.sites))
+
+
+def test_a_site_that_lies_about_its_size_is_missing_and_the_run_goes_on(images, tmp_path):
+    """Its hello tells 36 examples, its replies a million: they would be nearly the whole mean."""
+    data = images(sizes=(24, 30, 18, 36))
+    told = [record["missing"] for record in with_a_liar(data, tmp_path, 10**6, hello=False).history]
     assert told == [{data.names[3]: "sent 1000000 in examples; it must be 36"}] * 2
+
+
+def test_a_site_that_lies_in_its_hello_already_counts_as_five_of_the_median_and_no_more(images, tmp_path):
+    data, options = images(sizes=(24, 30, 18, 36)), {"weight_bound": 0.0}
+    lies = {"bounded": (10**9, {}), "told": (5 * 27, {}), "believed": (10**9, options), "plain": (5 * 27, options)}
+    made = {}
+    for name, (size, how) in lies.items():
+        (tmp_path / name).mkdir()
+        done = with_a_liar(data, tmp_path / name, size, hello=True, **how)
+        assert not any(record.get("missing") for record in done.history)
+        made[name] = done.state.stack.params
+    assert np.array_equal(made["bounded"], made["told"])
+    assert np.array_equal(made["bounded"], made["plain"])
+    assert not np.allclose(made["bounded"], made["believed"])

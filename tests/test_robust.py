@@ -111,15 +111,23 @@ class TestTheNormBound:
             replies = replies_of(lengths)
             assert len(left(replace(replies, params=replies.params + 50), stack)) == kept
 
-    def test_a_client_without_a_cluster_may_go_as_far_as_the_farthest_cluster_model(self):
+    def test_a_client_without_a_cluster_may_go_five_times_as_far_as_to_the_farthest_cluster_model(self):
         stack = zeros(3)
         stack.params[:, 1] = 3, -5, 0  # two cluster models, and a row for those without a cluster
-        lengths = [1, 1, 1, 45]
+        lengths = [1, 1, 1, 24]
         replies = replies_of(lengths, [0, 0, 1, 2])
         params = replies.params + stack.params[replies.labels]
         assert len(left(replace(replies, params=params), stack, clusters=2)) == 4
-        params[3, 0] = 51
+        params[3, 0] = 26
         assert left(replace(replies, params=params), stack, clusters=2).clients.tolist() == [0, 1, 2]
+
+    def test_those_without_a_cluster_are_not_measured_by_each_other_however_many_they_are(self):
+        """Who was left out when the clusters formed has none: five liars would find their own lengths usual."""
+        stack = zeros(2)
+        stack.params[0, 1] = 0.1
+        lengths, rows = [1] * 6 + [100] * 5, [0] * 6 + [1] * 5
+        assert left(replies_of(lengths, rows), stack, clusters=1).clients.tolist() == list(range(6))
+        assert len(left(replies_of(lengths, rows), stack, clusters=2)) == 11
 
     def test_who_takes_more_steps_than_the_median_may_go_as_many_times_as_far(self):
         task = Task(fit=(Fit(epochs=2, batch=10),))  # 2 and 40 steps

@@ -114,6 +114,7 @@ OPTIONS = (
     "leave",
     "min_clients",
     "norm_bound",
+    "weight_bound",
     "robust",
     "momentum_kept",
     "eval_every",
@@ -143,8 +144,8 @@ def run(
 ) -> Run:
     """Train an algorithm on a federation's data; with ``resume`` go on where the run in ``out`` stopped.
 
-    ``options``: advise, participation, join, leave, min_clients, norm_bound, robust, momentum_kept, eval_every, until,
-    stop, diagnose, weigh_by, checkpoint_every, runtime, threads, plan, device.
+    ``options``: advise, participation, join, leave, min_clients, norm_bound, weight_bound, robust, momentum_kept,
+    eval_every, until, stop, diagnose, weigh_by, checkpoint_every, runtime, threads, plan, device.
     How clients train is the algorithm's own: ``ct.wecfl(clusters=4, fit=ct.Fit(steps=20, lr=0.05))``.
     """
     for name in options:
@@ -313,7 +314,7 @@ class Session:
 
     def _rounds(self, state: State | None) -> Iterator[Round]:
         how = self.settings
-        limits = how.participation, how.min_clients, how.norm_bound, how.combine()
+        limits = how.participation, how.min_clients, how.norm_bound, how.combine(), how.weight_bound or 0
         return rounds(self.algorithm, self.federation, how.seed, state, *limits)
 
     def _judge(self, step: Round) -> tuple[Replies | None, Replies | None, Replies | None]:

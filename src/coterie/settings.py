@@ -93,6 +93,9 @@ class Settings:
     leave: str | Mapping[str, int] | None = _option(None, "who leaves, e.g. '0.1@20': gone from that round on")
     min_clients: int = _option(1, "answers without which a round fails")
     norm_bound: float = _option(FACTOR, "an update so many times as long as the round's median is left out; 0: none is")
+    weight_bound: float | None = _option(
+        None, "a client counts as at most so many times the median of examples; 0: any (5 in a federation)"
+    )
     robust: str = _option(
         "mean", "how a cluster's models become one: mean, median, trimmed(0.2), krum(1), geometric-median"
     )
@@ -126,6 +129,9 @@ class Settings:
         if not (self.norm_bound == 0 or 1 <= self.norm_bound < inf):
             raise UsageError(f"norm-bound is {self.norm_bound}; it must be a number of at least 1, or 0 to take all")
         check_most("norm-bound", self.norm_bound, LARGEST, "lower it, or give 0 to take all")
+        if self.weight_bound and not 1 <= self.weight_bound < inf:
+            raise UsageError(f"weight-bound is {self.weight_bound}; it must be a number of at least 1, or 0 for any")
+        check_most("weight-bound", self.weight_bound, LARGEST, "lower it, or give 0 for any")
         if self.runtime not in RUNTIMES:
             raise UnknownName("runtime", self.runtime, RUNTIMES)
         if self.weigh_by not in WEIGHTS:
@@ -263,7 +269,7 @@ class Settings:
         """
         full = self.completed()
         said = {**full.table(), **full._about_algorithm(), **full._about_own(), "data": self._place_of_data()}
-        said["robust"] = str(parse_one(full.robust))
+        said["robust"], said["weight_bound"] = str(parse_one(full.robust)), full.weight_bound or None
         said["partition"] = _plain(lambda: parse_partition(str(full.partition)).text, str(full.partition))
         return {name: value for name, value in said.items() if value is not None and value is not False}
 

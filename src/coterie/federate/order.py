@@ -10,6 +10,7 @@ from typing import Any
 from coterie.errors import UsageError
 from coterie.newcomers import FEDERATION
 from coterie.results.record import write_atomically
+from coterie.server.bound import WEIGHT
 from coterie.settings import Settings, make_settings
 
 ABOUT_DATA = (
@@ -58,7 +59,7 @@ class Order:
         return Path(self.out).name
 
     def experiment(self) -> Settings:
-        """The settings, with the federation in the place of a simulation's data."""
+        """The settings, with the federation in the place of a simulation's data, where sizes are only claims."""
         told = {name: value for name, value in self.settings.items() if name not in ABOUT_DATA}
         settings = make_settings(told, "the order")
         if settings.momentum_kept:
@@ -69,6 +70,7 @@ class Order:
             partition="natural",
             clients=len(self.sites),
             clusters=settings.clusters or 4,
+            weight_bound=WEIGHT if settings.weight_bound is None else settings.weight_bound,
         )
 
     def save(self, path: Path) -> None:

@@ -42,7 +42,8 @@ class Replies:
     and ``loss`` (mean over its minibatches) are there when the task asked for them. The columns of ``metrics`` are
     accuracy, macro-F1, loss, examples; for regression squared error, target variance, loss, examples. ``spreads`` are
     the mean squared deviations of the losses on a sample, ``evaluations`` the losses that a race made. ``params`` may
-    be a memory map: read it by parts or by chunks of rows. ``combine`` is a rule in the place of a weighted mean.
+    be a memory map: read it by parts or by chunks of rows. ``combine`` is a rule in the place of a weighted mean, and
+    ``weight_bound`` how many times the usual number of examples count at most; 0: any.
     """
 
     layout: Layout
@@ -59,6 +60,7 @@ class Replies:
     missing: Mapping[str, str] = field(default_factory=dict)
     cost: Cost = Cost()
     combine: Combine | None = None
+    weight_bound: float = 0
 
     def __len__(self) -> int:
         return len(self.clients)

@@ -29,8 +29,8 @@ from coterie.server.state import UNPLACED, Assignment, State
 class Stationary:
     """A cluster's model has come to rest although its members have not: |mean u_i| < eps1 and max |u_i| > eps2.
 
-    Relative: eps1 is in units of the largest update of the cluster in this round, eps2 in units of the largest that any
-    client has made in the run. Absolute thresholds depend on the rate and on the number of steps.
+    Relative: eps1 is in units of the largest update of the cluster in this round, eps2 in units of the ``longest`` of
+    the run. Absolute thresholds depend on the rate and on the number of steps.
     """
 
     eps1: float
@@ -44,7 +44,7 @@ class Stationary:
             check_most(name, value, LARGEST)
 
     def __call__(self, replies: Replies, starts: Array, largest: float) -> bool:
-        """Whether it holds of the cluster of these replies; ``largest``: norm of any update so far."""
+        """Whether it holds of the cluster of these replies; ``largest``: norm of the longest update so far."""
         mean, norms = norms_of(replies, starts)
         scales = (norms.max(), largest) if self.relative else (1.0, 1.0)
         return bool(mean < self.eps1 * scales[0] and norms.max() > self.eps2 * scales[1])
@@ -57,6 +57,17 @@ def norms_of(replies: Replies, starts: Array) -> tuple[float, Array]:
         mean += float((block.mean(axis=0) ** 2).sum())
         each += (block**2).sum(axis=1)
     return mean**0.5, np.sqrt(each)
+
+
+def longest(norms: Array) -> float:
+    """The largest norm that is at most twice the median: one client alone, a liar or not, cannot stop all splits.
+
+    What is remembered here is what later rounds are measured by, for ever.
+
+    >>> longest(np.array([1.0, 2.0, 3.0, 3.5, 50.0])), longest(np.array([0.0, 0.0, 4.0]))
+    (3.5, 0.0)
+    """
+    return float(norms[norms <= 2 * np.median(norms)].max())
 
 
 def bipartition(
@@ -84,7 +95,7 @@ def bipartition(
         if not len(at_home):
             return kept
         norms = norms_of(at_home, state.stack.params[at_home.labels])[1]
-        largest = max(float(state.memory.get("largest", 0.0)), float(norms.max()))
+        largest = max(float(state.memory.get("largest", 0.0)), longest(norms))
         labels, parents, compared = kept.labels.copy(), list(range(len(state.stack))), []
         for cluster in range(len(state.stack)) if state.round > minimum else ():
             members = np.flatnonzero(state.labels == cluster)

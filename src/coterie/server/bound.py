@@ -1,6 +1,8 @@
-"""The norm bound: an update far longer than the others of its exchange does not count, so that one cannot ruin many."""
+"""Bounds on what one client can do: an update far longer than the others is left out, a far larger size is cut."""
 
 from __future__ import annotations
+
+from dataclasses import replace
 
 import numpy as np
 
@@ -8,15 +10,22 @@ from coterie.models.layout import Array
 from coterie.protocol.replies import Replies
 from coterie.protocol.stack import Stack
 from coterie.protocol.task import Task
+from coterie.server.state import UNPLACED
 
 FACTOR = 10.0
 """How many times the median length an update may have, where nothing is said."""
+
+WEIGHT = 5.0
+"""How many times the median of examples a client of a federation may count as, where nothing is said."""
 
 FEWEST = 3
 """Of fewer updates none is compared: the median of two cannot tell which of them is the strange one."""
 
 ENOUGH = 5
 """So many updates from one model have a median of their own."""
+
+FAR = 0.5
+"""This share of the way to the farthest cluster model is usual for a client without a cluster."""
 
 SHORT = 1e-2
 """A median shorter than this share of the model itself is that of clients that have nothing left to learn."""
@@ -61,21 +70,49 @@ def update_lengths(params: Array, starts: Array, rows: Array) -> Array:
 def usual(lengths: Array, task: Task, replies: Replies, stack: Stack, clusters: int) -> Array:
     """How long each client's update may be expected to be.
 
-    The median of those that began with the same model where there are five or more, otherwise of all. A client without
-    a cluster begins far from all of them and may go as far as the farthest; one that takes more steps than the median
+    The median of the cluster where five or more began with its model, otherwise of all. A client without a cluster
+    begins far from all of them, and half of the way to the farthest is usual; one that takes more steps than the median
     may go as many times as far; and where models are all but done a hundredth of their own length is nothing strange.
     """
-    rows, found = replies.labels, np.full(len(lengths), np.median(lengths))
+    rows, homes = replies.labels, np.where(replies.labels >= clusters, UNPLACED, replies.labels)
+    found = medians(lengths, homes)
     for row in np.unique(rows):
         same = rows == row
-        if same.sum() >= ENOUGH:
-            found[same] = np.median(lengths[same])
-        elif row >= clusters:
-            found[same] = np.maximum(found[same], _farthest(stack.params, row, clusters))
+        if row >= clusters:
+            found[same] = np.maximum(found[same], FAR * _farthest(stack.params, row, clusters))
         found[same] = np.maximum(found[same], SHORT * np.linalg.norm(stack.params[row]))
-    steps = np.array([sum(fit.count(int(examples)) for fit in task.fit) for examples in replies.examples])
+    sizes = believed(replace(replies, labels=homes))
+    steps = np.array([sum(fit.count(int(examples)) for fit in task.fit) for examples in sizes])
     share: Array = np.maximum(1, steps / np.median(steps))
     return found * share
+
+
+def medians(values: Array, rows: Array) -> Array:
+    """For each client the median of those that began with its cluster's model, of five or more; otherwise of all.
+
+    Those without a cluster are none: who was left out before may be among them, and would be measured by its like.
+
+    >>> medians(np.array([1.0, 2.0, 3.0, 4.0, 5.0, 60.0, 70.0]), np.array([0, 0, 0, 0, 0, 1, 1])).tolist()
+    [3.0, 3.0, 3.0, 3.0, 3.0, 4.0, 4.0]
+    """
+    found = np.full(len(values), np.median(values))
+    for row in np.unique(rows[rows != UNPLACED]):
+        same = rows == row
+        if same.sum() >= ENOUGH:
+            found[same] = np.median(values[same])
+    return found
+
+
+def believed(replies: Replies) -> Array:
+    """How many train examples each client counts as: at most ``weight_bound`` times the median of its cluster.
+
+    A site's size is its own word. Nothing is bounded with a factor of 0, or where fewer than three answered.
+    """
+    if not replies.weight_bound or len(replies) < FEWEST:
+        return replies.examples
+    most = replies.weight_bound * medians(replies.examples, replies.labels)
+    counted: Array = np.minimum(replies.examples, most.astype(replies.examples.dtype))
+    return counted
 
 
 def _farthest(params: Array, row: int, clusters: int) -> float:

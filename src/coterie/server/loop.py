@@ -132,13 +132,15 @@ def rounds(
     min_clients: int = 1,
     norm_bound: float = FACTOR,
     combine: Combine | None = None,
+    weight_bound: float = 0,
 ) -> Iterator[Round]:
     """Train for ever, a round at a time; the caller stops when it has seen enough. ``state`` resumes.
 
     An ensemble's members train side by side, each as it would alone. ``norm_bound``: an update so many times as long as
-    the others is a missing row; 0 takes all. ``combine``: a rule in the place of the weighted mean.
+    the others is a missing row; 0 takes all. ``combine``: a rule in the place of the weighted mean. ``weight_bound``: a
+    client counts as at most so many times the usual number of examples; 0 believes all.
     """
-    how = participation, min_clients, norm_bound, combine
+    how = participation, min_clients, norm_bound, combine, weight_bound
     states = [None] * len(algorithm.members) if state is None else state.members
     others = [
         rounds(member, federation, member_seed(seed, member.repeat), begun, *how)
@@ -174,14 +176,16 @@ def _alone(
     min_clients: int,
     norm_bound: float,
     combine: Combine | None,
+    weight_bound: float,
 ) -> Iterator[Round]:
     spent = Cost()
     if state is None:
-        meter = Meter(federation, Key(seed, BEGINNING), None, norm_bound, combine)
+        meter = Meter(federation, Key(seed, BEGINNING), None, norm_bound, combine, weight_bound)
         state, spent = algorithm.start(federation, Key(seed, BEGINNING), meter.ask), meter.cost
     while True:
         key = Key(seed, state.round)
-        meter = Meter(federation, key, state.shares, norm_bound if _shares_models(state) else 0, combine)
+        bound = norm_bound if _shares_models(state) else 0
+        meter = Meter(federation, key, state.shares, bound, combine, weight_bound)
         there = present(federation, state.round)
         clients = there[participants(len(there), participation, key)]
         task = algorithm.task(state)
@@ -319,9 +323,10 @@ class Meter:
         shares: Array | None = None,
         norm_bound: float = 0,
         combine: Combine | None = None,
+        weight_bound: float = 0,
     ) -> None:
         self.federation, self.key, self.shares = federation, key, shares
-        self.norm_bound, self.combine = norm_bound, combine
+        self.norm_bound, self.combine, self.weight_bound = norm_bound, combine, weight_bound
         self.cost = Cost()
         self.refused: dict[str, str] = {}
         self.missing: dict[str, str] = {}
@@ -333,10 +338,10 @@ class Meter:
         sent = replace(task, references=len(known) - count) if task.receives_all else task
         replies = self.federation.ask(sent, known, rows, clients, self.key)
         self.cost += replies.cost
-        whole = self._sound(task, with_rest(replies, task.report.params, known), known, count)
+        ruled = replace(replies, combine=self.combine, weight_bound=self.weight_bound)
+        whole = self._sound(task, with_rest(ruled, task.report.params, known), known, count)
         self.missing = {**whole.missing, **self.missing}
-        labels = np.where(whole.labels >= count, UNPLACED, whole.labels)
-        return replace(whole, labels=labels, combine=self.combine)
+        return replace(whole, labels=np.where(whole.labels >= count, UNPLACED, whole.labels))
 
     def _sound(self, task: Task, replies: Replies, stack: Stack, clusters: int) -> Replies:
         """The replies without those whose update is too long now, or was before in this round."""
