@@ -173,6 +173,18 @@ def test_too_few_sites_are_an_error_that_names_them(data, order, board, tmp_path
     assert "client-003: no answer" in told["error"]
 
 
+def test_a_site_whose_size_does_not_count_in_full_is_named(near, order, board):
+    near.sites[2].hello = lambda: replace(Site.hello(near.sites[2]), train=10**6)
+    carry_out(order, near, board)
+    (note,) = read_board(board.path)["notes"]
+    usual = len(near.sites[0].data.train.y)
+    assert f"client-002 says that it has 1000000 examples, more than 5 times the median of {usual}" in note
+    assert f"it counts as one of {5 * usual}" in note
+    assert "raise weight-bound" in str(status_table(read_board(board.path), {}).caption)
+    carry_out(replace(order, settings={**order.settings, "weight_bound": 0.0}, out=order.out + "-all"), near, board)
+    assert read_board(board.path)["notes"] == []
+
+
 def test_after_a_while_a_run_begins_with_those_who_are_there_if_they_are_enough(data, order, board, tmp_path):
     near = Near(data, tmp_path, mute=("client-003",))
     carry_out(replace(order, quorum=3), near, board)

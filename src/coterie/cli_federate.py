@@ -149,7 +149,7 @@ def run(
 def _watched(place: Place, order: Order, quiet: bool) -> dict[str, Any]:
     """The summary of a run that was submitted, watched to its end, with what a table shows of it."""
     with watch(order.experiment(), quiet=quiet) as progress:
-        summary = follow(place, progress)
+        summary = follow(place, progress, tell)
     return with_shown(summary, load_rounds(Path(order.out)), None)
 
 

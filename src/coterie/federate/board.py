@@ -27,6 +27,7 @@ class Board:
             "state": WAITING,
             "process": [os.getpid(), _born(os.getpid())],
             "sites": {name: {"now": "not asked yet"} for name in sites},
+            "notes": [],
         }
 
     def say(self, **news: Any) -> None:
@@ -64,7 +65,7 @@ def read_board(path: Path) -> dict[str, Any] | None:
 
 def _is_board(told: Any) -> bool:
     """Whether a value has all that a board says from the start, each of its kind."""
-    kinds = {"run": str, "out": str, "state": str, "process": list, "sites": dict}
+    kinds = {"run": str, "out": str, "state": str, "process": list, "sites": dict, "notes": list}
     if not isinstance(told, dict) or not all(isinstance(told.get(name), kind) for name, kind in kinds.items()):
         return False
     return len(told["process"]) == 2 and all(isinstance(site, dict) for site in told["sites"].values())

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
 from rich.table import Table
+from rich.text import Text
 
 from coterie.errors import FederationError
 from coterie.experiment import Progress
@@ -25,9 +26,9 @@ SILENCE = 60.0
 """Seconds after which a run that has not begun is given up."""
 
 
-def follow(place: Place, progress: Progress) -> dict[str, Any]:
-    """The summary of the run that was submitted, once it is over; ``progress`` is told of every round."""
-    seen, until = 0, time.monotonic() + SILENCE
+def follow(place: Place, progress: Progress, tell: Callable[[str], None] = lambda note: None) -> dict[str, Any]:
+    """Return the summary of the submitted run once it is over; ``progress`` gets every round, ``tell`` every note."""
+    seen, said, until = 0, 0, time.monotonic() + SILENCE
     while True:
         told = read_board(place.board)
         if told is not None:
@@ -35,6 +36,9 @@ def follow(place: Place, progress: Progress) -> dict[str, Any]:
             for record in records[seen:]:
                 progress(record)
             seen = max(seen, len(records))
+            for note in told["notes"][said:]:
+                tell(note)
+                said += 1
             if is_over(told):
                 return _end(told)
         if (told is None and time.monotonic() > until) or (told is not None and not is_alive(told)):
@@ -56,8 +60,14 @@ def _end(told: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def status_table(told: Mapping[str, Any] | None, online: Mapping[str, str]) -> Table:
-    """Each site: whether it is there, what it did last, and its cluster."""
-    table = Table(title=None if told is None else cell(_headline(told)), title_justify="left")
+    """Each site: whether it is there, what it did last, and its cluster; below, what is to be known of the run."""
+    notes = [] if told is None else told["notes"]
+    table = Table(
+        title=None if told is None else cell(_headline(told)),
+        title_justify="left",
+        caption=Text("\n").join(cell(note) for note in notes) if notes else None,
+        caption_justify="left",
+    )
     for title in ("site", "connection", "last", "when", "cluster"):
         table.add_column(title)
     sites = {} if told is None else told["sites"]

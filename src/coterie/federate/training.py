@@ -53,7 +53,7 @@ def carry_out(order: Order, sites: Sites, board: Board) -> Finished:
         def progress(record: dict[str, Any]) -> None:
             board.say(state=RUNNING, record=record)
 
-        board.say(state=RUNNING, rounds=settings.rounds)
+        board.say(state=RUNNING, rounds=settings.rounds, notes=counted_less(told, settings.weight_bound or 0))
         session = Session(algorithm, known, model, full, reach)
         return session.train(Path(order.out), order.resume, progress)
 
@@ -106,6 +106,17 @@ def greet(order: Order, sites: Sites, places: Sequence[int]) -> tuple[dict[str, 
         except FederationError as error:
             problems[name] = line(error, codec.LONGEST_PROBLEM)
     return told, problems
+
+
+def counted_less(told: Mapping[str, Hello], bound: float) -> list[str]:
+    """Say which sites have so many examples, by their own word, that not all of them count."""
+    usual = float(np.median([about.train for about in told.values()]))
+    return [
+        f"{name} says that it has {about.train} examples, more than {bound:g} times the median of {usual:g}: it counts "
+        f"as one of {bound * usual:g}; if it is right, raise weight-bound"
+        for name, about in told.items()
+        if bound and about.train > bound * usual
+    ]
 
 
 def sizes_told(order: Order, told: Mapping[str, Hello]) -> list[Sizes]:
