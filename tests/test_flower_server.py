@@ -6,11 +6,12 @@ import pytest
 
 pytest.importorskip("flwr")
 
+import httpx
 from flwr.app import ConfigRecord, Error, Message, RecordDict
 from flwr.supercore.task_identity import TaskIdentity
 
 from coterie.errors import FederationError
-from coterie.runtimes import codec
+from coterie.runtimes import codec, flower_post
 from coterie.runtimes.envelope import Channel, Keys
 from coterie.runtimes.flower import RECORD, REPLY, REQUEST
 from coterie.runtimes.flower_server import EXPIRED, GRACE, PostExchange
@@ -212,3 +213,33 @@ def test_no_two_requests_are_alike_so_that_nobody_guesses_the_number_of_a_messag
     after = {bytes(message.content[RECORD][REQUEST]) for message in post.sent.values()}
     assert len(before | after) == 6
     assert not any(b"the same" in envelope for envelope in before | after)
+
+
+def answered(code):
+    request = httpx.Request("POST", "https://localhost")
+    return httpx.HTTPStatusError("no", request=request, response=httpx.Response(code, request=request))
+
+
+@pytest.mark.parametrize("fault", [answered(500), answered(503), httpx.ConnectError("gone"), httpx.ReadTimeout("late")])
+def test_a_server_of_flowers_that_is_busy_is_asked_again(monkeypatch, fault):
+    monkeypatch.setattr(flower_post, "PAUSE", 0.01)
+    tries = [fault, fault, 7]
+    assert flower_post.patiently(lambda: given(tries)) == 7
+    assert tries == []
+
+
+@pytest.mark.parametrize(("fault", "tries"), [(answered(401), 1), (answered(500), 3)])
+def test_but_not_for_ever_and_not_where_it_has_said_no(monkeypatch, fault, tries):
+    monkeypatch.setattr(flower_post, "PAUSE", 0.04)
+    monkeypatch.setattr(flower_post, "PATIENCE", 0.06)
+    left = [fault] * 9
+    with pytest.raises(httpx.HTTPStatusError):
+        flower_post.patiently(lambda: given(left), 0)
+    assert len(left) == 9 - tries
+
+
+def given(values):
+    value = values.pop(0)
+    if isinstance(value, Exception):
+        raise value
+    return value

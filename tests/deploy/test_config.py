@@ -17,7 +17,7 @@ SITES = ("aarau", "bern", "St.Gallen_2")
 def test_the_server_is_read_back_as_it_was_written(made):
     config = load_server(made / "server")
     assert (config.host, config.port, config.inner, config.sites) == ("fed.example.org", 9443, 8000, SITES)
-    assert (config.timeout, config.minimum, config.needed, config.largest_mb) == (600, None, 3, 1024)
+    assert (config.timeout, config.minimum, config.needed, config.largest_mb) == (600, None, 3, 256)
     assert config.quorum == 2
     assert config.address == "fed.example.org:9443"
     assert config.folder == (made / "server").resolve()

@@ -128,6 +128,7 @@ def test_a_node_killed_in_the_middle_of_a_round_is_missed_and_comes_back(federat
     kill(federation.sites[name]["node"])
     os.killpg(stopped, signal.SIGCONT)
     wait_for(lambda: len(load_rounds(tmp_path / "run")) >= 2, 120)
+    wait_for(lambda: online(federation.place)[name] == "offline", 120)  # before that Flower lets no other node in
     revived.enter_context(part_running(folder, "node"))
     follow(federation.place, lambda record: None)
     missed = [name in record.get("missing", {}) for record in load_rounds(tmp_path / "run")]

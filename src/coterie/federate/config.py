@@ -51,7 +51,7 @@ class ServerConfig:
     sites: tuple[str, ...]
     timeout: float = 600
     minimum: int | None = None
-    largest_mb: int = 1024
+    largest_mb: int = 256
 
     def __post_init__(self) -> None:
         check_host(self.host)

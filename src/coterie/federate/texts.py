@@ -54,7 +54,7 @@ def federation_text(config: ServerConfig) -> str:
         timeout = {config.timeout}
         # Sites with which a run starts. Unless said: all of them, or after a while more than half.
         {minimum}
-        # The largest message in megabytes.
+        # The largest reply of a site in megabytes: a model has 4 bytes for each parameter.
         largest_mb = {config.largest_mb}
         """)
 

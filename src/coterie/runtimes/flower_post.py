@@ -7,12 +7,15 @@ in a thread of their own, by the calls of Flower 1.41's Runtime API that ``HttpG
 
 from __future__ import annotations
 
+import logging
 import threading
-from collections.abc import Iterable, Sequence
+import time
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from queue import Empty, SimpleQueue
-from typing import Any, NamedTuple, Protocol, cast
+from typing import Any, NamedTuple, Protocol, TypeVar, cast
 
+import httpx
 from flwr.app import Message
 from flwr.proto.message_pb2 import ConfirmMessageReceivedRequest
 from flwr.proto.runtime_pb2 import PullAppMessagesRequest
@@ -25,6 +28,16 @@ from coterie.errors import FederationError
 
 MOST_PARTS = 8
 """Parts that a reply may have: the message, its record, and what is in it, three in all, and a few to spare."""
+
+
+PATIENCE, PAUSE = 60.0, 1.0
+"""Seconds for which a call is tried again where Flower's server answers with an error, and between two tries."""
+
+SERVER_ERRORS = 500
+"""Answers from this number on are the server's fault."""
+
+T = TypeVar("T")
+_log = logging.getLogger(__name__)
 
 
 class Arrived(NamedTuple):
@@ -56,15 +69,17 @@ class GridPost:
 
     def nodes(self) -> dict[str, int]:
         """The numbers of the nodes that are there, by name."""
-        return {node.name: node.node_id for node in self.grid.get_nodes()}
+        return {node.name: node.node_id for node in patiently(self.grid.get_nodes)}
 
     def send(self, messages: Sequence[Message]) -> list[str | None]:
         """Send messages; the number of each, or None if it was not taken."""
-        return list(self.grid.push_messages(messages)) if messages else []
+        return list(patiently(lambda: self.grid.push_messages(messages))) if messages else []
 
     def arrived(self, numbers: Iterable[str], seconds: float) -> list[Arrived]:
         """What has come since the last call; parts of replies to these are waited for so many seconds more."""
-        found = self._runtime.PullMessages(PullAppMessagesRequest(message_ids=list(numbers)))
+        found = patiently(
+            lambda: self._runtime.PullMessages(PullAppMessagesRequest(message_ids=list(numbers))), seconds
+        )
         for message, tree in zip(found.messages_list, found.message_object_trees, strict=True):
             threading.Thread(target=self._fetch, args=(message.metadata, tree, seconds), daemon=True).start()
         return list(_drained(self.inbox))
@@ -81,7 +96,9 @@ class GridPost:
         except FederationError as error:
             reply = error
         except ObjectPullError:
-            reply = FederationError(f"announced a reply and did not send all of it within {seconds:.3g} s")
+            reply = FederationError(
+                f"announced a reply and did not send all of it within {seconds:.3g} s; is it above largest_mb?"
+            )
         except Exception as error:  # a reply is a stranger's bytes: none of them may end the run
             reply = FederationError(f"sent a reply that cannot be put together ({type(error).__name__})")
         self.inbox.put(Arrived(metadata.reply_to_message_id, reply))
@@ -97,6 +114,23 @@ class GridPost:
             ConfirmMessageReceivedRequest(node=node, run_id=run, message_object_id=metadata.message_id)
         )
         return cast(Message, inflate_object_from_contents(metadata.message_id, contents))
+
+
+def patiently(call: Callable[[], T], seconds: float = PATIENCE) -> T:
+    """Make a call of Flower's, again and again for some seconds if its server is busy or restarted.
+
+    While Flower's database takes in something large it answers other calls with an error.
+    """
+    until = time.monotonic() + max(seconds, PATIENCE)
+    while True:
+        try:
+            return call()
+        except httpx.HTTPError as error:
+            final = isinstance(error, httpx.HTTPStatusError) and error.response.status_code < SERVER_ERRORS
+            if final or time.monotonic() > until:
+                raise
+            _log.warning("Flower's server cannot be asked (%s); trying again", type(error).__name__)
+            time.sleep(PAUSE)
 
 
 def _drained(queue: SimpleQueue[Arrived]) -> Iterable[Arrived]:
