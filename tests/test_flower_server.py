@@ -231,10 +231,9 @@ def test_a_server_of_flowers_that_is_busy_is_asked_again(monkeypatch, fault):
 @pytest.mark.parametrize(("fault", "tries"), [(answered(401), 1), (answered(500), 3)])
 def test_but_not_for_ever_and_not_where_it_has_said_no(monkeypatch, fault, tries):
     monkeypatch.setattr(flower_post, "PAUSE", 0.04)
-    monkeypatch.setattr(flower_post, "PATIENCE", 0.06)
     left = [fault] * 9
     with pytest.raises(httpx.HTTPStatusError):
-        flower_post.patiently(lambda: given(left), 0)
+        flower_post.patiently(lambda: given(left), 0.06)
     assert len(left) == 9 - tries
 
 

@@ -19,6 +19,7 @@ from coterie.federate.order import Order
 from coterie.federate.processes import end_with_parent
 from coterie.federate.training import carry_out
 from coterie.runtimes.flower import ORDER
+from coterie.runtimes.flower_node import wait_less
 from coterie.runtimes.flower_post import GridPost
 from coterie.runtimes.flower_server import PostExchange
 
@@ -35,6 +36,7 @@ def main(grid: Grid, context: Context) -> None:
     must find nobody who writes to the same folder.
     """
     end_with_parent(signal.SIGKILL)
+    wait_less()
     path = Path(str(context.run_config[ORDER]))
     order = Order.load(path)
     board = Board(Path(order.board), order.run, order.out, order.sites)

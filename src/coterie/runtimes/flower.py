@@ -53,8 +53,9 @@ def superlink(port: int, folder: Path, database: Path) -> list[str]:
 
 def supernode(server: str, port: int, ca: Path, key: Path, secret: Path) -> list[str]:
     """A site's process: reaches the server over TLS, proves its key, and leaves the work to whoever has the secret."""
+    program("flower-supernode")  # without it there is nothing that ours could start
     return [
-        program("flower-supernode"),
+        *(sys.executable, str(Path(__file__).with_name("flower_node.py"))),
         *("--superlink", server, "--root-certificates", str(ca)),
         *("--auth-supernode-private-key", str(key)),
         *("--host", "127.0.0.1", "--port", str(port)),

@@ -27,6 +27,7 @@ from flwr.supercore.runtime import RuntimeHttpClient
 from flwr.supernode.runtime.run_clientapp import pull_task_input, push_message, push_task_output
 
 from coterie.runtimes.flower import EXECUTOR_WAIT, RECORD, REPLY, REQUEST
+from coterie.runtimes.flower_node import wait_less
 
 BEAT = 10.0
 """Seconds between two signs of life; Flower gives work up after a minute without one."""
@@ -40,6 +41,7 @@ def relay(address: str, secret: bytes, answer: Answer, stop: threading.Event) ->
 
     ``secret`` is the one that the SuperNode was started with, so that no other user of the machine takes its work.
     """
+    wait_less()
     acquire = "/flwr.proto.Runtime/AcquireTask"
     executor = _client(
         address, "SuperExec", SuperExecAuthHttpInterceptor(master_secret=secret, protected_methods=[acquire])

@@ -11,6 +11,7 @@ import logging
 import threading
 import time
 from collections.abc import Callable, Iterable, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from queue import Empty, SimpleQueue
 from typing import Any, NamedTuple, Protocol, TypeVar, cast
@@ -77,11 +78,11 @@ class GridPost:
 
     def arrived(self, numbers: Iterable[str], seconds: float) -> list[Arrived]:
         """What has come since the last call; parts of replies to these are waited for so many seconds more."""
-        found = patiently(
-            lambda: self._runtime.PullMessages(PullAppMessagesRequest(message_ids=list(numbers))), seconds
-        )
-        for message, tree in zip(found.messages_list, found.message_object_trees, strict=True):
-            threading.Thread(target=self._fetch, args=(message.metadata, tree, seconds), daemon=True).start()
+        wanted = PullAppMessagesRequest(message_ids=list(numbers))
+        with suppress(httpx.HTTPError):  # of a server that is gone for good, whoever sends next is told
+            found = patiently(lambda: self._runtime.PullMessages(wanted), seconds)
+            for message, tree in zip(found.messages_list, found.message_object_trees, strict=True):
+                threading.Thread(target=self._fetch, args=(message.metadata, tree, seconds), daemon=True).start()
         return list(_drained(self.inbox))
 
     @property
@@ -121,7 +122,7 @@ def patiently(call: Callable[[], T], seconds: float = PATIENCE) -> T:
 
     While Flower's database takes in something large it answers other calls with an error.
     """
-    until = time.monotonic() + max(seconds, PATIENCE)
+    until = time.monotonic() + seconds
     while True:
         try:
             return call()
