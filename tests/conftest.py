@@ -21,7 +21,8 @@ from coterie.protocol.replies import Replies
 from coterie.protocol.stack import Stack
 from coterie.protocol.task import Fit, Task
 from coterie.runtimes.simulator import Simulator
-from coterie.server.loop import Algorithm, Round, rounds
+from coterie.server.contract import Algorithm
+from coterie.server.loop import Round, rounds
 
 Array = np.ndarray[Any, Any]
 Client = tuple[Array, Array]

@@ -16,16 +16,14 @@ import coterie as ct
 from coterie.errors import UnknownName, UsageError
 from coterie.models.layout import Layout
 from coterie.protocol.address import Key
-from coterie.protocol.replies import Replies
+from coterie.protocol.replies import UNPLACED, Replies
 from coterie.protocol.stack import Stack
 from coterie.protocol.task import Fit
 from coterie.runtimes.attendance import Attendance, Attended
-from coterie.server.aggregate import by_examples
 from coterie.server.bipartition import Stationary, bipartition
+from coterie.server.contract import by_examples, least_loss
 from coterie.server.matrix_clusterers import agglomerative
-from coterie.server.place import least_loss
 from coterie.server.start import first_state
-from coterie.server.state import UNPLACED
 
 HALF = Fit(steps=1, batch=100, lr=0.25, momentum=0.0)
 SLOPES = (3.0, -1.0, 1.0, -3.0, 1.0, 3.0, -3.0, -1.0)

@@ -27,13 +27,13 @@ from coterie.models.model import Model
 from coterie.models.zoo import build_model
 from coterie.protocol import message
 from coterie.protocol.address import Key
+from coterie.protocol.replies import UNPLACED
 from coterie.protocol.stack import Stack
 from coterie.protocol.task import Fit, Task
 from coterie.results.record import RunFolder
 from coterie.runtimes.simulator import Simulator
 from coterie.server.loop import evaluate, rounds
 from coterie.server.start import BEGINNING, first_state
-from coterie.server.state import UNPLACED
 from coterie.settings import Settings
 
 RATE = 0.05

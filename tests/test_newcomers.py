@@ -19,7 +19,8 @@ from coterie.newcomers import load_trained, misfit, standards
 from coterie.protocol.address import Key
 from coterie.protocol.stack import Stack
 from coterie.protocol.task import Report, Task
-from coterie.server.place import Scores, least_loss, nearest_centre, nearest_update
+from coterie.server.contract import Scores, least_loss
+from coterie.server.place import nearest_centre, nearest_update
 from coterie.server.start import first_state
 from coterie.settings import Settings
 

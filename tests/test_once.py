@@ -13,7 +13,7 @@ import coterie as ct
 from coterie.errors import UnknownName, UsageError
 from coterie.models.layout import Layout
 from coterie.protocol.address import Key
-from coterie.protocol.replies import Replies
+from coterie.protocol.replies import UNPLACED, Replies
 from coterie.protocol.sample import Sample
 from coterie.protocol.stack import Stack
 from coterie.protocol.task import Fit, Report, Task
@@ -21,6 +21,7 @@ from coterie.results.diagnostics import diagnostics
 from coterie.results.record import load_state, save_state
 from coterie.server import distances, events
 from coterie.server.clusterers import clusterers
+from coterie.server.contract import Assignment
 from coterie.server.distances import cross_losses, of_losses, of_parameters, of_updates, pairwise
 from coterie.server.events import after, temperature, temperature_rises
 from coterie.server.gather import complete, joined
@@ -28,7 +29,6 @@ from coterie.server.loop import Meter
 from coterie.server.once import follow, join_or_follow, once
 from coterie.server.separation import differ, separation_threshold
 from coterie.server.start import first_state
-from coterie.server.state import UNPLACED, Assignment
 
 KEY = Key(1, 0)
 HALF = Fit(steps=1, batch=100, lr=0.25, momentum=0.0)

@@ -22,8 +22,8 @@ from coterie.protocol.task import Fit, Report, Task
 from coterie.runtimes.loopback import Loopback
 from coterie.runtimes.simulator import Simulator
 from coterie.server import sampled_losses
-from coterie.server.aggregate import by_examples
 from coterie.server.clusterers import clusterers
+from coterie.server.contract import by_examples
 from coterie.server.distances import loss_distance
 from coterie.server.loop import Meter
 from coterie.server.matrix_clusterers import Clusterer

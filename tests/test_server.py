@@ -11,13 +11,14 @@ import pytest
 from coterie.algorithms import build_algorithm, fedavg
 from coterie.errors import FederationError, UnknownName, UsageError
 from coterie.protocol.address import Key
-from coterie.protocol.replies import Cost
+from coterie.protocol.replies import UNPLACED, Cost
 from coterie.protocol.stack import Stack
 from coterie.protocol.task import Fit, Loss, Report, Task
-from coterie.server.aggregate import average, by_examples, uniform
+from coterie.server.aggregate import average, uniform
 from coterie.server.assign import cluster_parts, join_nearest, keep, until
 from coterie.server.clusterers import KMeansClusters, match
-from coterie.server.loop import Algorithm, Meter, advance, evaluate, participants, rounds
+from coterie.server.contract import Algorithm, Assignment, by_examples, replace_models
+from coterie.server.loop import Meter, advance, evaluate, participants, rounds
 from coterie.server.start import (
     BEGINNING,
     farthest_first,
@@ -28,8 +29,7 @@ from coterie.server.start import (
     random_models,
     unplaced,
 )
-from coterie.server.state import UNPLACED, Assignment
-from coterie.server.update import SERVERS, optimiser_named, replace_models, server_optimiser
+from coterie.server.update import SERVERS, optimiser_named, server_optimiser
 
 KEY = Key(1, 0)
 STEP = Fit(steps=1, batch=100, lr=0.1, momentum=0.0)

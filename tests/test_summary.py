@@ -22,8 +22,8 @@ from coterie.results.diagnostics import ask_gradients, check_gradients, diagnost
 from coterie.results.known import Known
 from coterie.results.summary import Watch, majority_rate, summarise
 from coterie.runtimes.simulator import Simulator
+from coterie.server.contract import State
 from coterie.server.loop import Round
-from coterie.server.state import State
 from coterie.settings import Settings
 
 ALL = np.arange(2)

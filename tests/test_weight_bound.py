@@ -14,8 +14,9 @@ from coterie.models.layout import Layout
 from coterie.protocol.replies import Replies
 from coterie.protocol.stack import Stack
 from coterie.protocol.task import Fit, Task
-from coterie.server.aggregate import average, by_examples, uniform
+from coterie.server.aggregate import average, uniform
 from coterie.server.bound import bounded
+from coterie.server.contract import by_examples
 from coterie.settings import Settings
 
 FIT = Fit(steps=3, batch=8, lr=0.1)

@@ -42,7 +42,7 @@ from coterie.algorithms import algorithms as methods
 from coterie.data import Dataset, Federated, Schema, Split, check_own, load, load_folder, load_own, load_pooled
 from coterie.experiment import Run, run
 from coterie.protocol.task import Fit, Loss, Proximal, Report, Task
-from coterie.server.loop import Algorithm
+from coterie.server.contract import Algorithm
 from coterie.server.separation import separation_threshold
 
 __all__ = [

@@ -38,9 +38,9 @@ from coterie.results.record import CONFIG, FORMAT, SCHEMA, RunFolder, check_begu
 from coterie.results.shown import judged
 from coterie.runtimes.attendance import Attended
 from coterie.runtimes.simulator import Simulator
+from coterie.server.contract import Algorithm, State
 from coterie.server.formed import DISTANCES
-from coterie.server.loop import Algorithm, HandedOver, Round, check_rounds, evaluate, hand_over, rounds
-from coterie.server.state import State
+from coterie.server.loop import HandedOver, Round, check_rounds, evaluate, hand_over, rounds
 from coterie.settings import Settings, in_words, load_settings
 
 Progress = Callable[[dict[str, Any]], None]

@@ -33,8 +33,8 @@ from coterie.results.record import (
     load_state,
 )
 from coterie.runtimes.simulator import Simulator
-from coterie.server.loop import Algorithm, Meter
-from coterie.server.state import State
+from coterie.server.contract import Algorithm, State
+from coterie.server.loop import Meter
 from coterie.settings import load_settings
 
 FEDERATION = "federation"

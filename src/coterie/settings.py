@@ -37,7 +37,8 @@ from coterie.runtimes.attendance import Attendance, attendance
 from coterie.runtimes.ray import RayFederation
 from coterie.runtimes.simulator import Simulator
 from coterie.server.bound import FACTOR
-from coterie.server.loop import Algorithm, check_rounds, participants
+from coterie.server.contract import Algorithm
+from coterie.server.loop import check_rounds, participants
 from coterie.server.robust import rules
 from coterie.toml import read_toml
 

@@ -19,12 +19,12 @@ from coterie.engine import plan
 from coterie.errors import UnknownName, UsageError
 from coterie.newcomers import load_trained
 from coterie.protocol.message import down
+from coterie.protocol.replies import UNPLACED
 from coterie.protocol.stack import Stack
 from coterie.protocol.task import Fit
 from coterie.runtimes.attendance import Attendance, Attended
 from coterie.server import aggregate
 from coterie.server.loop import evaluate, rounds
-from coterie.server.state import UNPLACED
 
 VARIANTS = (
     "fedopt(server=sgd,lr=0.5,momentum=0.5)",

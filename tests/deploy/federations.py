@@ -22,7 +22,7 @@ from coterie.federate.sealed_site import SealedSite
 from coterie.federate.server import make_order, submit
 from coterie.federate.trial import Trial, part_running
 from coterie.results.record import STATE, load_rounds, load_state
-from coterie.server.state import State
+from coterie.server.contract import State
 from coterie.settings import Settings
 
 

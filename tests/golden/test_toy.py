@@ -13,11 +13,11 @@ import pytest
 from sklearn.metrics import adjusted_rand_score
 
 from coterie.algorithms import wecfl
+from coterie.protocol.replies import UNPLACED
 from coterie.protocol.stack import Stack
 from coterie.protocol.task import Fit
 from coterie.server.loop import evaluate
 from coterie.server.start import first_state
-from coterie.server.state import UNPLACED
 
 RATE = 0.05
 PULL = 2 * RATE

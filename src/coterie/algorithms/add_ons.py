@@ -9,8 +9,7 @@ from coterie.algorithms.method import add_on
 from coterie.errors import UsageError, require
 from coterie.protocol.stack import Stack
 from coterie.protocol.task import SEEN, Contrast, Fit, Near, Others, Task, Term
-from coterie.server.loop import Algorithm, as_it_is, mean_model
-from coterie.server.state import State
+from coterie.server.contract import Algorithm, State, as_it_is, mean_model
 
 AddOn = Callable[[Algorithm], Algorithm]
 Terms = Callable[[State], tuple[Term, ...]]

@@ -14,16 +14,14 @@ from coterie.models.additive import additive
 from coterie.models.layout import Layout
 from coterie.protocol.address import Key
 from coterie.protocol.federation import Federation
-from coterie.protocol.replies import Replies
+from coterie.protocol.replies import UNPLACED, Replies
 from coterie.protocol.stack import Stack
 from coterie.protocol.task import Fit, Proximal, Report, Task, Term
 from coterie.server.aggregate import average, with_part
-from coterie.server.assign import CLUSTERINGS, Ask, placed
+from coterie.server.assign import CLUSTERINGS, placed
+from coterie.server.contract import Algorithm, Ask, Assignment, State, least_loss, replace_models
 from coterie.server.halves import hold_back, holds_back, one_global_half, release, see_cluster_half
-from coterie.server.loop import Algorithm, advance
-from coterie.server.place import least_loss
-from coterie.server.state import UNPLACED, Assignment, State
-from coterie.server.update import replace_models
+from coterie.server.loop import advance
 
 PULL = 0.01
 """How far every local step moves a cluster half back, where nothing is said."""

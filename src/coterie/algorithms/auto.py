@@ -11,10 +11,8 @@ from coterie.protocol.federation import Federation
 from coterie.protocol.replies import Replies
 from coterie.protocol.task import Fit, Task
 from coterie.server.advice import ADVICE
-from coterie.server.assign import Ask
-from coterie.server.loop import Algorithm
+from coterie.server.contract import Algorithm, Ask, Assignment, State
 from coterie.server.probe import probe
-from coterie.server.state import Assignment, State
 
 AUTO = "auto"
 

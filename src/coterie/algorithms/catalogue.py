@@ -18,7 +18,7 @@ from coterie.catalogue import Catalogue, Value, parse
 from coterie.errors import UsageError
 from coterie.limits import ADD_ONS, check_most
 from coterie.protocol.task import Fit
-from coterie.server.loop import Algorithm
+from coterie.server.contract import Algorithm
 
 
 @method

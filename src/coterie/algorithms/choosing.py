@@ -11,9 +11,9 @@ from coterie.errors import require
 from coterie.protocol.task import Agreement, BatchLoss, Fit, Loss, Race, Score, Task
 from coterie.server.aggregate import uniform, weighing
 from coterie.server.assign import keep
-from coterie.server.loop import Algorithm, previous_models
+from coterie.server.contract import Algorithm, State
+from coterie.server.loop import previous_models
 from coterie.server.start import farthest_first, random_labels, random_models, told_apart
-from coterie.server.state import State
 
 
 @method

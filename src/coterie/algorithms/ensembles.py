@@ -10,7 +10,7 @@ from coterie.errors import UsageError, require
 from coterie.limits import MEMBERS, check_most
 from coterie.models.layout import MIXES
 from coterie.protocol.task import Fit, Task
-from coterie.server.loop import Algorithm
+from coterie.server.contract import Algorithm
 
 
 @method

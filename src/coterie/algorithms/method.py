@@ -10,8 +10,7 @@ from typing import Any, TypeVar, cast
 
 from coterie.catalogue import text_of
 from coterie.protocol.task import Fit, Task
-from coterie.server.loop import Algorithm
-from coterie.server.state import State
+from coterie.server.contract import Algorithm, State
 
 Compose = TypeVar("Compose", bound=Callable[..., Algorithm])
 Change = Callable[[Algorithm], Algorithm]

@@ -5,8 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 
 from coterie.protocol.task import Task
-from coterie.server.loop import Algorithm
-from coterie.server.state import State
+from coterie.server.contract import Algorithm, State
 
 
 def keeping_momentum(algorithm: Algorithm, member: int = 0) -> Algorithm:

@@ -5,10 +5,10 @@ from __future__ import annotations
 from coterie.algorithms.auto import counted
 from coterie.algorithms.method import always, method
 from coterie.protocol.task import Fit, Task
-from coterie.server.aggregate import by_examples, uniform, weighing
-from coterie.server.assign import Weigh, cluster_parts, join_nearest, until
+from coterie.server.aggregate import uniform, weighing
+from coterie.server.assign import cluster_parts, join_nearest, until
 from coterie.server.clusterers import KMeansClusters
-from coterie.server.loop import Algorithm
+from coterie.server.contract import Algorithm, Weigh, by_examples
 from coterie.server.place import nearest_centre
 from coterie.server.start import one_model_for
 

@@ -8,15 +8,15 @@ from coterie.protocol.task import Fit, Task
 from coterie.server.aggregate import weighing
 from coterie.server.bipartition import Stationary, bipartition
 from coterie.server.clusterers import clusterers
+from coterie.server.contract import Algorithm, Update, least_loss, replace_models
 from coterie.server.distances import of_updates, plain
 from coterie.server.events import temperature_rises
-from coterie.server.loop import Algorithm
 from coterie.server.matrix_clusterers import Clusterer, affinity, hdbscan, kmeans, meanshift
 from coterie.server.newcomers import join
 from coterie.server.once import cluster_once, once
-from coterie.server.place import least_loss, nearest_update
+from coterie.server.place import nearest_update
 from coterie.server.start import one_model, one_model_for
-from coterie.server.update import Update, optimiser_named, replace_models
+from coterie.server.update import optimiser_named
 
 
 @method

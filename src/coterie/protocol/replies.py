@@ -8,6 +8,9 @@ from dataclasses import dataclass, field, replace
 from coterie.models.layout import Array, Layout
 from coterie.protocol.stack import Stack
 
+UNPLACED = -1
+"""The label of a client that belongs to no cluster yet; it never indexes a row."""
+
 ROWS = ("labels", "examples", "params", "buffers", "losses", "spreads", "metrics", "loss", "evaluations")
 """The fields of ``Replies`` that have a row for each client, beside ``clients``."""
 

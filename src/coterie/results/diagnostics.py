@@ -15,10 +15,10 @@ from coterie.protocol.replies import Replies
 from coterie.protocol.task import Fit, Task
 from coterie.results.known import Known
 from coterie.results.scores import clusterability, silhouette
+from coterie.server.contract import State
 from coterie.server.distances import columns, pairwise
 from coterie.server.events import temperature
 from coterie.server.loop import Round, with_mean
-from coterie.server.state import State
 
 MOST_CLIENTS, MOST_BYTES = 500, 128 << 20
 """With more clients, or larger replies, what is quadratic or hungry for memory is left out."""

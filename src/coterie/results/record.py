@@ -21,7 +21,7 @@ from coterie.errors import RunFolderError
 from coterie.models.layout import Array
 from coterie.protocol.stack import Stack
 from coterie.results.hashes import HASHES, Growing, as_lines, check_hash, damaged, hash_of, load_hashes, read_file
-from coterie.server.state import State
+from coterie.server.contract import State
 from coterie.toml import parse_toml
 
 CONFIG, SCHEMA, ROUNDS, LABELS, STATE, BEFORE, SUMMARY, CLIENTS, MATRIX = (

@@ -12,7 +12,7 @@ import numpy as np
 from coterie.data.federated import Split
 from coterie.errors import FederationError
 from coterie.models.layout import Array
-from coterie.protocol.replies import Replies
+from coterie.protocol.replies import UNPLACED, Replies
 from coterie.protocol.stack import Stack
 from coterie.results.diagnostics import diagnostics, of_gradients
 from coterie.results.goal import PURE, Goal
@@ -20,9 +20,9 @@ from coterie.results.known import Known
 from coterie.results.scores import agreement, client_scores, cluster_shape
 from coterie.results.shown import judged
 from coterie.server.advice import ADVICE
+from coterie.server.contract import State
 from coterie.server.loop import Round, with_mean
 from coterie.server.loop import served as members_of
-from coterie.server.state import UNPLACED, State
 
 MOST_MODELS = 64
 """With more models than this (local on many clients) GF1 is left to the last round."""

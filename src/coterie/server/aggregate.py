@@ -11,7 +11,7 @@ from coterie.errors import UnknownName
 from coterie.models.layout import Array, Coordinates, Layout
 from coterie.protocol.replies import Combine, Replies
 from coterie.protocol.stack import Stack
-from coterie.server.bound import believed
+from coterie.server.contract import by_examples
 
 CHUNK_BYTES = 64 << 20
 """Client models are read in chunks of about this size, so that a memory-mapped reply never fills the memory."""
@@ -87,11 +87,6 @@ def with_part(models: Stack, source: Stack, layout: Layout, part: str) -> Stack:
     for rows, values, place in zip(changed, source, (layout.part(part), layout.buffer_part(part)), strict=True):
         rows[:, place] = values[:, place]
     return changed
-
-
-def by_examples(replies: Replies) -> Array:
-    """A client weighs as much as it has train examples, as far as it is believed."""
-    return believed(replies).astype(np.float64)
 
 
 def uniform(replies: Replies) -> Array:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from dataclasses import replace
 
 import numpy as np
@@ -11,20 +10,12 @@ from scipy.spatial.distance import cdist
 from coterie.errors import UsageError
 from coterie.models.layout import Array
 from coterie.protocol.address import Key
-from coterie.protocol.replies import Replies
-from coterie.protocol.stack import Stack
-from coterie.protocol.task import Task
+from coterie.protocol.replies import UNPLACED, Replies
 from coterie.server.clusterers import KMeansClusters, match
-from coterie.server.state import UNPLACED, Assignment, State
-
-Ask = Callable[[Task, Stack, Array, Array], Replies]
-"""The port as a rule sees it: ``(task, stack, labels, clients) -> replies``; a rule may make further exchanges."""
+from coterie.server.contract import Ask, Assign, Assignment, State, Weigh
 
 CLUSTERINGS = "clusterings"
 """What ``State.memory`` calls the number of clusterings that count as shots."""
-
-Assign = Callable[[State, Replies, Key, Ask], Assignment]
-Weigh = Callable[[Replies], Array]
 
 
 def keep() -> Assign:

@@ -11,18 +11,16 @@ from coterie.errors import UsageError
 from coterie.limits import LARGEST, check_most
 from coterie.models.layout import Array
 from coterie.protocol.address import Key
-from coterie.protocol.replies import Replies
+from coterie.protocol.replies import UNPLACED, Replies
 from coterie.protocol.stack import Stack
 from coterie.protocol.task import Fit
 from coterie.server.aggregate import average
-from coterie.server.assign import Ask, Assign, Weigh
+from coterie.server.contract import Ask, Assign, Assignment, Place, State, Weigh
 from coterie.server.distances import columns, of_updates
 from coterie.server.gather import complete, joined
 from coterie.server.how_many import clearest
 from coterie.server.matrix_clusterers import agglomerative
 from coterie.server.newcomers import join
-from coterie.server.place import Place
-from coterie.server.state import UNPLACED, Assignment, State
 
 
 @dataclass(frozen=True)

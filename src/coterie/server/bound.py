@@ -7,10 +7,9 @@ from dataclasses import replace
 import numpy as np
 
 from coterie.models.layout import Array
-from coterie.protocol.replies import Replies
+from coterie.protocol.replies import UNPLACED, Replies
 from coterie.protocol.stack import Stack
 from coterie.protocol.task import Task
-from coterie.server.state import UNPLACED
 
 FACTOR = 10.0
 """How many times the median length an update may have, where nothing is said."""

@@ -6,7 +6,7 @@ trained, a half that no model has seen is a fresh sample under every one of them
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any
 
@@ -16,7 +16,7 @@ from coterie.models.layout import Array
 from coterie.protocol.address import Key
 from coterie.protocol.federation import Federation
 from coterie.protocol.task import Fit, Report, Task
-from coterie.server.assign import Ask
+from coterie.server.contract import Ask, Opinion
 from coterie.server.distances import between_clients, cross_losses
 from coterie.server.separation import bounded, separation_thresholds
 from coterie.server.start import initial
@@ -32,9 +32,6 @@ FEWEST = 2
 
 MOST_NAMED = 100
 """So many pairs of clients are named, those that are farthest beyond chance first; all are counted."""
-
-Opinion = Callable[[Federation, Key, Ask], Mapping[str, Any]]
-"""``(federation, key, ask) -> what --advise says beside its own advice``, JSON values with a ``text`` among them."""
 
 
 def certain_differences(loss: str, fit: Fit) -> Opinion:

@@ -14,7 +14,7 @@ from coterie.protocol.address import Key
 from coterie.protocol.replies import Replies
 from coterie.protocol.stack import Stack
 from coterie.protocol.task import Report, Task
-from coterie.server.assign import Ask
+from coterie.server.contract import Ask
 
 BLOCK_BYTES = 64 << 20
 """Client models are read, and sent to be judged, in blocks of about this size."""

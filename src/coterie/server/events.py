@@ -11,8 +11,8 @@ from coterie.errors import UsageError
 from coterie.limits import POWER, check_most
 from coterie.models.layout import Array
 from coterie.protocol.replies import Replies
+from coterie.server.contract import State
 from coterie.server.distances import columns, pairwise
-from coterie.server.state import State
 
 Event = Callable[[State, Replies], tuple[bool, Mapping[str, Any]]]
 """``(state, replies) -> (does it happen now, what to remember)``."""

@@ -9,7 +9,7 @@ import numpy as np
 
 from coterie.models.layout import Array
 from coterie.protocol.stack import Stack
-from coterie.server.state import State
+from coterie.server.contract import State
 
 DISTANCES = "distances"
 """What ``State.memory`` calls the matrix of distances."""

@@ -11,7 +11,7 @@ from coterie.models.layout import Array
 from coterie.protocol.replies import ROWS, Replies
 from coterie.protocol.stack import Stack
 from coterie.protocol.task import Fit, Task
-from coterie.server.assign import Ask
+from coterie.server.contract import Ask
 
 
 def train(clients: Array, stack: Stack, labels: Array, fit: Fit, ask: Ask) -> Replies:

@@ -11,13 +11,12 @@ import numpy as np
 from coterie.models.layout import Array, Layout
 from coterie.protocol.address import Key
 from coterie.protocol.federation import Federation
-from coterie.protocol.replies import Replies
+from coterie.protocol.replies import UNPLACED, Replies
 from coterie.protocol.stack import Stack
 from coterie.protocol.task import Task
 from coterie.server.aggregate import with_part
-from coterie.server.assign import Ask, Assign
-from coterie.server.start import Start, first_state
-from coterie.server.state import UNPLACED, Assignment, State
+from coterie.server.contract import Ask, Assign, Assignment, Start, State
+from coterie.server.start import first_state
 
 HALVES = ("held.params", "held.buffers")
 """What ``State.memory`` calls the cluster halves that wait."""

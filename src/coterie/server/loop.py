@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import NamedTuple
 
@@ -10,89 +10,20 @@ import numpy as np
 
 from coterie.errors import FederationError, UsageError
 from coterie.models.layout import Array
-from coterie.models.model import Model
 from coterie.protocol.address import Key
 from coterie.protocol.federation import Federation, present
-from coterie.protocol.replies import Combine, Cost, Replies
+from coterie.protocol.replies import UNPLACED, Combine, Cost, Replies
 from coterie.protocol.stack import Stack
-from coterie.protocol.task import Fit, Report, Task
-from coterie.server.aggregate import average, by_examples
-from coterie.server.assign import Assign, Weigh
+from coterie.protocol.task import Report, Task
+from coterie.server.aggregate import average
 from coterie.server.bound import FACTOR, bounded
-from coterie.server.certain import Opinion
-from coterie.server.place import Place, least_loss
-from coterie.server.start import BEGINNING, Start
-from coterie.server.state import UNPLACED, Assignment, State
-from coterie.server.update import Update, replace_models
-
-
-def mean_model(state: State) -> Stack:
-    """The mean of all cluster models by their shares of examples: what one model for all would be now."""
-    return state.stack.mix(state.shares[None])
+from coterie.server.contract import Algorithm, Assignment, State
+from coterie.server.start import BEGINNING
 
 
 def previous_models(state: State) -> Stack:
     """The cluster models before the last round: where each of them came from."""
     return state.previous
-
-
-def as_it_is(model: Model) -> Model:
-    """The model itself."""
-    return model
-
-
-@dataclass(frozen=True)
-class Algorithm:
-    """A clustered federated algorithm as a composition of parts; it has no loop of its own.
-
-    start     where it begins
-    task      what clients are asked, a function of the state
-    references  rows that clients are sent beside the cluster models, where the task names a number of them
-    assign    from the replies to every client's cluster
-    weigh     how much a client counts in its cluster's mean
-    update    from the mean to the next model
-    update_before  the same as long as no clusters have formed and all clients are on one model
-    shared    a part of the model averaged over everyone, whatever the cluster
-    place     the cluster of a client that was never seen
-    serve     what a client does to get its model at test time (nothing: it uses its label's model)
-    network   what is made of the user's model before anything begins (nothing: it is trained as it is)
-    members   what runs beside it: an ensemble, in which this one leads and gives the clusters
-    mix       how outputs of all members become one where clients are tested
-    repeat    which of several runs of the same seed it is: 0 has that seed, others have one derived from it
-    chooses   whether clients choose among the cluster models
-    least_rounds  how many rounds there must be for its warm-up and its shots to take place
-    least_answers  how many clients must answer in a round for it to cluster
-    name, fit what it is called and how its clients train, for tables and run folders only
-    opinion   what else it can say where advice is asked for
-    """
-
-    start: Start
-    task: Callable[[State], Task]
-    assign: Assign
-    weigh: Weigh = by_examples
-    update: Update = replace_models
-    update_before: Update = replace_models
-    shared: str | None = None
-    place: Place = least_loss
-    serve: Task = Task()
-    references: Callable[[State], Stack] = mean_model
-    network: Callable[[Model], Model] = as_it_is
-    members: tuple[Algorithm, ...] = ()
-    mix: str | None = None
-    repeat: int = 0
-    chooses: bool = False
-    least_rounds: int = 1
-    least_answers: int = 1
-    name: str = "nameless"
-    fit: Fit = Fit()
-    opinion: Opinion | None = None
-
-    def __repr__(self) -> str:
-        return f"Algorithm({self.name})"
-
-    def __add__(self, add_on: Callable[[Algorithm], Algorithm]) -> Algorithm:
-        """The algorithm with an add-on, as a text says it: ``wecfl(clusters=4) + cks(strength=0.1)``."""
-        return add_on(self)
 
 
 @dataclass(frozen=True)

@@ -3,10 +3,9 @@
 from __future__ import annotations
 
 from coterie.protocol.address import Key
-from coterie.protocol.replies import Replies
-from coterie.server.assign import Ask, Assign, placed
-from coterie.server.place import Place
-from coterie.server.state import UNPLACED, Assignment, State
+from coterie.protocol.replies import UNPLACED, Replies
+from coterie.server.assign import placed
+from coterie.server.contract import Ask, Assign, Assignment, Place, State
 
 
 def join(place: Place) -> Assign:

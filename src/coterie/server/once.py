@@ -12,19 +12,19 @@ from scipy.optimize import linear_sum_assignment
 from coterie.errors import UnknownName, UsageError
 from coterie.models.layout import Array
 from coterie.protocol.address import Key
-from coterie.protocol.replies import Replies
+from coterie.protocol.replies import UNPLACED, Replies
 from coterie.protocol.stack import Stack
 from coterie.protocol.task import Fit
 from coterie.server.advice import ADVICE, on_distances
 from coterie.server.aggregate import average
-from coterie.server.assign import Ask, Assign, Weigh, keep, placed
+from coterie.server.assign import keep, placed
+from coterie.server.contract import Ask, Assign, Assignment, State, Weigh
 from coterie.server.distances import KeyedMeasure
 from coterie.server.events import Event
 from coterie.server.formed import have_formed, matrix_of, means, origin, remembered
 from coterie.server.gather import complete, train
 from coterie.server.matrix_clusterers import Clusterer
 from coterie.server.place import cosines
-from coterie.server.state import UNPLACED, Assignment, State
 
 Rule = Callable[[State, Replies, Key, Ask], Assignment | None]
 """An assign rule that may find that it cannot be applied yet."""

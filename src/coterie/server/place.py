@@ -6,7 +6,6 @@ A rule asks the newcomers and gives each that answers a score in every cluster; 
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import NamedTuple
 
 import numpy as np
 from scipy.spatial.distance import cdist
@@ -14,45 +13,14 @@ from scipy.spatial.distance import cdist
 from coterie.models.layout import Array
 from coterie.protocol.replies import Replies
 from coterie.protocol.stack import Stack
-from coterie.protocol.task import Fit, Report, Task
-from coterie.server.assign import Ask
+from coterie.protocol.task import Fit, Task
+from coterie.server.contract import Ask, Place, Scores, State, least_loss, score_by_loss
 from coterie.server.formed import means, origin
-from coterie.server.state import State
-
-
-class Scores(NamedTuple):
-    """Who answered, and the score of each in every cluster, ``(r, K)``."""
-
-    clients: Array
-    values: Array
-
-    @property
-    def clusters(self) -> Array:
-        """The cluster of the highest score of each; ties to the lowest number, never one whose score is no number."""
-        best: Array = np.where(np.isfinite(self.values), self.values, -np.inf).argmax(axis=1)
-        return best
-
-
-Place = Callable[[State, Ask, Array], Scores]
-"""``(state, ask, newcomers) -> scores``."""
-
-
-def least_loss(state: State, ask: Ask, clients: Array) -> Scores:
-    """Minus the mean train loss of each cluster's model: a newcomer chooses as clients that choose do."""
-    return _by_loss(state.stack, ask, clients)
 
 
 def least_loss_when_formed(state: State, ask: Ask, clients: Array) -> Scores:
     """Minus the mean train loss of each cluster's model as it was when the clusters formed."""
-    return _by_loss(means(state), ask, clients)
-
-
-def _by_loss(models: Stack, ask: Ask, clients: Array) -> Scores:
-    def score(replies: Replies) -> Array:
-        assert replies.losses is not None, "the task asked for losses"
-        return -replies.losses
-
-    return _scores(Task(report=Report(params=None, losses=True)), models, score, ask, clients)
+    return score_by_loss(means(state), ask, clients)
 
 
 def nearest_centre(part: str, fit: Fit) -> Place:

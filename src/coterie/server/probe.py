@@ -13,8 +13,8 @@ from coterie.protocol.federation import Federation
 from coterie.protocol.replies import Replies
 from coterie.protocol.task import Fit, Task
 from coterie.server.advice import Advice, on_halves
-from coterie.server.aggregate import average, by_examples
-from coterie.server.assign import Ask
+from coterie.server.aggregate import average
+from coterie.server.contract import Ask, by_examples
 from coterie.server.distances import columns, cosine_from_products
 from coterie.server.start import initial
 

@@ -18,7 +18,7 @@ from coterie.protocol.address import Key
 from coterie.protocol.replies import Replies
 from coterie.protocol.sample import Sample, standard_error
 from coterie.protocol.task import Report
-from coterie.server.assign import Ask
+from coterie.server.contract import Ask
 from coterie.server.distances import KeyedMeasure, Measure, ask_losses, finite, loss_distance
 from coterie.server.matrix_clusterers import Clusterer, together
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable
 from dataclasses import replace
 
 import numpy as np
@@ -13,12 +12,12 @@ from coterie.limits import check_memory
 from coterie.models.layout import Array
 from coterie.protocol.address import Key
 from coterie.protocol.federation import Federation, present
+from coterie.protocol.replies import UNPLACED
 from coterie.protocol.stack import Stack
 from coterie.protocol.task import BOUNDED, Fit, Report, Task, check_bounded
-from coterie.server.assign import Ask, check_clusters
-from coterie.server.state import UNPLACED, State
+from coterie.server.assign import check_clusters
+from coterie.server.contract import Ask, Start, State
 
-Start = Callable[[Federation, Key, Ask], State]
 _log = logging.getLogger(__name__)
 
 BEGINNING = -1

@@ -2,25 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
-
 import numpy as np
 
 from coterie.errors import UnknownName, require
 from coterie.limits import LARGEST, check_most
 from coterie.models.layout import Array
 from coterie.protocol.stack import Stack
-
-Moments = Mapping[str, Array]
-Update = Callable[[Stack, Stack, Moments, Array], tuple[Stack, Moments]]
-"""``(models, mean, moments, answered) -> (models, moments)``; rows where ``answered`` is False stay as they are."""
+from coterie.server.contract import Moments, Update, replace_models
 
 SERVERS = ("sgd", "adam", "yogi", "adagrad")
-
-
-def replace_models(models: Stack, mean: Stack, moments: Moments, answered: Array) -> tuple[Stack, Moments]:
-    """The mean is the new model."""
-    return mean, moments
 
 
 def server_optimiser(server: str, lr: float, momentum: float, beta1: float, beta2: float, tau: float) -> Update:
