@@ -123,7 +123,15 @@ class TestNames:
     @pytest.mark.parametrize("name", EVIL.values(), ids=EVIL)
     def test_of_sites_and_what_they_say_are_shown_as_they_are_written(self, name):
         site = {"now": name, "when": name}
-        told = {"state": "failed", "run": name, "error": name, "out": "nowhere", "rounds": 3, "sites": {name: site}}
+        told = {
+            "state": "failed",
+            "run": name,
+            "error": name,
+            "out": "nowhere",
+            "rounds": 3,
+            "sites": {name: site},
+            "notes": [name],
+        }
         logged = {"time": name, "run": name, "round": 1, "asked": name, "outcome": name, "reason": name, "left": None}
         for table in (status_table(told, {name: name}), audit_table([logged])):
             shown = io.StringIO()

@@ -29,7 +29,7 @@ from coterie.settings import Settings
 def begin(federation: Trial, settings: Settings, out: Path, **order: float) -> None:
     """A run as far as its first record; ``order`` changes what the server's configuration says."""
     submit(federation.place, replace(make_order(federation.place, settings, out), **order))
-    wait_for(lambda: len(load_rounds(out)) >= 1)
+    wait_for(lambda: len(load_rounds(out)) >= 1, 180)
 
 
 def train(federation: Trial, settings: Settings, out: Path, **order: float) -> tuple[State, list[dict[str, Any]]]:

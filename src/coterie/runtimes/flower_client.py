@@ -17,6 +17,7 @@ from flwr.app import ConfigRecord, Error, Message, RecordDict
 from flwr.common.constant import ErrorCode, SubStatus
 from flwr.proto.runtime_pb2 import AcquireTaskRequest, SendTaskHeartbeatRequest
 from flwr.supercore.constant import TaskType
+from flwr.supercore.inflatable.inflatable_utils import ObjectPullError, ObjectPushError
 from flwr.supercore.interceptors import (
     RuntimeTokenHttpInterceptor,
     RuntimeVersionHttpInterceptor,
@@ -70,7 +71,7 @@ def _handle(node: RuntimeHttpClient, answer: Answer) -> None:
             message, context, _, _ = pull_task_input(node)
             push_message(node, _replied(message, answer), context)
         ended = SubStatus.COMPLETED
-    except (RuntimeError, httpx.HTTPError) as error:
+    except (RuntimeError, httpx.HTTPError, ObjectPushError, ObjectPullError) as error:
         _log.warning("a message was lost: %s", error)
     finally:
         push_task_output(node, context, ended, "")
