@@ -1,0 +1,31 @@
+"""One version, in pyproject.toml, that the command line tells."""
+
+from __future__ import annotations
+
+import tomllib
+from importlib import metadata
+from pathlib import Path
+
+import pytest
+from typer.testing import CliRunner
+
+from coterie.cli import app
+
+ROOT = Path(__file__).parent.parent
+VERSION = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["version"]
+
+
+def test_the_installed_version_is_that_of_pyproject():
+    assert metadata.version("coterie") == VERSION, "run make setup again"
+
+
+@pytest.mark.parametrize("words", [["--version"], ["--version", "run", "no such method"]])
+def test_the_command_tells_its_version_and_does_nothing_else(words):
+    told = CliRunner().invoke(app, words)
+    assert (told.exit_code, told.output) == (0, f"coterie {VERSION}\n")
+
+
+def test_no_other_file_of_the_library_states_the_version():
+    stating = [path.name for path in (ROOT / "src").rglob("*.py") if VERSION in path.read_text()]
+    assert stating == []
+    assert "version:" not in (ROOT / "CITATION.cff").read_text().replace("cff-version:", "")
