@@ -35,6 +35,7 @@ app.add_typer(data_app, name="data")
 app.add_typer(federate_app, name="federate")
 
 
+@guarded
 def _tell_version(asked: bool) -> None:
     """Print the installed version and end, before anything else is read."""
     if asked:
