@@ -29,3 +29,13 @@ def test_no_other_file_of_the_library_states_the_version():
     stating = [path.name for path in (ROOT / "src").rglob("*.py") if VERSION in path.read_text()]
     assert stating == []
     assert "version:" not in (ROOT / "CITATION.cff").read_text().replace("cff-version:", "")
+
+
+def test_a_version_that_cannot_be_written_is_one_line_and_no_traceback(monkeypatch):
+    def full(text):
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr("coterie.cli.say", full)
+    told = CliRunner().invoke(app, ["--version"])
+    assert (told.exit_code, type(told.exception)) == (1, SystemExit)
+    assert told.output.count("\n") == 1
