@@ -1,4 +1,4 @@
-# Two commands do everything on a fresh machine: `make demo` and `make test`.
+# Two commands do everything on a fresh machine: `make demo` and `make test`. `make help` has the others.
 SHELL := /bin/bash
 PYTHON ?= python3
 VENV ?= .venv
@@ -8,7 +8,7 @@ STAMP := $(VENV)/.setup-done
 export OMP_NUM_THREADS ?= 2
 export OPENBLAS_NUM_THREADS ?= 2
 
-.PHONY: help setup demo test check check-slow bench mutants fuzz docs clean
+.PHONY: help setup demo test check check-slow coverage wheel bench mutants fuzz docs clean
 
 help:  ## show this help
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | awk -F ':.*## ' '{printf "  make %-12s %s\n", $$1, $$2}'
@@ -17,7 +17,7 @@ setup: $(STAMP)  ## create the virtual environment and install everything, pinne
 
 $(STAMP): pyproject.toml constraints.txt
 	$(PYTHON) -m venv $(VENV)
-	PIP_CONSTRAINT=constraints.txt $(BIN)/pip install --quiet --disable-pip-version-check -e '.[dev,flower,ray]'
+	PIP_CONSTRAINT=constraints.txt $(BIN)/pip install --quiet --disable-pip-version-check -e '.[dev,docs,flower,ray]'
 	@touch $@
 
 demo: setup  ## recover four hidden groups of rotated digits: a table and a picture, under two minutes
@@ -25,8 +25,12 @@ demo: setup  ## recover four hidden groups of rotated digits: a table and a pict
 	  --clients 40 --clusters 4 --rounds 20 --seeds 1..5 --out runs/demo
 
 # Three processes on two cores: federations wait for each other most of their time, so their tests come first.
+TESTS := $(BIN)/pytest -m 'not slow' -n 3 --dist loadfile --no-loadscope-reorder tests/deploy tests/contract tests src
 test: check  ## everything CI runs: lint, types, layers, tests
-	$(BIN)/pytest -m 'not slow' -n 3 --dist loadfile --no-loadscope-reorder tests/deploy tests/contract tests src
+	$(TESTS)
+
+coverage: setup  ## the tests once more, slower, and which lines they enter: a table, runs/coverage/html, coverage.xml
+	$(TESTS) --cov --cov-report=term --cov-report=html --cov-report=xml
 
 check: setup  ## lint, types and import layers only
 	$(BIN)/ruff format --check .
@@ -34,9 +38,19 @@ check: setup  ## lint, types and import layers only
 	$(BIN)/mypy
 	$(BIN)/lint-imports --no-cache
 
-check-slow: setup  ## the slow checks on real data (fetches it; tens of minutes), and new cases for the property tests
+check-slow: wheel  ## the slow checks on real data (fetches it; tens of minutes), new cases for the property tests, the wheel
 	$(BIN)/pytest -m slow --durations=0 -v
 	$(BIN)/pytest tests/property --hypothesis-profile='new cases'
+
+# Elsewhere, so that the sources are not on the path: what the wheel lacks is missing there.
+wheel: setup  ## build the wheel, install it into an empty environment, run it there from another folder
+	rm -rf dist build/empty build/elsewhere
+	PIP_CONSTRAINT=constraints.txt $(BIN)/pip wheel --quiet --disable-pip-version-check --no-deps --wheel-dir dist .
+	$(PYTHON) -m venv build/empty
+	build/empty/bin/pip install --quiet --disable-pip-version-check -c constraints.txt dist/coterie-*.whl
+	mkdir -p build/elsewhere
+	cd build/elsewhere && env -u PYTHONPATH ../empty/bin/coterie --version
+	cd build/elsewhere && env -u PYTHONPATH ../empty/bin/coterie run wecfl --rounds 2 --quiet
 
 bench: setup  ## speed of the engine beside a plain loop, with this machine's peak
 	$(BIN)/python benchmarks/engine.py
@@ -49,8 +63,9 @@ CASES ?= 2000
 fuzz: setup  ## strange words, files, folders, messages and networks, by a seed: nothing may crash, hang or be left behind
 	$(BIN)/python -m fuzz --seed $(SEED) --cases $(CASES)
 
-docs: setup  ## check that every link between the documents leads somewhere and every example runs
+docs: setup  ## build the documents into site/, without a network: no link may be broken, and every example must run
+	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict
 	$(BIN)/pytest tests/test_docs.py
 
-clean:  ## remove the environment and caches, keep runs
-	rm -rf $(VENV) .mypy_cache .ruff_cache .pytest_cache .hypothesis
+clean:  ## remove the environment, what was built and caches, keep runs
+	rm -rf $(VENV) build dist site .mypy_cache .ruff_cache .pytest_cache .hypothesis

@@ -7,6 +7,7 @@ import sys
 import warnings
 from dataclasses import asdict, replace
 from functools import partial
+from importlib import metadata
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -32,6 +33,23 @@ from coterie.terminal import console, say, say_json, tell
 app = typer.Typer(no_args_is_help=True, add_completion=False, pretty_exceptions_enable=False, help=__doc__)
 app.add_typer(data_app, name="data")
 app.add_typer(federate_app, name="federate")
+
+
+@guarded
+def _tell_version(asked: bool) -> None:
+    """Print the installed version and end, before anything else is read."""
+    if asked:
+        say(f"coterie {metadata.version('coterie')}")
+        raise typer.Exit
+
+
+@app.callback()
+def _before_every_command(
+    version: Annotated[
+        bool, typer.Option("--version", callback=_tell_version, is_eager=True, help="print the version and end")
+    ] = False,
+) -> None:
+    """Take what may stand before a command."""
 
 
 @app.command("list")
