@@ -94,6 +94,10 @@ WRONG = {
         ["fedavg", "--device", "cuda:9"],
         ["device 'cuda:9' cannot be used here", "use --device cpu"],
     ),
+    "a device that keeps no numbers": (
+        ["fedavg", "--device", "meta"],
+        ["device 'meta' cannot be used here", "use --device cpu"],
+    ),
     "a model too large for the images": (["fedavg", "--model", "lenet"], ["(1, 8, 8)"]),
     "a model that cannot be imported": (
         ["fedavg", "--model", "nowhere:net"],

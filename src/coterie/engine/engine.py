@@ -60,10 +60,10 @@ class _Fitted(NamedTuple):
 
 
 def find_device(name: str) -> torch.device:
-    """A torch device that is really there."""
+    """A torch device that is really there, and keeps the numbers it is given, which ``meta`` does not."""
     try:
         device = torch.device(name)
-        torch.empty(0, device=device)
+        torch.ones(1, device=device).cpu()
     except (RuntimeError, AssertionError, NotImplementedError) as error:
         reason = str(error).partition("\n")[0]
         raise UsageError(f"device {name!r} cannot be used here ({reason}); use --device cpu") from None
