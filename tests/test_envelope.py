@@ -10,6 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from coterie.errors import FederationError, UsageError
+from coterie.runtimes.answering import pack_hello
 from coterie.runtimes.envelope import HEAD, OVERHEAD, Channel, Keys, PublicKeys, seal, unseal
 
 SERVER, BERN, CHUR = Keys.make(), Keys.make(), Keys.make()
@@ -89,3 +90,12 @@ def test_files_that_are_no_pair_of_keys_are_refused(load):
     swapped = b"-----BEGIN" + tail.rstrip() + b"\n" + head + b"-----\n"
     with pytest.raises(UsageError, match="one of Ed25519 and one of X25519"):
         load(swapped)
+
+
+def test_a_reply_under_one_run_is_no_reply_under_another():
+    """The run stands in the request, and the reply is signed over the request's own signature."""
+    here, there = (HERE.request(pack_hello(run)) for run in ("heart", "lung"))
+    reply = THERE.reply(b"of heart", here)
+    assert HERE.open_reply(reply, here) == b"of heart"
+    with pytest.raises(FederationError, match="not signed by its sender's key"):
+        HERE.open_reply(reply, there)
