@@ -26,12 +26,12 @@ from rich.table import Table
 from coterie.errors import FederationError
 from coterie.experiment import Session
 from coterie.models.layout import Array
-from coterie.protocol.address import Key
 from coterie.protocol.federation import Federation
 from coterie.protocol.replies import Replies
 from coterie.protocol.stack import Stack
 from coterie.protocol.task import Task
 from coterie.results.known import known_of
+from coterie.seeding import Key
 from coterie.settings import Settings
 
 Attack = Callable[[Array, np.random.Generator], Array]

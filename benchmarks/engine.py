@@ -26,9 +26,9 @@ from coterie.data import Federated, Split
 from coterie.engine.engine import Engine
 from coterie.engine.workers import available_cores, torch_threads
 from coterie.models.zoo import build_model
-from coterie.protocol.address import Key
 from coterie.protocol.stack import Stack
 from coterie.protocol.task import Fit, Task
+from coterie.seeding import Key
 
 REPEATS, STEPS, BATCH, LR, MOMENTUM = 5, 10, 32, 0.01, 0.9
 

@@ -9,11 +9,11 @@ import numpy as np
 from coterie.data import load
 from coterie.engine.workers import available_cores
 from coterie.models.zoo import build_model
-from coterie.protocol.address import Key
 from coterie.protocol.stack import Stack
 from coterie.protocol.task import Fit, Task
 from coterie.runtimes.ray import RayFederation
 from coterie.runtimes.simulator import Simulator
+from coterie.seeding import Key
 
 CASES = (("cnn", 40), ("mlp(512,128)", 100), ("logistic", 2000))
 TURNS = 7

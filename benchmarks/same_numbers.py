@@ -3,19 +3,19 @@
 Makes a fixed set of 30 runs through the command line alone, so that it outlives whatever is moved inside: every method,
 add-ons, three kinds of data (images, a table with classes, a table with a real target), one run that is stopped and
 resumed, one on a real federation of this machine. Of each it keeps hashes of models, labels, records and scores, but
-for times. `--against before.json` names the runs that differ. The numbers are those of one machine: keep no such file.
+for times, and of what rules remember, under whatever name. `--against before.json` names the runs that differ. The numbers are those of one machine: keep no such file.
 """
 
 from __future__ import annotations
 
 import argparse
-import hashlib
 import json
 import shutil
 import subprocess
 import sys
 import tempfile
 from collections.abc import Callable
+from hashlib import sha256
 from pathlib import Path
 from typing import Any
 
@@ -99,13 +99,14 @@ def hashes(out: Path) -> dict[str, str]:
     records = [json.loads(line) for line in (out / "rounds.jsonl").read_text().splitlines()]
     whole = json.loads((out / "summary.json").read_text())
     parts = {
-        "models": b"".join(state[name].tobytes() for name in sorted(state)),
+        "models": b"".join(state[name].tobytes() for name in sorted(state) if "memory" not in name),
+        "memory": b"".join(sorted(sha256(state[name].tobytes()).digest() for name in state if "memory" in name)),
         "labels": np.load(out / "labels.npy").tobytes(),
         "records": json.dumps([numbers(record) for record in records]).encode(),
         "summary": json.dumps(numbers(whole)).encode(),
         "clients": (out / "clients.csv").read_bytes(),
     }
-    return {name: hashlib.sha256(content).hexdigest()[:16] for name, content in parts.items()}
+    return {name: sha256(content).hexdigest()[:16] for name, content in parts.items()}
 
 
 def numbers(record: dict[str, Any]) -> dict[str, Any]:

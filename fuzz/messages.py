@@ -26,11 +26,11 @@ from coterie.federate.site import Site
 from coterie.federate.training import carry_out
 from coterie.models.zoo import build_model
 from coterie.protocol import message
-from coterie.protocol.address import Key
 from coterie.protocol.stack import Stack
 from coterie.protocol.task import BatchLoss, Contrast, Fit, Loss, Proximal, Race, Report, Task
 from coterie.runtimes import answering, codec
 from coterie.runtimes.remote import Heard, Remote, read_reply
+from coterie.seeding import Key
 from coterie.server.loop import rounds
 from coterie.settings import Settings
 from fuzz import strange

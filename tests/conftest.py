@@ -15,12 +15,12 @@ from hypothesis import settings
 from coterie.algorithms import build_algorithm
 from coterie.data.federated import Federated, Split
 from coterie.models.zoo import build_model
-from coterie.protocol.address import Key
 from coterie.protocol.federation import Federation
 from coterie.protocol.replies import Replies
 from coterie.protocol.stack import Stack
 from coterie.protocol.task import Fit, Task
 from coterie.runtimes.simulator import Simulator
+from coterie.seeding import Key
 from coterie.server.contract import Algorithm
 from coterie.server.loop import Round, rounds
 

@@ -8,11 +8,11 @@ import numpy as np
 import pytest
 
 from coterie.data import Dataset, parse_partition
-from coterie.data.chance import generator
 from coterie.data.dataset import Owners
 from coterie.data.partitioning.features import blurred, stroked
 from coterie.data.partitioning.labels import mislabel
 from coterie.errors import PartitionError
+from coterie.seeding import generator
 
 RNG = generator(1)
 

@@ -21,9 +21,9 @@ from coterie.algorithms import advised, algorithms, build_algorithm
 from coterie.cli import app
 from coterie.errors import FederationError, UsageError
 from coterie.experiment import run_settings
-from coterie.protocol.address import Key
 from coterie.protocol.stack import Stack
 from coterie.protocol.task import Fit, Task
+from coterie.seeding import Key
 from coterie.server import advice as advice_module
 from coterie.server.advice import ADVICE, SAMPLES, consult, on_distances, sentence
 from coterie.server.held_out import MOST, by_halves, clusters_of, held_out

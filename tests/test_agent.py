@@ -25,10 +25,10 @@ from coterie.federate.policy import Policy
 from coterie.federate.site import Site
 from coterie.models.zoo import build_model
 from coterie.protocol import message
-from coterie.protocol.address import Key
 from coterie.protocol.stack import Stack
 from coterie.protocol.task import Fit, Task
 from coterie.runtimes import answering, codec
+from coterie.seeding import Key
 
 HELLO = answering.pack_hello("run")
 

@@ -14,12 +14,12 @@ import coterie as ct
 from coterie.cli import app
 from coterie.errors import RunFolderError, UnknownName, UsageError
 from coterie.experiment import run_settings
-from coterie.protocol.address import Key
 from coterie.protocol.federation import present
 from coterie.protocol.stack import Stack
 from coterie.protocol.task import Fit, Report, Task
 from coterie.results.clients import load_rows
 from coterie.runtimes.attendance import Attendance, Attended, attendance
+from coterie.seeding import Key
 from coterie.settings import Settings, load_settings, make_settings
 
 NAMES = tuple(f"client-{i}" for i in range(10))

@@ -15,11 +15,11 @@ from sklearn.metrics import adjusted_rand_score
 import coterie as ct
 from coterie.errors import UnknownName, UsageError
 from coterie.models.layout import Layout
-from coterie.protocol.address import Key
 from coterie.protocol.replies import UNPLACED, Replies
 from coterie.protocol.stack import Stack
 from coterie.protocol.task import Fit
 from coterie.runtimes.attendance import Attendance, Attended
+from coterie.seeding import Key
 from coterie.server.bipartition import Stationary, bipartition
 from coterie.server.contract import by_examples, least_loss
 from coterie.server.matrix_clusterers import agglomerative

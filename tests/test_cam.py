@@ -26,12 +26,12 @@ from coterie.models.additive import additive
 from coterie.models.model import Model
 from coterie.models.zoo import build_model
 from coterie.protocol import message
-from coterie.protocol.address import Key
 from coterie.protocol.replies import UNPLACED
 from coterie.protocol.stack import Stack
 from coterie.protocol.task import Fit, Task
 from coterie.results.record import RunFolder
 from coterie.runtimes.simulator import Simulator
+from coterie.seeding import Key
 from coterie.server.loop import evaluate, rounds
 from coterie.server.start import BEGINNING, first_state
 from coterie.settings import Settings

@@ -17,12 +17,12 @@ from coterie.errors import Refused, UsageError
 from coterie.federate.audit import task_summary
 from coterie.federate.policy import Policy
 from coterie.models.zoo import build_model
-from coterie.protocol.address import Key
 from coterie.protocol.sample import Sample
 from coterie.protocol.stack import Stack
 from coterie.protocol.task import Fit, Report, Task
 from coterie.runtimes.loopback import Loopback
 from coterie.runtimes.simulator import Simulator
+from coterie.seeding import Key
 from coterie.server import formed
 from coterie.server.certain import certain_differences, findings
 from coterie.server.distances import cross_losses

@@ -20,11 +20,11 @@ from coterie.engine.plan import make_plan
 from coterie.engine.pool import Pool
 from coterie.errors import UsageError
 from coterie.models.model import Model
-from coterie.protocol.address import Key
 from coterie.protocol.stack import Stack
 from coterie.protocol.task import Agreement, BatchLoss, Fit, Loss, Task
 from coterie.runtimes.loopback import Loopback
 from coterie.runtimes.simulator import Simulator
+from coterie.seeding import Key
 from coterie.server.aggregate import uniform
 from coterie.server.loop import rounds
 from coterie.server.start import first_state

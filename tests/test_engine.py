@@ -19,10 +19,10 @@ from coterie.engine.evaluator import fold
 from coterie.engine.terms import NOTHING, Received, gradient
 from coterie.errors import DataError, UnknownName, UsageError
 from coterie.models.model import Model, head_of
-from coterie.protocol.address import Key
 from coterie.protocol.stack import Stack
 from coterie.protocol.task import Contrast, Fit, Loss, Near, Others, Proximal, Report, Task
 from coterie.runtimes.simulator import Simulator
+from coterie.seeding import Key
 
 KEY = Key(seed=7, round=3)
 SIZES = (3, 7, 8, 20, 13)

@@ -17,12 +17,12 @@ from coterie.catalogue import parse
 from coterie.errors import UsageError
 from coterie.experiment import run_settings
 from coterie.models.mixture import mix_outputs
-from coterie.protocol.address import Key
 from coterie.protocol.message import cost, down, up
 from coterie.protocol.task import Fit, Race, Report, Task
 from coterie.results.known import uniform_test
 from coterie.results.record import load_state, save_state
 from coterie.runtimes.loopback import Loopback
+from coterie.seeding import Key
 from coterie.server.loop import evaluate, member_seed, rounds, served
 from coterie.settings import Settings
 

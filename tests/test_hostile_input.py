@@ -25,9 +25,9 @@ from coterie.federate.config import load_site
 from coterie.federate.following import status_table
 from coterie.federate.policy import load_policy
 from coterie.plain import LONGEST, line, plain
-from coterie.protocol.address import Key
 from coterie.protocol.task import Fit
 from coterie.results.record import STATE, load_state
+from coterie.seeding import Key
 from coterie.server.matrix_clusterers import meanshift
 from coterie.sweep import folder_name
 

@@ -17,7 +17,7 @@ from sklearn.metrics import adjusted_rand_score
 
 from coterie.catalogue import parse
 from coterie.errors import UnknownName, UsageError
-from coterie.protocol.address import Key
+from coterie.seeding import Key
 from coterie.server import how_many, raw_clusters
 from coterie.server.clusterers import clusterers
 from coterie.server.how_many import by_gap, by_silhouette, clearest, scaled, spread

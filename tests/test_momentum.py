@@ -17,10 +17,10 @@ from coterie.experiment import run_settings
 from coterie.federate.order import Order
 from coterie.federate.policy import Policy
 from coterie.models.zoo import build_model
-from coterie.protocol.address import Key
 from coterie.protocol.task import Fit, Task
 from coterie.results.record import RunFolder, load_checkpoint
 from coterie.runtimes.simulator import Simulator
+from coterie.seeding import Key
 from coterie.server.loop import evaluate, rounds
 from coterie.settings import Settings
 

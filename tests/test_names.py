@@ -25,12 +25,12 @@ from coterie.federate.training import agree, greet
 from coterie.models.zoo import build_model
 from coterie.plain import line
 from coterie.protocol import message
-from coterie.protocol.address import Key
 from coterie.protocol.stack import Stack
 from coterie.protocol.task import Task
 from coterie.runtimes import answering, codec
 from coterie.runtimes.flower_server import reading, told_in
 from coterie.runtimes.remote import Heard, Remote, read_reply
+from coterie.seeding import Key
 
 NAMES = {
     "two lines": "heart\n{}",

@@ -16,9 +16,9 @@ from coterie.cli import app
 from coterie.errors import DataError, RunFolderError
 from coterie.experiment import run_settings
 from coterie.newcomers import load_trained, misfit, standards
-from coterie.protocol.address import Key
 from coterie.protocol.stack import Stack
 from coterie.protocol.task import Report, Task
+from coterie.seeding import Key
 from coterie.server.contract import Scores, least_loss
 from coterie.server.place import nearest_centre, nearest_update
 from coterie.server.start import first_state

@@ -12,13 +12,13 @@ from sklearn.metrics import adjusted_rand_score
 import coterie as ct
 from coterie.errors import UnknownName, UsageError
 from coterie.models.layout import Layout
-from coterie.protocol.address import Key
 from coterie.protocol.replies import UNPLACED, Replies
 from coterie.protocol.sample import Sample
 from coterie.protocol.stack import Stack
 from coterie.protocol.task import Fit, Report, Task
 from coterie.results.diagnostics import diagnostics
 from coterie.results.record import load_state, save_state
+from coterie.seeding import Key
 from coterie.server import distances, events
 from coterie.server.clusterers import clusterers
 from coterie.server.contract import Assignment

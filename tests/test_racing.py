@@ -16,11 +16,11 @@ from coterie.engine.pool import Pool
 from coterie.engine.racing import race
 from coterie.engine.workers import Workers
 from coterie.errors import UsageError
-from coterie.protocol.address import Key
 from coterie.protocol.stack import Stack
 from coterie.protocol.task import Loss, Race, Report, Task
 from coterie.runtimes.loopback import Loopback
 from coterie.runtimes.simulator import Simulator
+from coterie.seeding import Key
 from coterie.settings import Settings
 
 KEY = Key(seed=5, round=2)

@@ -26,12 +26,12 @@ from coterie.experiment import run_settings
 from coterie.models.additive import additive
 from coterie.models.model import Model
 from coterie.models.zoo import build_model
-from coterie.protocol.address import Key
 from coterie.protocol.replies import ROWS
 from coterie.protocol.stack import Stack
 from coterie.protocol.task import Fit, Report, Task
 from coterie.runtimes.ray import QUIET, RayFederation, deal
 from coterie.runtimes.simulator import Simulator
+from coterie.seeding import Key
 from coterie.server.loop import evaluate, rounds
 from coterie.settings import Settings
 

@@ -17,7 +17,6 @@ from coterie.federate.site import Site
 from coterie.federate.training import carry_out
 from coterie.models.zoo import build_model
 from coterie.protocol import message
-from coterie.protocol.address import Key
 from coterie.protocol.message import Field, Sizes
 from coterie.protocol.replies import ROWS, Replies
 from coterie.protocol.sample import Sample
@@ -26,6 +25,7 @@ from coterie.protocol.task import Fit, Loss, Race, Report, Task
 from coterie.runtimes import codec
 from coterie.runtimes.loopback import Loopback
 from coterie.runtimes.remote import Heard, open_reply, read_reply
+from coterie.seeding import Key
 from coterie.settings import Settings
 
 SIZES = Sizes(train=24, test=7, validation=5)

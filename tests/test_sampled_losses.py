@@ -14,13 +14,13 @@ from sklearn.metrics import adjusted_rand_score
 import coterie as ct
 from coterie.engine.evaluator import Evaluator
 from coterie.errors import UnknownName, UsageError
-from coterie.protocol.address import Key
 from coterie.protocol.replies import Replies
 from coterie.protocol.sample import Sample, standard_error
 from coterie.protocol.stack import Stack
 from coterie.protocol.task import Fit, Report, Task
 from coterie.runtimes.loopback import Loopback
 from coterie.runtimes.simulator import Simulator
+from coterie.seeding import Key
 from coterie.server import sampled_losses
 from coterie.server.clusterers import clusterers
 from coterie.server.contract import by_examples

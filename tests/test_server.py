@@ -10,10 +10,10 @@ import pytest
 
 from coterie.algorithms import build_algorithm, fedavg
 from coterie.errors import FederationError, UnknownName, UsageError
-from coterie.protocol.address import Key
 from coterie.protocol.replies import UNPLACED, Cost
 from coterie.protocol.stack import Stack
 from coterie.protocol.task import Fit, Loss, Report, Task
+from coterie.seeding import Key
 from coterie.server.aggregate import average, uniform
 from coterie.server.assign import cluster_parts, join_nearest, keep, until
 from coterie.server.clusterers import KMeansClusters, match

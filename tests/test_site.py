@@ -25,13 +25,13 @@ from coterie.federate.site_data import load_data
 from coterie.models.additive import additive
 from coterie.models.zoo import build_model
 from coterie.protocol import message
-from coterie.protocol.address import Key
 from coterie.protocol.stack import Stack
 from coterie.protocol.task import Contrast, Fit, Loss, Report, Task
 from coterie.runtimes import answering, codec
 from coterie.runtimes import remote as runtime
 from coterie.runtimes.remote import Heard, Remote
 from coterie.runtimes.simulator import Simulator
+from coterie.seeding import Key
 from coterie.server import distances
 from coterie.server.aggregate import with_part
 from coterie.server.loop import evaluate, rounds

@@ -18,7 +18,6 @@ from coterie.errors import DataError, FederationError, RunFolderError
 from coterie.models.layout import Array
 from coterie.models.model import Model
 from coterie.models.zoo import build_model
-from coterie.protocol.address import Key
 from coterie.protocol.task import Report, Task
 from coterie.results.clients import load_rows, own_scores
 from coterie.results.record import (
@@ -33,6 +32,7 @@ from coterie.results.record import (
     load_state,
 )
 from coterie.runtimes.simulator import Simulator
+from coterie.seeding import Key
 from coterie.server.contract import Algorithm, State
 from coterie.server.loop import Meter
 from coterie.settings import load_settings

@@ -28,7 +28,6 @@ from coterie.limits import CLIENTS, LARGEST, ROUNDS, check_most
 from coterie.models.model import Model
 from coterie.models.zoo import build_model
 from coterie.presets import expand
-from coterie.protocol.address import Key
 from coterie.protocol.replies import Combine
 from coterie.protocol.task import Fit
 from coterie.results.goal import Goal, read_goal
@@ -36,6 +35,7 @@ from coterie.results.scores import WEIGHTS
 from coterie.runtimes.attendance import Attendance, attendance
 from coterie.runtimes.ray import RayFederation
 from coterie.runtimes.simulator import Simulator
+from coterie.seeding import Key
 from coterie.server.bound import FACTOR
 from coterie.server.contract import Algorithm
 from coterie.server.loop import check_rounds, participants

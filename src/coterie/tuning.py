@@ -21,13 +21,13 @@ from rich.table import Table
 
 from coterie.algorithms import RANGES, OfRounds, parts
 from coterie.catalogue import Value, parse, read_value, with_arguments
-from coterie.data.chance import generator
 from coterie.errors import UnknownName, UsageError
 from coterie.experiment import Progress
 from coterie.limits import CANDIDATES, check_most
 from coterie.plain import cell
 from coterie.results.compare import Column
 from coterie.results.record import write_atomically
+from coterie.seeding import generator
 from coterie.settings import Settings, make_settings
 from coterie.sweep import run_all, slug
 

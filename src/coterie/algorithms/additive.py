@@ -12,11 +12,11 @@ from coterie.algorithms.method import add_on
 from coterie.errors import UsageError
 from coterie.models.additive import additive
 from coterie.models.layout import Layout
-from coterie.protocol.address import Key
 from coterie.protocol.federation import Federation
 from coterie.protocol.replies import UNPLACED, Replies
 from coterie.protocol.stack import Stack
 from coterie.protocol.task import Fit, Proximal, Report, Task, Term
+from coterie.seeding import Key
 from coterie.server.aggregate import average, with_part
 from coterie.server.assign import CLUSTERINGS, placed
 from coterie.server.contract import Algorithm, Ask, Assignment, State, least_loss, replace_models

@@ -6,10 +6,10 @@ from collections.abc import Callable
 from dataclasses import replace
 
 from coterie.errors import UsageError
-from coterie.protocol.address import Key
 from coterie.protocol.federation import Federation
 from coterie.protocol.replies import Replies
 from coterie.protocol.task import Fit, Task
+from coterie.seeding import Key
 from coterie.server.advice import ADVICE
 from coterie.server.contract import Algorithm, Ask, Assignment, State
 from coterie.server.probe import probe

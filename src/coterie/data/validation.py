@@ -4,9 +4,10 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from coterie.data.chance import generator, set_aside
 from coterie.data.federated import Federated
+from coterie.data.stratified import set_aside
 from coterie.errors import DataError
+from coterie.seeding import generator
 
 
 def with_validation(federated: Federated, fraction: float, seed: int) -> Federated:

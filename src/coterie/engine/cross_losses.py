@@ -16,9 +16,9 @@ from coterie.engine.racing import ExampleLosses
 from coterie.engine.workers import Workers
 from coterie.errors import UsageError
 from coterie.models.layout import Array
-from coterie.protocol.address import Key
 from coterie.protocol.sample import Sample
 from coterie.protocol.task import Fit
+from coterie.seeding import Key
 
 RowsOf = Callable[[Array], tuple[Array, Array]]
 """The rows of the pool that these clients look at, and where each client's begin and end."""

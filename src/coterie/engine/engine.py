@@ -35,10 +35,10 @@ from coterie.errors import DataError, UsageError
 from coterie.models.layout import Array
 from coterie.models.mixture import mix_outputs
 from coterie.models.model import Model
-from coterie.protocol.address import Key
 from coterie.protocol.replies import Replies
 from coterie.protocol.stack import Stack
 from coterie.protocol.task import Report, Task, check_bounded
+from coterie.seeding import Key
 
 SPILL = 1 << 30
 """Bytes of client models kept in memory; more than this goes to a temporary file."""

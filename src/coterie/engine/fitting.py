@@ -18,9 +18,9 @@ from coterie.engine.trainer import Batch, Trainer
 from coterie.engine.workers import Workers
 from coterie.models.layout import Array, Coordinates
 from coterie.models.model import Model
-from coterie.protocol.address import Key
 from coterie.protocol.stack import Stack
 from coterie.protocol.task import Fit
+from coterie.seeding import Key
 
 GATHERED = 1 << 20
 """About how many bytes of one client's examples are gathered in one go."""

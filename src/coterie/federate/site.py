@@ -21,10 +21,10 @@ from coterie.federate.audit import Audit, Line, task_summary
 from coterie.federate.networks import Networks
 from coterie.federate.policy import Policy
 from coterie.plain import line
-from coterie.protocol.address import Key
 from coterie.protocol.message import Arrays
 from coterie.protocol.task import Task
 from coterie.runtimes import answering, codec
+from coterie.seeding import Key
 
 TYPES = {"params": "F32", "buffers": "F32", "row": "I64"}
 COMMON = {"common_params": "F32", "common_buffers": "F32"}

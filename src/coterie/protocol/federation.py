@@ -8,10 +8,10 @@ import numpy as np
 
 from coterie.models.layout import Array
 from coterie.models.model import Model
-from coterie.protocol.address import Key
 from coterie.protocol.replies import Replies
 from coterie.protocol.stack import Stack
 from coterie.protocol.task import Task
+from coterie.seeding import Key
 
 
 class Federation(Protocol):

@@ -10,12 +10,12 @@ import numpy as np
 
 from coterie.models.layout import Array
 from coterie.models.model import Model
-from coterie.protocol.address import Key
 from coterie.protocol.federation import Federation
 from coterie.protocol.message import down, form
 from coterie.protocol.replies import Replies
 from coterie.protocol.stack import Stack
 from coterie.protocol.task import Fit, Task
+from coterie.seeding import Key
 
 
 @dataclass(frozen=True)

@@ -9,12 +9,12 @@ import numpy as np
 
 from coterie.errors import UsageError
 from coterie.models.layout import Array, Layout
-from coterie.protocol.address import Key
 from coterie.protocol.federation import Federation
 from coterie.protocol.replies import Replies
 from coterie.protocol.task import Fit, Task
 from coterie.results.known import Known
 from coterie.results.scores import clusterability, silhouette
+from coterie.seeding import Key
 from coterie.server.contract import State
 from coterie.server.distances import columns, pairwise
 from coterie.server.events import temperature

@@ -8,8 +8,8 @@ import numpy as np
 
 from coterie.data import Federated, Schema, Split
 from coterie.models.layout import Array
-from coterie.protocol.address import Key
 from coterie.results.scores import majority_hits
+from coterie.seeding import Key
 
 UNIFORM_EXAMPLES = 1000
 """Size of the uniform held-out test on which GF1 is measured."""

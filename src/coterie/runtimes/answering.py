@@ -11,10 +11,10 @@ from coterie.models.additive import additive
 from coterie.models.model import Model
 from coterie.models.zoo import build_model
 from coterie.protocol import message
-from coterie.protocol.address import Key
 from coterie.protocol.message import Arrays
 from coterie.protocol.task import Task
 from coterie.runtimes import codec
+from coterie.seeding import Key
 
 
 @dataclass(frozen=True)

@@ -15,12 +15,12 @@ from coterie.engine.engine import Engine
 from coterie.models.layout import Array
 from coterie.models.model import Model
 from coterie.protocol import message
-from coterie.protocol.address import Key
 from coterie.protocol.replies import Cost, Replies
 from coterie.protocol.stack import Stack
 from coterie.protocol.task import Task
 from coterie.runtimes import answering, codec
 from coterie.runtimes.remote import Heard, Remote
+from coterie.seeding import Key
 
 
 def answer(engine: Engine, request: bytes) -> bytes:

@@ -27,11 +27,11 @@ from coterie.errors import FederationError, UsageError
 from coterie.models.layout import Array
 from coterie.models.model import Model
 from coterie.protocol import message
-from coterie.protocol.address import Key
 from coterie.protocol.replies import Replies
 from coterie.protocol.stack import Stack
 from coterie.protocol.task import Task
 from coterie.runtimes.simulator import drop_broken
+from coterie.seeding import Key
 
 PATIENCE = 300
 """Seconds that workers may take to start; on a cluster that is busy they would wait for ever."""

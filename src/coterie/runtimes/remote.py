@@ -16,13 +16,13 @@ from coterie.models.layout import Array
 from coterie.models.model import Model
 from coterie.plain import line
 from coterie.protocol import message
-from coterie.protocol.address import Key
 from coterie.protocol.replies import Replies
 from coterie.protocol.stack import Stack
 from coterie.protocol.task import Task
 from coterie.runtimes import codec
 from coterie.runtimes.answering import pack_task
 from coterie.runtimes.simulator import BROKEN
+from coterie.seeding import Key
 
 MOST_BYTES = 1 << 30
 """Different messages are packed as long as they take no more than this, and sent before others are."""

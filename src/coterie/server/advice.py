@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 
 from coterie.models.layout import Array
-from coterie.protocol.address import Key
+from coterie.seeding import Key
 from coterie.server.held_out import MOST, clusters_of
 from coterie.server.matrix_clusterers import Clusterer
 from coterie.server.raw_clusters import merged

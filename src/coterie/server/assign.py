@@ -9,8 +9,8 @@ from scipy.spatial.distance import cdist
 
 from coterie.errors import UsageError
 from coterie.models.layout import Array
-from coterie.protocol.address import Key
 from coterie.protocol.replies import UNPLACED, Replies
+from coterie.seeding import Key
 from coterie.server.clusterers import KMeansClusters, match
 from coterie.server.contract import Ask, Assign, Assignment, State, Weigh
 

@@ -10,10 +10,10 @@ import numpy as np
 from coterie.errors import UsageError
 from coterie.limits import LARGEST, check_most
 from coterie.models.layout import Array
-from coterie.protocol.address import Key
 from coterie.protocol.replies import UNPLACED, Replies
 from coterie.protocol.stack import Stack
 from coterie.protocol.task import Fit
+from coterie.seeding import Key
 from coterie.server.aggregate import average
 from coterie.server.contract import Ask, Assign, Assignment, Place, State, Weigh
 from coterie.server.distances import columns, of_updates

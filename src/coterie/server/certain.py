@@ -13,9 +13,9 @@ from typing import Any
 import numpy as np
 
 from coterie.models.layout import Array
-from coterie.protocol.address import Key
 from coterie.protocol.federation import Federation
 from coterie.protocol.task import Fit, Report, Task
+from coterie.seeding import Key
 from coterie.server.contract import Ask, Opinion
 from coterie.server.distances import between_clients, cross_losses
 from coterie.server.separation import bounded, separation_thresholds

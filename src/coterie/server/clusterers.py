@@ -13,7 +13,7 @@ from sklearn.exceptions import ConvergenceWarning
 from coterie.catalogue import Catalogue
 from coterie.errors import UsageError
 from coterie.models.layout import Array
-from coterie.protocol.address import Key
+from coterie.seeding import Key
 from coterie.server.matrix_clusterers import (
     affinity,
     agglomerative,

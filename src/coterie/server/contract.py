@@ -29,11 +29,11 @@ import numpy as np
 
 from coterie.models.layout import Array
 from coterie.models.model import Model
-from coterie.protocol.address import Key
 from coterie.protocol.federation import Federation
 from coterie.protocol.replies import UNPLACED, Replies
 from coterie.protocol.stack import Stack
 from coterie.protocol.task import Fit, Report, Task
+from coterie.seeding import Key
 from coterie.server.bound import believed
 
 

@@ -10,10 +10,10 @@ from scipy.spatial.distance import cdist
 
 from coterie.errors import UnknownName
 from coterie.models.layout import Array
-from coterie.protocol.address import Key
 from coterie.protocol.replies import Replies
 from coterie.protocol.stack import Stack
 from coterie.protocol.task import Report, Task
+from coterie.seeding import Key
 from coterie.server.contract import Ask
 
 BLOCK_BYTES = 64 << 20

@@ -9,11 +9,11 @@ from typing import Any
 import numpy as np
 
 from coterie.models.layout import Array, Layout
-from coterie.protocol.address import Key
 from coterie.protocol.federation import Federation
 from coterie.protocol.replies import UNPLACED, Replies
 from coterie.protocol.stack import Stack
 from coterie.protocol.task import Task
+from coterie.seeding import Key
 from coterie.server.aggregate import with_part
 from coterie.server.contract import Ask, Assign, Assignment, Start, State
 from coterie.server.start import first_state

@@ -8,7 +8,7 @@ import numpy as np
 from sklearn.metrics import silhouette_score
 
 from coterie.models.layout import Array
-from coterie.protocol.address import Key
+from coterie.seeding import Key
 
 Cut = Callable[[Array, int], Array]
 """``(distances, clusters) -> labels``."""

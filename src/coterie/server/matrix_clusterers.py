@@ -12,7 +12,7 @@ from sklearn.exceptions import ConvergenceWarning
 
 from coterie.errors import UnknownName, UsageError
 from coterie.models.layout import Array
-from coterie.protocol.address import Key
+from coterie.seeding import Key
 from coterie.server import raw_clusters as raw
 from coterie.server.how_many import LEAST_SILHOUETTE, by_gap, by_silhouette
 

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from coterie.protocol.address import Key
 from coterie.protocol.replies import UNPLACED, Replies
+from coterie.seeding import Key
 from coterie.server.assign import placed
 from coterie.server.contract import Ask, Assign, Assignment, Place, State
 

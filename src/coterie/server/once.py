@@ -11,10 +11,10 @@ from scipy.optimize import linear_sum_assignment
 
 from coterie.errors import UnknownName, UsageError
 from coterie.models.layout import Array
-from coterie.protocol.address import Key
 from coterie.protocol.replies import UNPLACED, Replies
 from coterie.protocol.stack import Stack
 from coterie.protocol.task import Fit
+from coterie.seeding import Key
 from coterie.server.advice import ADVICE, on_distances
 from coterie.server.aggregate import average
 from coterie.server.assign import keep, placed

@@ -8,10 +8,10 @@ import numpy as np
 
 from coterie.errors import FederationError
 from coterie.models.layout import Array
-from coterie.protocol.address import Key
 from coterie.protocol.federation import Federation
 from coterie.protocol.replies import Replies
 from coterie.protocol.task import Fit, Task
+from coterie.seeding import Key
 from coterie.server.advice import Advice, on_halves
 from coterie.server.aggregate import average
 from coterie.server.contract import Ask, by_examples

@@ -14,10 +14,10 @@ import numpy as np
 
 from coterie.errors import require
 from coterie.models.layout import Array
-from coterie.protocol.address import Key
 from coterie.protocol.replies import Replies
 from coterie.protocol.sample import Sample, standard_error
 from coterie.protocol.task import Report
+from coterie.seeding import Key
 from coterie.server.contract import Ask
 from coterie.server.distances import KeyedMeasure, Measure, ask_losses, finite, loss_distance
 from coterie.server.matrix_clusterers import Clusterer, together

@@ -14,14 +14,15 @@ from typing import Any
 
 import numpy as np
 
-from coterie.data.chance import generator, set_aside
 from coterie.data.federated import Split
 from coterie.data.npz import load_npz
 from coterie.data.own.check import Counts
 from coterie.data.own.problems import BadFile, Problem, Problems
 from coterie.data.own.reading import Reading
 from coterie.data.store import release, room
+from coterie.data.stratified import set_aside
 from coterie.errors import DataError
+from coterie.seeding import generator
 
 Array = np.ndarray[Any, Any]
 Pair = tuple[Array, Array]

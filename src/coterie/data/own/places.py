@@ -6,12 +6,13 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from coterie.data.chance import Array, generator, set_aside
 from coterie.data.federated import Split
 from coterie.data.own.problems import Problem, Problems
 from coterie.data.own.reading import Reading
 from coterie.data.own.rows import Rows
 from coterie.data.store import release, room
+from coterie.data.stratified import Array, set_aside
+from coterie.seeding import generator
 
 TRAIN, TEST, VALIDATION = range(3)
 

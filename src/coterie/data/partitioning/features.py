@@ -15,10 +15,10 @@ from typing import TYPE_CHECKING
 import numpy as np
 from scipy import ndimage
 
-from coterie.data.chance import generator
 from coterie.data.partitioning.limits import require_between, require_images, require_number
 from coterie.data.partitioning.shares import Array, Change, Rng, Shares, add_on
 from coterie.errors import PartitionError
+from coterie.seeding import generator
 
 if TYPE_CHECKING:
     from coterie.data.dataset import Dataset

@@ -14,11 +14,11 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from coterie.data.chance import generator
 from coterie.data.partitioning.handout import equal_shares, even
 from coterie.data.partitioning.limits import require_between, require_classes, require_whole
 from coterie.data.partitioning.shares import Array, Change, Divide, Rng, Shares, add_on, named
 from coterie.errors import PartitionError
+from coterie.seeding import generator
 
 if TYPE_CHECKING:
     from coterie.data.dataset import Dataset

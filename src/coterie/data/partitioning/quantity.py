@@ -7,9 +7,10 @@ from collections.abc import Callable
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
-from coterie.data.chance import draw, generator
 from coterie.data.partitioning.limits import require_between, require_positive, require_whole
 from coterie.data.partitioning.shares import Array, Change, Rng, Share, Shares, add_on
+from coterie.data.stratified import draw
+from coterie.seeding import generator
 
 if TYPE_CHECKING:
     from coterie.data.dataset import Dataset

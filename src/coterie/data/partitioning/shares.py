@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any, ParamSpec
 import numpy as np
 
 from coterie.catalogue import Call, Value
-from coterie.data.chance import generator
+from coterie.seeding import generator
 
 if TYPE_CHECKING:
     from coterie.data.dataset import Dataset

@@ -15,7 +15,6 @@ import numpy as np
 from sklearn.datasets import load_digits
 
 from coterie.catalogue import Catalogue
-from coterie.data.chance import generator, set_aside
 from coterie.data.dataset import Dataset
 from coterie.data.published import decode
 from coterie.data.published import emnist as emnist_files
@@ -27,6 +26,8 @@ from coterie.data.published.hapt import HAPT
 from coterie.data.published.origins import Origin, debian, npm, pypi, web, web_archive
 from coterie.data.published.pictures import images
 from coterie.data.published.source import Published, Source
+from coterie.data.stratified import set_aside
+from coterie.seeding import generator
 
 _log = logging.getLogger(__name__)
 

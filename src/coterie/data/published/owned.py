@@ -7,8 +7,9 @@ from typing import Any
 
 import numpy as np
 
-from coterie.data.chance import generator, set_aside
+from coterie.data.stratified import set_aside
 from coterie.errors import DataError
+from coterie.seeding import generator
 
 Array = np.ndarray[Any, Any]
 
