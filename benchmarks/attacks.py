@@ -24,15 +24,15 @@ from rich.console import Console
 from rich.table import Table
 
 from coterie.errors import FederationError
-from coterie.experiment import Session
-from coterie.models.layout import Array
+from coterie.experiments.data_facts import known_of
+from coterie.experiments.session import Session
+from coterie.experiments.settings import Settings
 from coterie.protocol.federation import Federation
 from coterie.protocol.replies import Replies
 from coterie.protocol.stack import Stack
 from coterie.protocol.task import Task
-from coterie.results.known import known_of
 from coterie.seeding import Key
-from coterie.settings import Settings
+from coterie.typing import Array
 
 Attack = Callable[[Array, np.random.Generator], Array]
 ROUNDS = 24

@@ -24,7 +24,7 @@ from torch import nn
 
 from coterie.data import Federated, Split
 from coterie.engine.engine import Engine
-from coterie.engine.workers import available_cores, torch_threads
+from coterie.engine.plan import available_cores, torch_threads
 from coterie.models.zoo import build_model
 from coterie.protocol.stack import Stack
 from coterie.protocol.task import Fit, Task

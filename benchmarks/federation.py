@@ -13,12 +13,12 @@ from pathlib import Path
 import numpy as np
 
 from coterie.data import load
-from coterie.federate.audit import read_audit
-from coterie.federate.following import follow
-from coterie.federate.server import make_order, submit
-from coterie.federate.trial import has_nginx, trial
-from coterie.results.record import load_rounds
-from coterie.settings import Settings
+from coterie.deploy.audit import read_audit
+from coterie.deploy.server import make_order, submit
+from coterie.deploy.status import follow
+from coterie.deploy.trial import has_nginx, trial
+from coterie.experiments.run_folder import load_rounds
+from coterie.experiments.settings import Settings
 
 MODELS = {"250 KB": "mlp(840)", "5 MB": "mlp(1100,1050)"}
 ROUNDS = 6

@@ -7,7 +7,7 @@ from time import perf_counter
 import numpy as np
 
 from coterie.data import load
-from coterie.engine.workers import available_cores
+from coterie.engine.plan import available_cores
 from coterie.models.zoo import build_model
 from coterie.protocol.stack import Stack
 from coterie.protocol.task import Fit, Task

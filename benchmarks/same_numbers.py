@@ -3,7 +3,8 @@
 Makes a fixed set of 30 runs through the command line alone, so that it outlives whatever is moved inside: every method,
 add-ons, three kinds of data (images, a table with classes, a table with a real target), one run that is stopped and
 resumed, one on a real federation of this machine. Of each it keeps hashes of models, labels, records and scores, but
-for times, and of what rules remember, under whatever name. `--against before.json` names the runs that differ. The numbers are those of one machine: keep no such file.
+for times, and of what rules remember, under whatever name. `--against before.json` names the runs that differ. The
+numbers are those of one machine: keep no such file.
 """
 
 from __future__ import annotations
@@ -37,7 +38,7 @@ NOT_NUMBERS = {"seconds", "client_steps_per_second", "peak_memory_mb"}
 
 def coterie(*words: str, cwd: Path) -> None:
     """Run a command; a failure ends everything, with its words."""
-    subprocess.run([sys.executable, "-m", "coterie.cli", *words], cwd=cwd, check=True, capture_output=True)
+    subprocess.run([sys.executable, "-m", "coterie", *words], cwd=cwd, check=True, capture_output=True)
 
 
 def table(folder: Path, target: Callable[[Any], Any]) -> str:

@@ -29,8 +29,8 @@ PLACE = Path("runs", "wecfl", "seed-1")
 
 def prepare(place: Path) -> None:
     """A finished run, one that was stopped after two rounds, one without its summary, and one of another seed."""
-    from coterie.experiment import run_settings
-    from coterie.settings import Settings
+    from coterie.experiments.session import run_settings
+    from coterie.experiments.settings import Settings
 
     settings = Settings(
         "wecfl", clients=5, clusters=2, partition="rotation(0,180)", model="mlp(4)", steps=1, rounds=ROUNDS, threads=1
@@ -132,7 +132,7 @@ def _nothing(prepared: Path) -> Callable[[int], list[str]]:
 
 def _numbers(folder: Path, models: bool) -> dict[str, Any]:
     """All that a run says, but for what a clock says."""
-    from coterie.results.record import load_state
+    from coterie.experiments.run_folder import load_state
 
     def told(record: dict[str, Any]) -> dict[str, Any]:
         return {name: value for name, value in record.items() if name not in MEASURED}

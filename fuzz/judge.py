@@ -74,7 +74,7 @@ def command(words: Sequence[str]) -> Callable[[], int]:
     """The real entry of the command line with these words, as work that gives its exit code."""
 
     def work() -> int:
-        from coterie.cli import main
+        from coterie.cli.main import main
 
         sys.argv = ["coterie", *words]
         try:

@@ -16,23 +16,24 @@ import numpy as np
 
 from coterie.algorithms import build_algorithm
 from coterie.data.federated import Federated, Split
+from coterie.deploy.audit import Audit, audit_table, read_audit
+from coterie.deploy.order import Order
+from coterie.deploy.policy import Policy
+from coterie.deploy.site import Site
+from coterie.deploy.status import status_table
+from coterie.deploy.status_file import Board
+from coterie.deploy.training import carry_out
 from coterie.errors import CoterieError
-from coterie.federate.audit import Audit, audit_table, read_audit
-from coterie.federate.board import Board
-from coterie.federate.following import status_table
-from coterie.federate.order import Order
-from coterie.federate.policy import Policy
-from coterie.federate.site import Site
-from coterie.federate.training import carry_out
+from coterie.experiments.settings import Settings
 from coterie.models.zoo import build_model
 from coterie.protocol import message
 from coterie.protocol.stack import Stack
 from coterie.protocol.task import BatchLoss, Contrast, Fit, Loss, Proximal, Race, Report, Task
-from coterie.runtimes import answering, codec
-from coterie.runtimes.remote import Heard, Remote, read_reply
 from coterie.seeding import Key
 from coterie.server.loop import rounds
-from coterie.settings import Settings
+from coterie.wire import codec
+from coterie.wire import requests as answering
+from coterie.wire.remote import Heard, Remote, read_reply
 from fuzz import strange
 from fuzz.judge import Case
 

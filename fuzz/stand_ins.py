@@ -5,9 +5,10 @@ from __future__ import annotations
 import socket
 from typing import Any
 
-from coterie.data.published import origins
+from coterie.data.sources import fetching as origins
+from coterie.deploy import server
+from coterie.deploy import site_programs as client
 from coterie.errors import DataError, FederationError
-from coterie.federate import client, server
 
 
 def install() -> None:

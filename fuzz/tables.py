@@ -10,9 +10,9 @@ from typing import Any
 
 import tomli_w
 
-from coterie.federate.deployment import write_deployment
-from coterie.listing import CATALOGUES
-from coterie.settings import Settings
+from coterie.deploy.deployment import write_deployment
+from coterie.experiments.settings import Settings
+from coterie.reporting.listing import CATALOGUES
 from fuzz import strange
 from fuzz.files import arrays, pictures, write_good
 from fuzz.judge import Case, command

@@ -11,10 +11,10 @@ from typing import Any
 import click
 import typer.main
 
-from coterie import listing
-from coterie.catalogue import Catalogue
-from coterie.cli import app
-from coterie.settings import OWN
+from coterie.cli.main import app
+from coterie.experiments.settings import OWN
+from coterie.reporting import listing
+from coterie.textforms import Catalogue
 from fuzz import strange
 from fuzz.files import write_good
 from fuzz.judge import Case, command

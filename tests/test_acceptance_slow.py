@@ -19,7 +19,7 @@ ROOT = Path(__file__).parent.parent
 
 
 def run(out, *words):
-    command = [sys.executable, "-m", "coterie.cli", "run", *words, "--json", "--quiet", "--out", str(out)]
+    command = [sys.executable, "-m", "coterie", "run", *words, "--json", "--quiet", "--out", str(out)]
     done = subprocess.run(command, check=True, capture_output=True, text=True)
     return json.loads(done.stdout)
 

@@ -9,8 +9,8 @@ import pytest
 
 from coterie.data import Dataset, parse_partition
 from coterie.data.dataset import Owners
-from coterie.data.partitioning.features import blurred, stroked
-from coterie.data.partitioning.labels import mislabel
+from coterie.data.partitions.feature_skew import blurred, stroked
+from coterie.data.partitions.label_noise import mislabel
 from coterie.errors import PartitionError
 from coterie.seeding import generator
 

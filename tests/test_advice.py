@@ -18,20 +18,30 @@ from typer.testing import CliRunner
 
 import coterie as ct
 from coterie.algorithms import advised, algorithms, build_algorithm
-from coterie.cli import app
+from coterie.cli.main import app
 from coterie.errors import FederationError, UsageError
-from coterie.experiment import run_settings
+from coterie.experiments.session import run_settings
+from coterie.experiments.settings import Settings, load_settings
 from coterie.protocol.stack import Stack
 from coterie.protocol.task import Fit, Task
 from coterie.seeding import Key
-from coterie.server import advice as advice_module
-from coterie.server.advice import ADVICE, SAMPLES, consult, on_distances, sentence
-from coterie.server.held_out import MOST, by_halves, clusters_of, held_out
+from coterie.server.clustering import advice as advice_module
+from coterie.server.clustering.advice import (
+    ADVICE,
+    MOST,
+    SAMPLES,
+    STEPS,
+    by_halves,
+    clusters_of,
+    consult,
+    held_out,
+    on_distances,
+    probe,
+    sentence,
+)
+from coterie.server.clustering.clusterers import agglomerative, hdbscan, kmeans, kmedoids
 from coterie.server.loop import Meter, rounds
-from coterie.server.matrix_clusterers import agglomerative, hdbscan, kmeans, kmedoids
-from coterie.server.probe import STEPS, probe
 from coterie.server.start import BEGINNING
-from coterie.settings import Settings, load_settings
 
 KEY = Key(1, BEGINNING)
 RATE = Fit(steps=1, batch=100, lr=0.1, momentum=0.0)

@@ -17,18 +17,19 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from coterie.deploy import agent_socket as wire
+from coterie.deploy.agent import BEGINNING, call, serve, stop_on_signals
+from coterie.deploy.audit import Audit, read_audit
+from coterie.deploy.policy import Policy
+from coterie.deploy.site import Site
 from coterie.errors import UsageError
-from coterie.federate import wire
-from coterie.federate.agent import BEGINNING, call, serve, stop_on_signals
-from coterie.federate.audit import Audit, read_audit
-from coterie.federate.policy import Policy
-from coterie.federate.site import Site
 from coterie.models.zoo import build_model
 from coterie.protocol import message
 from coterie.protocol.stack import Stack
 from coterie.protocol.task import Fit, Task
-from coterie.runtimes import answering, codec
 from coterie.seeding import Key
+from coterie.wire import codec
+from coterie.wire import requests as answering
 
 HELLO = answering.pack_hello("run")
 

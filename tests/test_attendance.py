@@ -11,16 +11,16 @@ from hypothesis import strategies as st
 from typer.testing import CliRunner
 
 import coterie as ct
-from coterie.cli import app
+from coterie.cli.main import app
 from coterie.errors import RunFolderError, UnknownName, UsageError
-from coterie.experiment import run_settings
+from coterie.experiments.clients import load_rows
+from coterie.experiments.session import run_settings
+from coterie.experiments.settings import Settings, load_settings, make_settings
 from coterie.protocol.federation import present
 from coterie.protocol.stack import Stack
 from coterie.protocol.task import Fit, Report, Task
-from coterie.results.clients import load_rows
 from coterie.runtimes.attendance import Attendance, Attended, attendance
 from coterie.seeding import Key
-from coterie.settings import Settings, load_settings, make_settings
 
 NAMES = tuple(f"client-{i}" for i in range(10))
 SMALL = {"clients": 10, "rounds": 6, "threads": 1, "steps": 2, "clusters": 2, "partition": "permute(2)"}

@@ -9,10 +9,9 @@ import os
 import pytest
 from rich.console import Console
 
+from coterie.deploy.audit import Audit, audit_table, read_audit, task_summary
 from coterie.errors import FederationError
-from coterie.federate.audit import Audit, audit_table, read_audit, task_summary
-from coterie.protocol.sample import Sample
-from coterie.protocol.task import Contrast, Fit, Loss, Report, Task
+from coterie.protocol.task import Contrast, Fit, Loss, Report, Sample, Task
 
 
 def test_lines_are_added_and_read_back(tmp_path):

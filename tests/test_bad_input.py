@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 from typer.testing import CliRunner
 
-from coterie.cli import app
+from coterie.cli.main import app
 
 QUICK = ("--rounds", "1", "--quiet")
 HUGE = "1" + 30 * "0"
@@ -394,7 +394,7 @@ def test_a_damaged_checkpoint_without_another_is_an_error(call, tmp_path):
 
 
 def test_an_internal_error_is_one_line_and_exit_1(call, monkeypatch):
-    monkeypatch.setattr("coterie.cli.run_settings", lambda *a: 1 / 0)
+    monkeypatch.setattr("coterie.cli.main.run_settings", lambda *a: 1 / 0)
     result = call("run", "fedavg", *QUICK)
     assert result.exit_code == 1
     assert result.stdout == ""

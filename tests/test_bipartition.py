@@ -21,8 +21,8 @@ from coterie.protocol.task import Fit
 from coterie.runtimes.attendance import Attendance, Attended
 from coterie.seeding import Key
 from coterie.server.bipartition import Stationary, bipartition
+from coterie.server.clustering.clusterers import agglomerative
 from coterie.server.contract import by_examples, least_loss
-from coterie.server.matrix_clusterers import agglomerative
 from coterie.server.start import first_state
 
 HALF = Fit(steps=1, batch=100, lr=0.25, momentum=0.0)

@@ -18,23 +18,23 @@ from torch import nn
 
 import coterie as ct
 from coterie.algorithms import build_algorithm
-from coterie.engine.batches import draw
+from coterie.engine.local_training import draw
 from coterie.engine.trainer import Trainer
 from coterie.errors import UsageError
-from coterie.experiment import run_settings
-from coterie.models.additive import additive
+from coterie.experiments.run_folder import RunFolder
+from coterie.experiments.session import run_settings
+from coterie.experiments.settings import Settings
+from coterie.models.combined import additive
 from coterie.models.model import Model
 from coterie.models.zoo import build_model
 from coterie.protocol import message
 from coterie.protocol.replies import UNPLACED
 from coterie.protocol.stack import Stack
 from coterie.protocol.task import Fit, Task
-from coterie.results.record import RunFolder
 from coterie.runtimes.simulator import Simulator
 from coterie.seeding import Key
 from coterie.server.loop import evaluate, rounds
 from coterie.server.start import BEGINNING, first_state
-from coterie.settings import Settings
 
 RATE = 0.05
 STEP = Fit(steps=1, batch=100, lr=RATE, momentum=0.0)

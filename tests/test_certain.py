@@ -11,24 +11,22 @@ from typer.testing import CliRunner
 
 import coterie as ct
 from coterie.algorithms import advised, build_algorithm
-from coterie.cli import app
+from coterie.cli.main import app
 from coterie.data.federated import Federated, Split
+from coterie.deploy.audit import task_summary
+from coterie.deploy.policy import Policy
 from coterie.errors import Refused, UsageError
-from coterie.federate.audit import task_summary
-from coterie.federate.policy import Policy
 from coterie.models.zoo import build_model
-from coterie.protocol.sample import Sample
 from coterie.protocol.stack import Stack
-from coterie.protocol.task import Fit, Report, Task
-from coterie.runtimes.loopback import Loopback
+from coterie.protocol.task import Fit, Report, Sample, Task
 from coterie.runtimes.simulator import Simulator
 from coterie.seeding import Key
-from coterie.server import formed
-from coterie.server.certain import certain_differences, findings
-from coterie.server.distances import cross_losses
+from coterie.server import one_shot as formed
+from coterie.server.distances.separation import certain_differences, differ, findings
+from coterie.server.distances.vectors import cross_losses
 from coterie.server.loop import Meter
-from coterie.server.separation import differ
 from coterie.server.start import BEGINNING
+from coterie.testing import Loopback
 
 KEY = Key(1, BEGINNING)
 LONG = Fit(steps=60, batch=32, lr=0.1)
@@ -143,7 +141,7 @@ class TestOpinion:
         losses = np.array([[0.0, 0.0, 0.6], [0.0, 0.0, 0.8], [0.6, 0.8, 0.0]])
         names = ["a", "b", "c"]
         assert findings(losses, np.full(3, 1000), names, "clipped")["named"] == [["b", "c"], ["a", "c"]]
-        monkeypatch.setattr("coterie.server.certain.MOST_NAMED", 1)
+        monkeypatch.setattr("coterie.server.distances.separation.MOST_NAMED", 1)
         found = findings(losses, np.full(3, 1000), names, "clipped")
         assert (found["named"], found["differ"]) == ([["b", "c"]], 2)
 

@@ -13,21 +13,20 @@ from torch import nn
 from torch.nn.functional import cross_entropy
 
 from coterie.algorithms import build_algorithm, fedavg, ifca, joint
-from coterie.engine.batches import draw
-from coterie.engine.first_step import agree, look
-from coterie.engine.fitting import Work
+from coterie.engine.choice import agree, look
+from coterie.engine.local_training import Work, draw
 from coterie.engine.plan import make_plan
 from coterie.engine.pool import Pool
 from coterie.errors import UsageError
 from coterie.models.model import Model
 from coterie.protocol.stack import Stack
 from coterie.protocol.task import Agreement, BatchLoss, Fit, Loss, Task
-from coterie.runtimes.loopback import Loopback
 from coterie.runtimes.simulator import Simulator
 from coterie.seeding import Key
 from coterie.server.aggregate import uniform
 from coterie.server.loop import rounds
 from coterie.server.start import first_state
+from coterie.testing import Loopback
 
 KEY = Key(seed=7, round=3)
 SIZES = (3, 7, 8, 20, 13, 30, 11)

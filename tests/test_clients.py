@@ -11,10 +11,10 @@ from rich.console import Console
 from coterie.algorithms import wecfl
 from coterie.data import Dataset
 from coterie.data.dataset import Owners
-from coterie.experiment import run
+from coterie.experiments.clients import load_clients, members, most_typical, stability, together
+from coterie.experiments.run_folder import CLIENTS
+from coterie.experiments.session import run
 from coterie.protocol.task import Fit
-from coterie.results.clients import load_clients, members, most_typical, stability, together
-from coterie.results.record import CLIENTS
 
 ONE = {"a": 0, "b": 0, "c": 1, "d": 1}
 SAME = {"a": 5, "b": 5, "c": 2, "d": 2}

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import pytest
 
-from coterie.experiment import run_settings
+from coterie.experiments.records import Unit, fedavg_unit, in_models
+from coterie.experiments.session import run_settings
+from coterie.experiments.settings import Settings
 from coterie.models.zoo import build_model
-from coterie.results.costs import Unit, fedavg_unit, in_models
-from coterie.settings import Settings
 
 SMALL = {"clients": 12, "clusters": 3, "partition": "rotation(0,180)", "steps": 1, "rounds": 3, "model": "mlp(64)"}
 COSTS = ("models_down", "models_up", "models_stored")

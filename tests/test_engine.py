@@ -13,9 +13,10 @@ from sklearn.metrics import accuracy_score, f1_score, mean_squared_error, r2_sco
 from torch import nn
 from torch.nn.functional import cross_entropy, mse_loss
 
-from coterie.engine import fitting, metrics, plan
-from coterie.engine.batches import draw
-from coterie.engine.evaluator import fold
+from coterie.engine import local_training as fitting
+from coterie.engine import metrics, plan
+from coterie.engine.evaluation import fold
+from coterie.engine.local_training import draw
 from coterie.engine.terms import NOTHING, Received, gradient
 from coterie.errors import DataError, UnknownName, UsageError
 from coterie.models.model import Model, head_of

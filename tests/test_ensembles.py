@@ -13,18 +13,18 @@ from sklearn.metrics import f1_score
 
 import coterie as ct
 from coterie.algorithms import build_algorithm, ensemble, soft_vote
-from coterie.catalogue import parse
 from coterie.errors import UsageError
-from coterie.experiment import run_settings
-from coterie.models.mixture import mix_outputs
+from coterie.experiments.data_facts import uniform_test
+from coterie.experiments.run_folder import load_state, save_state
+from coterie.experiments.session import run_settings
+from coterie.experiments.settings import Settings
+from coterie.models.combined import mix_outputs
 from coterie.protocol.message import cost, down, up
 from coterie.protocol.task import Fit, Race, Report, Task
-from coterie.results.known import uniform_test
-from coterie.results.record import load_state, save_state
-from coterie.runtimes.loopback import Loopback
 from coterie.seeding import Key
 from coterie.server.loop import evaluate, member_seed, rounds, served
-from coterie.settings import Settings
+from coterie.testing import Loopback
+from coterie.textforms import parse
 
 QUICK = Fit(steps=3, batch=8, lr=0.05)
 

@@ -10,8 +10,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from coterie.errors import FederationError, UsageError
-from coterie.runtimes.answering import pack_hello
-from coterie.runtimes.envelope import HEAD, OVERHEAD, Channel, Keys, PublicKeys, seal, unseal
+from coterie.wire.envelope import HEAD, OVERHEAD, Channel, Keys, PublicKeys, seal, unseal
+from coterie.wire.requests import pack_hello
 
 SERVER, BERN, CHUR = Keys.make(), Keys.make(), Keys.make()
 HERE, THERE = Channel("bern", SERVER, BERN.public), Channel("bern", BERN, SERVER.public)

@@ -17,13 +17,13 @@ from sklearn.metrics import f1_score
 from typer.testing import CliRunner
 
 import coterie as ct
-from coterie.cli import app
+from coterie.cli.main import app
 from coterie.errors import UnknownName
-from coterie.experiment import run_settings
-from coterie.results.known import uniform_test
-from coterie.results.record import RunFolder, load_state
+from coterie.experiments.data_facts import uniform_test
+from coterie.experiments.run_folder import RunFolder, load_state
+from coterie.experiments.session import run_settings
+from coterie.experiments.settings import Settings, load_settings
 from coterie.server.loop import evaluate
-from coterie.settings import Settings, load_settings
 
 SMALL = {"clients": 12, "clusters": 2, "partition": "rotation(0,180)", "steps": 2}
 
@@ -91,7 +91,7 @@ def test_a_resumed_run_equals_an_unbroken_one_bit_for_bit(tmp_path, algorithm):
 
 def command(out, *more):
     flags = ["--clients", "12", "--clusters", "2", "--partition", "rotation(0,180)", "--steps", "2", "--rounds", "40"]
-    return [sys.executable, "-m", "coterie.cli", "run", "wecfl", *flags, "--out", str(out), "--quiet", *more]
+    return [sys.executable, "-m", "coterie", "run", "wecfl", *flags, "--out", str(out), "--quiet", *more]
 
 
 def interrupted(out, how):
@@ -152,7 +152,7 @@ def test_ctrl_c_while_a_round_is_judged_loses_only_that_round(tmp_path, monkeypa
             raise KeyboardInterrupt
         return evaluate(*words, **more)
 
-    monkeypatch.setattr("coterie.experiment.evaluate", stop)
+    monkeypatch.setattr("coterie.experiments.session.evaluate", stop)
     with pytest.raises(KeyboardInterrupt):
         run_settings(settings(checkpoint_every=5), tmp_path / "run")
     assert load_state(tmp_path / "run" / "state.safetensors").round == 2

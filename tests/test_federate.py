@@ -14,29 +14,29 @@ import numpy as np
 import pytest
 from typer.testing import CliRunner
 
-from coterie.cli import app
+from coterie.cli.main import app
 from coterie.data import load, load_own
+from coterie.deploy.audit import Audit
+from coterie.deploy.deployment import write_deployment
+from coterie.deploy.flower import bundle
+from coterie.deploy.order import Order
+from coterie.deploy.policy import Policy
+from coterie.deploy.processes import running, wait_until
+from coterie.deploy.site import Site
+from coterie.deploy.status import status_table
+from coterie.deploy.status_file import Board, is_alive, is_over, read_board
+from coterie.deploy.training import agree, carry_out, gather
 from coterie.errors import FederationError, RunFolderError, UsageError
-from coterie.experiment import run_settings
-from coterie.federate.audit import Audit
-from coterie.federate.board import Board, is_alive, is_over, read_board
-from coterie.federate.deployment import write_deployment
-from coterie.federate.following import status_table
-from coterie.federate.order import Order
-from coterie.federate.policy import Policy
-from coterie.federate.processes import running, wait_until
-from coterie.federate.site import Site
-from coterie.federate.training import agree, carry_out, gather
+from coterie.experiments.records import WEIGHTS
+from coterie.experiments.run_folder import STATE, load_rounds, load_state, load_summary
+from coterie.experiments.session import run_settings
+from coterie.experiments.settings import Settings
 from coterie.models.zoo import build_model
 from coterie.protocol import message
 from coterie.protocol.stack import Stack
 from coterie.protocol.task import Fit, Loss, Report, Task
-from coterie.results.record import STATE, load_rounds, load_state, load_summary
-from coterie.results.scores import WEIGHTS
-from coterie.runtimes import codec
-from coterie.runtimes.flower import bundle
-from coterie.runtimes.remote import Heard, read_reply
-from coterie.settings import Settings
+from coterie.wire import codec
+from coterie.wire.remote import Heard, read_reply
 
 SETTINGS = Settings("wecfl", partition="rotation(0,180)", clients=4, clusters=2, model="mlp(8)", rounds=3)
 
@@ -389,7 +389,7 @@ class TestProcesses:
 
     def test_a_killed_parent_takes_them_along(self, tmp_path):
         script = (
-            "import os, pathlib, sys, time\nfrom coterie.federate.processes import running\n"
+            "import os, pathlib, sys, time\nfrom coterie.deploy.processes import running\n"
             "with running('it', ['sleep', '99'], os.environ, pathlib.Path('log'), pathlib.Path('.')) as it:\n"
             "    print(it.process.pid, flush=True)\n    time.sleep(99)\n"
         )
@@ -451,7 +451,7 @@ class TestCommands:
             raise KeyboardInterrupt
 
         for name, stand_in in (("make_order", print), ("submit", print), ("_watched", interrupted)):
-            monkeypatch.setattr(f"coterie.cli_federate.{name}", stand_in)
+            monkeypatch.setattr(f"coterie.cli.federate.{name}", stand_in)
         folder = tmp_path / "f"
         write_deployment(folder, ["bern"])
         done = CliRunner().invoke(app, ["federate", "run", "wecfl", "--folder", str(folder / "server")])

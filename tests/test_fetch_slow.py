@@ -6,8 +6,8 @@ import numpy as np
 import pytest
 
 from coterie.data import fetch, load
-from coterie.data.published.cache import cache_folder, digest
-from coterie.data.published.catalogue import PUBLISHED, naturally_federated
+from coterie.data.sources.cache import cache_folder, digest
+from coterie.data.sources.registry import PUBLISHED, naturally_federated
 
 pytestmark = pytest.mark.slow
 

@@ -10,11 +10,12 @@ import httpx
 from flwr.app import ConfigRecord, Error, Message, RecordDict
 from flwr.supercore.task_identity import TaskIdentity
 
+from coterie.deploy import flower_exchange as flower_post
+from coterie.deploy.flower import RECORD, REPLY, REQUEST
+from coterie.deploy.flower_exchange import EXPIRED, GRACE, PostExchange
 from coterie.errors import FederationError
-from coterie.runtimes import codec, flower_post
-from coterie.runtimes.envelope import Channel, Keys
-from coterie.runtimes.flower import RECORD, REPLY, REQUEST
-from coterie.runtimes.flower_server import EXPIRED, GRACE, PostExchange
+from coterie.wire import codec
+from coterie.wire.envelope import Channel, Keys
 
 NAMES = ("anna", "bert", "carl")
 SERVER, SITES = Keys.make(), {name: Keys.make() for name in NAMES}

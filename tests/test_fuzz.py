@@ -15,7 +15,7 @@ from random import Random
 import numpy as np
 import pytest
 
-from coterie import cli
+from coterie.cli.main import main as cli
 from coterie.protocol.message import Field
 from fuzz import __main__ as program
 from fuzz import folders, lanes, messages, words

@@ -9,13 +9,13 @@ import numpy as np
 import pytest
 from typer.testing import CliRunner
 
-from coterie.cli import app
+from coterie.cli.main import app
 from coterie.errors import RunFolderError, UsageError
-from coterie.experiment import run_settings
-from coterie.results.goal import Goal
-from coterie.results.plots import curves
-from coterie.results.record import load_labels, load_state
-from coterie.settings import Settings
+from coterie.experiments.goal import Goal
+from coterie.experiments.run_folder import load_labels, load_state
+from coterie.experiments.session import run_settings
+from coterie.experiments.settings import Settings
+from coterie.reporting.plots import curves
 
 WHOLE = Settings("wecfl", clients=12, clusters=2, partition="rotation(0,180)", steps=2, rounds=8)
 

@@ -16,20 +16,20 @@ from rich.console import Console
 from typer.testing import CliRunner
 
 from coterie import limits
-from coterie.cli import app
-from coterie.data.own.tablefile import open_table
-from coterie.engine.batches import PADDED, draw, pad
+from coterie.cli.main import app
+from coterie.data.tables.tablefile import open_table
+from coterie.deploy.audit import audit_table
+from coterie.deploy.config import load_site
+from coterie.deploy.policy import load_policy
+from coterie.deploy.status import status_table
+from coterie.engine.local_training import PADDED, draw, pad
 from coterie.errors import DataError, UsageError
-from coterie.federate.audit import audit_table
-from coterie.federate.config import load_site
-from coterie.federate.following import status_table
-from coterie.federate.policy import load_policy
-from coterie.plain import LONGEST, line, plain
+from coterie.experiments.run_folder import STATE, load_state
+from coterie.experiments.sweep import folder_name
 from coterie.protocol.task import Fit
-from coterie.results.record import STATE, load_state
 from coterie.seeding import Key
-from coterie.server.matrix_clusterers import meanshift
-from coterie.sweep import folder_name
+from coterie.server.clustering.clusterers import meanshift
+from coterie.terminal import LONGEST, line, plain
 
 EVIL = {
     "a tag that closes nothing": "[/x]",
@@ -216,7 +216,7 @@ class TestFiles:
             (tmp_path / "wide.csv").write_text(",".join(names) + "\n" + ",".join("1" * 100_000) + "\n")
         else:
             pl.DataFrame({name: [1] for name in names}).write_parquet(tmp_path / "wide.parquet")
-            monkeypatch.setattr("coterie.data.own.rowblock.COLUMNS", 20)
+            monkeypatch.setattr("coterie.data.tables.rowblock.COLUMNS", 20)
         told = one_line(call("run", "fedavg", "--data", f"wide.{suffix}", "--client", "c0"))
         many = "100,000 columns; at most 20,000" if suffix == "csv" else "100 columns; at most 20"
         assert f"has {many} are read one by one; leave some out, or save it as .npz" in told
@@ -253,7 +253,7 @@ def test_an_experiment_file_that_means_ill(call, tmp_path, content, told):
 
 
 def test_an_experiment_file_that_is_too_large(call, tmp_path, monkeypatch):
-    monkeypatch.setattr("coterie.toml.TOML", 1 << 20)
+    monkeypatch.setattr("coterie.files.TOML", 1 << 20)
     (tmp_path / "bad.toml").write_bytes(b"algorithm = 'fedavg'\n#" + b"x" * (1 << 20))
     assert "cannot read bad.toml: it has more than 1 MB; it must be a TOML" in one_line(call("run", "bad.toml"))
 
@@ -283,7 +283,7 @@ class TestWorkInProportion:
         batches = [draw(n, Fit(epochs=3, batch=8), np.random.default_rng(n)) for n in (5, 20, 33)]
         whole = list(pad(batches, np.arange(3)))
         assert PADDED > 100_000
-        monkeypatch.setattr("coterie.engine.batches.PADDED", 25)
+        monkeypatch.setattr("coterie.engine.local_training.PADDED", 25)
         for one, other in zip(whole, pad(batches, np.arange(3)), strict=True):
             np.testing.assert_array_equal(one, other)
 
@@ -304,7 +304,7 @@ class TestPipes:
     def run(self, command, cwd):
         environment = {**os.environ, "OMP_NUM_THREADS": "1"}
         environment.pop("PYTHONWARNINGS", None)
-        coterie = f"{sys.executable} -m coterie.cli"
+        coterie = f"{sys.executable} -m coterie.cli.main"
         shell = ["bash", "-c", f"set -o pipefail; {command.format(coterie=coterie)}"]
         return subprocess.run(shell, cwd=cwd, env=environment, capture_output=True, text=True, timeout=100, check=False)
 

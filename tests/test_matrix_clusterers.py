@@ -15,13 +15,14 @@ from scipy.spatial.distance import cdist
 from sklearn.cluster import MeanShift
 from sklearn.metrics import adjusted_rand_score
 
-from coterie.catalogue import parse
 from coterie.errors import UnknownName, UsageError
 from coterie.seeding import Key
-from coterie.server import how_many, raw_clusters
-from coterie.server.clusterers import clusterers
-from coterie.server.how_many import by_gap, by_silhouette, clearest, scaled, spread
-from coterie.server.matrix_clusterers import renumbered, settled
+from coterie.server.clustering import methods as raw_clusters
+from coterie.server.clustering import number_of_clusters as how_many
+from coterie.server.clustering.clusterers import renumbered, settled
+from coterie.server.clustering.kmeans import clusterers
+from coterie.server.clustering.number_of_clusters import by_gap, by_silhouette, clearest, scaled, spread
+from coterie.textforms import parse
 
 KEY = Key(1, 0)
 NUMBERED = ("kmedoids", "agglomerative", "kmeans", "spectral")
@@ -89,7 +90,7 @@ def test_so_many_clusters_as_asked(name, groups):
 
 
 def test_the_package_under_the_gpl_is_imported_only_where_it_is_used():
-    code = "import sys, coterie.cli, coterie.server.clusterers; sys.exit('kmedoids' in sys.modules)"
+    code = "import sys, coterie.cli.main, coterie.server.clustering.kmeans; sys.exit('kmedoids' in sys.modules)"
     assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0
 
 

@@ -11,18 +11,18 @@ import torch
 from torch.nn.functional import cross_entropy
 
 from coterie.algorithms import build_algorithm, keeping_momentum
-from coterie.engine.batches import draw
+from coterie.deploy.order import Order
+from coterie.deploy.policy import Policy
+from coterie.engine.local_training import draw
 from coterie.errors import Refused, UsageError
-from coterie.experiment import run_settings
-from coterie.federate.order import Order
-from coterie.federate.policy import Policy
+from coterie.experiments.run_folder import RunFolder, load_checkpoint
+from coterie.experiments.session import run_settings
+from coterie.experiments.settings import Settings
 from coterie.models.zoo import build_model
 from coterie.protocol.task import Fit, Task
-from coterie.results.record import RunFolder, load_checkpoint
 from coterie.runtimes.simulator import Simulator
 from coterie.seeding import Key
 from coterie.server.loop import evaluate, rounds
-from coterie.settings import Settings
 
 FIT = Fit(steps=3, batch=8, lr=0.05, momentum=0.9)
 SIZES = (24, 9, 17)

@@ -11,26 +11,27 @@ import pytest
 from rich.console import Console
 from typer.testing import CliRunner
 
-from coterie.cli import app
+from coterie.cli.main import app
+from coterie.deploy import server
+from coterie.deploy.audit import Audit, audit_table, read_audit
+from coterie.deploy.deployment import write_deployment
+from coterie.deploy.flower_exchange import reading, told_in
+from coterie.deploy.order import Order
+from coterie.deploy.policy import Policy
+from coterie.deploy.site import Site
+from coterie.deploy.status import _end, status_table
+from coterie.deploy.status_file import Board, read_board
+from coterie.deploy.training import agree, greet
 from coterie.errors import FederationError
-from coterie.federate import server
-from coterie.federate.audit import Audit, audit_table, read_audit
-from coterie.federate.board import Board, read_board
-from coterie.federate.deployment import write_deployment
-from coterie.federate.following import _end, status_table
-from coterie.federate.order import Order
-from coterie.federate.policy import Policy
-from coterie.federate.site import Site
-from coterie.federate.training import agree, greet
 from coterie.models.zoo import build_model
-from coterie.plain import line
 from coterie.protocol import message
 from coterie.protocol.stack import Stack
 from coterie.protocol.task import Task
-from coterie.runtimes import answering, codec
-from coterie.runtimes.flower_server import reading, told_in
-from coterie.runtimes.remote import Heard, Remote, read_reply
 from coterie.seeding import Key
+from coterie.terminal import line
+from coterie.wire import codec
+from coterie.wire import requests as answering
+from coterie.wire.remote import Heard, Remote, read_reply
 
 NAMES = {
     "two lines": "heart\n{}",

@@ -12,10 +12,10 @@ import numpy as np
 import polars as pl
 import pytest
 
+from coterie.data.apportion import csvfile
 from coterie.data.federated import Federated
-from coterie.data.own import csvfile
-from coterie.data.own.encode import Number
-from coterie.data.own.load import check_own, load_own
+from coterie.data.tables.encode import Number
+from coterie.data.tables.load import check_own, load_own
 from coterie.errors import DataError
 
 HEADER = "age,sex,label\n"

@@ -13,9 +13,10 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from coterie.data.published import fars, frames, hapt
-from coterie.data.published.keel import keel
-from coterie.data.published.owned import set_aside_by_owner
+from coterie.data.sources import fars, hapt
+from coterie.data.sources import hapt as frames
+from coterie.data.sources.fars import keel
+from coterie.data.sources.natural import set_aside_by_owner
 from coterie.errors import DataError
 
 SIGNALS = ["acc-x", "acc-y", "acc-z", "gyro-x", "gyro-y", "gyro-z"]

@@ -12,17 +12,17 @@ import pytest
 from typer.testing import CliRunner
 
 import coterie as ct
-from coterie.cli import app
+from coterie.cli.main import app
 from coterie.errors import DataError, RunFolderError
-from coterie.experiment import run_settings
-from coterie.newcomers import load_trained, misfit, standards
+from coterie.experiments.placement import load_trained, misfit, standards
+from coterie.experiments.session import run_settings
+from coterie.experiments.settings import Settings
 from coterie.protocol.stack import Stack
 from coterie.protocol.task import Report, Task
 from coterie.seeding import Key
 from coterie.server.contract import Scores, least_loss
-from coterie.server.place import nearest_centre, nearest_update
+from coterie.server.placement import nearest_centre, nearest_update
 from coterie.server.start import first_state
-from coterie.settings import Settings
 
 METHODS = ("ifca", "wecfl", "fesem(layer=all)", "joint(strength=0)", "ifca+cam", "wecfl+cam")
 

@@ -11,23 +11,30 @@ from sklearn.metrics import adjusted_rand_score
 
 import coterie as ct
 from coterie.errors import UnknownName, UsageError
+from coterie.experiments.diagnostics import diagnostics
+from coterie.experiments.run_folder import load_state, save_state
 from coterie.models.layout import Layout
 from coterie.protocol.replies import UNPLACED, Replies
-from coterie.protocol.sample import Sample
 from coterie.protocol.stack import Stack
-from coterie.protocol.task import Fit, Report, Task
-from coterie.results.diagnostics import diagnostics
-from coterie.results.record import load_state, save_state
+from coterie.protocol.task import Fit, Report, Sample, Task
 from coterie.seeding import Key
-from coterie.server import distances, events
-from coterie.server.clusterers import clusterers
+from coterie.server import one_shot as events
+from coterie.server.clustering.kmeans import clusterers
 from coterie.server.contract import Assignment
-from coterie.server.distances import cross_losses, of_losses, of_parameters, of_updates, pairwise
-from coterie.server.events import after, temperature, temperature_rises
-from coterie.server.gather import complete, joined
+from coterie.server.distances.separation import differ, separation_threshold
+from coterie.server.distances.vectors import cross_losses, of_losses, of_parameters, of_updates, pairwise
+from coterie.server.distances.vectors import vectors as distances
 from coterie.server.loop import Meter
-from coterie.server.once import follow, join_or_follow, once
-from coterie.server.separation import differ, separation_threshold
+from coterie.server.one_shot import (
+    after,
+    complete,
+    follow,
+    join_or_follow,
+    joined,
+    once,
+    temperature,
+    temperature_rises,
+)
 from coterie.server.start import first_state
 
 KEY = Key(1, 0)

@@ -12,8 +12,8 @@ import torch
 from typer.testing import CliRunner
 
 import coterie as ct
-from coterie.cli import app
-from coterie.settings import is_federated, is_own
+from coterie.cli.main import app
+from coterie.experiments.settings import is_federated, is_own
 
 QUICK = ("--rounds", "2", "--steps", "5", "--clusters", "2", "--quiet")
 
@@ -112,7 +112,7 @@ def test_a_single_file_needs_a_client_column_or_a_partition(table):
 
 
 def test_a_comparison_reads_a_table_once_for_all_algorithms(table, monkeypatch):
-    from coterie import settings
+    from coterie.experiments import settings
 
     reads = []
     load = settings.load_own

@@ -6,11 +6,11 @@ import numpy as np
 import pytest
 
 from coterie.data import Dataset, load, parse_partition, partitions
-from coterie.data.partitioning.catalogue import add_ons
-from coterie.data.partitioning.rotation import turn
-from coterie.data.partitioning.shares import Share, Shares, named
-from coterie.data.tables import apportion, balance, share_out
-from coterie.data.validation import with_validation
+from coterie.data.apportion import apportion, balance, share_out
+from coterie.data.dataset import with_validation
+from coterie.data.partitions.base import Share, Shares, named
+from coterie.data.partitions.feature_skew import turn
+from coterie.data.partitions.registry import add_ons
 from coterie.errors import DataError, PartitionError, UnknownName, UsageError
 
 

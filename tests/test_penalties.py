@@ -14,9 +14,9 @@ from coterie.models.zoo import build_model
 from coterie.protocol.replies import UNPLACED
 from coterie.protocol.task import Fit
 from coterie.runtimes.attendance import Attendance, Attended
-from coterie.runtimes.loopback import Loopback
 from coterie.runtimes.simulator import Simulator
 from coterie.server.loop import rounds
+from coterie.testing import Loopback
 
 QUICK = Fit(steps=3, batch=8, lr=0.05)
 ADD_ONS = ("cks(strength={})", "cks(strength={},others=true)", "con-para(strength={})", "con-rep(strength={})")

@@ -7,10 +7,9 @@ from dataclasses import fields
 
 import pytest
 
+from coterie.deploy.policy import DEFAULT_POLICY_TEXT, Policy, load_policy
 from coterie.errors import Refused, UsageError
-from coterie.federate.policy import DEFAULT_POLICY_TEXT, Policy, load_policy
-from coterie.protocol.sample import Sample
-from coterie.protocol.task import BatchLoss, Fit, Loss, Race, Report, Task
+from coterie.protocol.task import BatchLoss, Fit, Loss, Race, Report, Sample, Task
 
 SIZES = {"train": 100, "test": 25, "validation": 0}
 

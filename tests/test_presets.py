@@ -11,13 +11,13 @@ import pytest
 from typer.testing import CliRunner
 
 from coterie.algorithms import algorithms, build_algorithm, parts
-from coterie.cli import app
+from coterie.cli.main import app
 from coterie.data import parse_partition
 from coterie.errors import UnknownName, UsageError
-from coterie.experiment import run_settings
+from coterie.experiments.papers import expand, papers, told
+from coterie.experiments.session import run_settings
+from coterie.experiments.settings import Settings, load_settings, make_settings
 from coterie.models.zoo import build_model
-from coterie.presets import expand, papers, told
-from coterie.settings import Settings, load_settings, make_settings
 
 PRESETS = [papers.build(name) for name in papers]
 EACH = pytest.mark.parametrize("preset", PRESETS, ids=lambda preset: preset.name)

@@ -12,10 +12,10 @@ import torch
 from typer.testing import CliRunner
 
 import coterie as ct
-from coterie.cli import app
+from coterie.cli.main import app
 from coterie.errors import FederationError, RunFolderError
-from coterie.results.clients import load_rows
-from coterie.results.record import load_rounds
+from coterie.experiments.clients import load_rows
+from coterie.experiments.run_folder import load_rounds
 from coterie.runtimes.simulator import Simulator
 from coterie.server.loop import evaluate
 

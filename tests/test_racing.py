@@ -10,18 +10,18 @@ from hypothesis import strategies as st
 
 from coterie.algorithms import build_algorithm
 from coterie.data.federated import Split
-from coterie.engine.evaluator import Evaluator
-from coterie.engine.fitting import Work
+from coterie.engine.choice import race
+from coterie.engine.evaluation import Evaluator
+from coterie.engine.local_training import Work
+from coterie.engine.plan import Workers
 from coterie.engine.pool import Pool
-from coterie.engine.racing import race
-from coterie.engine.workers import Workers
 from coterie.errors import UsageError
+from coterie.experiments.settings import Settings
 from coterie.protocol.stack import Stack
 from coterie.protocol.task import Loss, Race, Report, Task
-from coterie.runtimes.loopback import Loopback
 from coterie.runtimes.simulator import Simulator
 from coterie.seeding import Key
-from coterie.settings import Settings
+from coterie.testing import Loopback
 
 KEY = Key(seed=5, round=2)
 WORKERS = Workers(2)

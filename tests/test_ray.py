@@ -19,11 +19,12 @@ from typer.testing import CliRunner
 
 import coterie as ct
 from coterie.algorithms import build_algorithm
-from coterie.cli import app
+from coterie.cli.main import app
 from coterie.engine.plan import make_plan
 from coterie.errors import DataError, FederationError, UnknownName, UsageError
-from coterie.experiment import run_settings
-from coterie.models.additive import additive
+from coterie.experiments.session import run_settings
+from coterie.experiments.settings import Settings
+from coterie.models.combined import additive
 from coterie.models.model import Model
 from coterie.models.zoo import build_model
 from coterie.protocol.replies import ROWS
@@ -33,7 +34,6 @@ from coterie.runtimes.ray import QUIET, RayFederation, deal
 from coterie.runtimes.simulator import Simulator
 from coterie.seeding import Key
 from coterie.server.loop import evaluate, rounds
-from coterie.settings import Settings
 
 ray = pytest.importorskip("ray")
 
@@ -320,7 +320,7 @@ class TestRuns:
         """In a process of its own: nothing but the summary is printed, and Ray is gone afterwards."""
         options = "run fedavg --runtime ray --threads 2 --clients 6 --rounds 2 --steps 1 --plan workers --json --quiet"
         code = (
-            "import sys; from coterie.cli import app; app(sys.argv[1:], standalone_mode=False); "
+            "import sys; from coterie.cli.main import app; app(sys.argv[1:], standalone_mode=False); "
             "import ray; assert not ray.is_initialized()"
         )
         env = {name: value for name, value in os.environ.items() if not name.startswith("RAY_")}

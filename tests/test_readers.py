@@ -18,7 +18,8 @@ from hypothesis import strategies as st
 from scipy.io import savemat
 
 from coterie.data import fetch, load
-from coterie.data.published import emnist, medmnist, origins
+from coterie.data.sources import emnist, medmnist
+from coterie.data.sources import fetching as origins
 from coterie.errors import DataError, UnknownName, UsageError
 
 SIZES = {"balanced": 47, "byclass": 62, "bymerge": 47, "letters": 26, "digits": 10, "mnist": 10}

@@ -8,25 +8,24 @@ from contextlib import nullcontext
 import numpy as np
 import pytest
 
+from coterie.deploy.audit import Audit
+from coterie.deploy.order import Order
+from coterie.deploy.policy import Policy
+from coterie.deploy.site import Site
+from coterie.deploy.status_file import Board
+from coterie.deploy.training import carry_out
 from coterie.errors import FederationError
-from coterie.federate.audit import Audit
-from coterie.federate.board import Board
-from coterie.federate.order import Order
-from coterie.federate.policy import Policy
-from coterie.federate.site import Site
-from coterie.federate.training import carry_out
+from coterie.experiments.settings import Settings
 from coterie.models.zoo import build_model
 from coterie.protocol import message
 from coterie.protocol.message import Field, Sizes
 from coterie.protocol.replies import ROWS, Replies
-from coterie.protocol.sample import Sample
 from coterie.protocol.stack import Stack
-from coterie.protocol.task import Fit, Loss, Race, Report, Task
-from coterie.runtimes import codec
-from coterie.runtimes.loopback import Loopback
-from coterie.runtimes.remote import Heard, open_reply, read_reply
+from coterie.protocol.task import Fit, Loss, Race, Report, Sample, Task
 from coterie.seeding import Key
-from coterie.settings import Settings
+from coterie.testing import Loopback
+from coterie.wire import codec
+from coterie.wire.remote import Heard, open_reply, read_reply
 
 SIZES = Sizes(train=24, test=7, validation=5)
 FIT = (Fit(steps=2, batch=8),)

@@ -10,18 +10,17 @@ from scipy.optimize import minimize
 from typer.testing import CliRunner
 
 import coterie as ct
-from coterie.cli import app
+from coterie.cli.main import app
 from coterie.errors import UsageError
-from coterie.experiment import Session, run_settings
+from coterie.experiments.data_facts import known_of
+from coterie.experiments.session import Session, run_settings
+from coterie.experiments.settings import Settings, load_settings
 from coterie.models.layout import Layout
 from coterie.protocol.replies import Replies
 from coterie.protocol.stack import Stack
 from coterie.protocol.task import Fit, Report, Task
-from coterie.results.known import known_of
 from coterie.server.aggregate import average
-from coterie.server.bound import bounded, update_lengths
-from coterie.server.robust import rules
-from coterie.settings import Settings, load_settings
+from coterie.server.robust import bounded, rules, update_lengths
 
 TRAIN = Task(fit=(Fit(steps=1),))
 

@@ -12,24 +12,23 @@ from hypothesis import strategies as st
 from sklearn.metrics import adjusted_rand_score
 
 import coterie as ct
-from coterie.engine.evaluator import Evaluator
+from coterie.engine.evaluation import Evaluator
 from coterie.errors import UnknownName, UsageError
 from coterie.protocol.replies import Replies
-from coterie.protocol.sample import Sample, standard_error
 from coterie.protocol.stack import Stack
-from coterie.protocol.task import Fit, Report, Task
-from coterie.runtimes.loopback import Loopback
+from coterie.protocol.task import Fit, Report, Sample, Task, standard_error
 from coterie.runtimes.simulator import Simulator
 from coterie.seeding import Key
-from coterie.server import sampled_losses
-from coterie.server.clusterers import clusterers
+from coterie.server.clustering.clusterers import Clusterer
+from coterie.server.clustering.kmeans import clusterers
 from coterie.server.contract import by_examples
-from coterie.server.distances import loss_distance
+from coterie.server.distances.sampled import Sampling, Tally, look, of_sampled_losses, plausible, still_open
+from coterie.server.distances.vectors import loss_distance
+from coterie.server.distances.vectors import sampled as sampled_losses
 from coterie.server.loop import Meter
-from coterie.server.matrix_clusterers import Clusterer
-from coterie.server.once import cluster_once
-from coterie.server.sampled_losses import Sampling, Tally, look, of_sampled_losses, plausible, still_open
+from coterie.server.one_shot import cluster_once
 from coterie.server.start import first_state
+from coterie.testing import Loopback
 
 KEY = Key(3, 1)
 TWO, BY_PAIRS = clusterers.build("kmedoids(2)"), clusterers.build("agglomerative(2)")

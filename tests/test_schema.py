@@ -8,9 +8,9 @@ import numpy as np
 import polars as pl
 import pytest
 
-from coterie.data.own.encode import Category, Number
-from coterie.data.own.load import load_own
-from coterie.data.own.schema import Schema
+from coterie.data.tables.encode import Category, Number
+from coterie.data.tables.load import load_own
+from coterie.data.tables.schema import Schema
 from coterie.errors import DataError
 
 AGES = [31.5, 47.25, 52.0, 28.75, 60.5, 44.0, 39.5, 71.25, 66.0, 35.5]

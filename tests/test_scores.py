@@ -9,12 +9,20 @@ import numpy as np
 import pytest
 
 import coterie as ct
+from coterie.experiments import records as summary
+from coterie.experiments.data_facts import known_of
+from coterie.experiments.records import (
+    agreement,
+    client_scores,
+    cluster_shape,
+    clusterability,
+    finite,
+    majority_hits,
+    moved,
+    silhouette,
+)
 from coterie.protocol.replies import Cost
 from coterie.protocol.stack import Stack
-from coterie.results import summary
-from coterie.results.known import known_of
-from coterie.results.scores import agreement, client_scores, cluster_shape, clusterability, majority_hits, silhouette
-from coterie.results.summary import finite, moved
 from coterie.server.loop import Round
 from coterie.server.start import first_state
 

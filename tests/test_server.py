@@ -14,9 +14,9 @@ from coterie.protocol.replies import UNPLACED, Cost
 from coterie.protocol.stack import Stack
 from coterie.protocol.task import Fit, Loss, Report, Task
 from coterie.seeding import Key
-from coterie.server.aggregate import average, uniform
+from coterie.server.aggregate import SERVERS, average, optimiser_named, server_optimiser, uniform
 from coterie.server.assign import cluster_parts, join_nearest, keep, until
-from coterie.server.clusterers import KMeansClusters, match
+from coterie.server.clustering.kmeans import KMeansClusters, match
 from coterie.server.contract import Algorithm, Assignment, by_examples, replace_models
 from coterie.server.loop import Meter, advance, evaluate, participants, rounds
 from coterie.server.start import (
@@ -29,7 +29,6 @@ from coterie.server.start import (
     random_models,
     unplaced,
 )
-from coterie.server.update import SERVERS, optimiser_named, server_optimiser
 
 KEY = Key(1, 0)
 STEP = Fit(steps=1, batch=100, lr=0.1, momentum=0.0)

@@ -3,7 +3,7 @@
 import numpy as np
 import torch
 
-from coterie.engine.shelf import Shelf
+from coterie.engine.pool import Shelf
 
 LIMIT = 10_000
 

@@ -9,9 +9,16 @@ from PIL import Image
 from rich.console import Console
 
 from coterie.data import Federated, Split
-from coterie.data.holdings import Duplicates, class_counts, find_duplicates
-from coterie.results.data_plot import save_holdings
-from coterie.show import bar, client_table, facts, group_table
+from coterie.reporting.data_view import (
+    Duplicates,
+    bar,
+    class_counts,
+    client_table,
+    facts,
+    find_duplicates,
+    group_table,
+    save_holdings,
+)
 
 
 def rows(*values):

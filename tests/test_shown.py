@@ -10,12 +10,12 @@ import pytest
 from rich.console import Console
 from typer.testing import CliRunner
 
-from coterie.cli import app
+from coterie.cli.main import app
 from coterie.errors import UsageError
-from coterie.results.compare import comparison
-from coterie.results.plots import gains_by_seed
-from coterie.results.record import load_rounds
-from coterie.results.shown import of_last, usual_last, with_shown
+from coterie.experiments.last_rounds import of_last, usual_last, with_shown
+from coterie.experiments.run_folder import load_rounds
+from coterie.reporting.comparison import comparison
+from coterie.reporting.plots import gains_by_seed
 
 ABOUT = {"data": "d", "partition": "p", "clients": 2, "model": "linear", "clusters_found": 1}
 ABOUT |= {"seconds": 1.0, "bytes_down": 1, "bytes_up": 1}

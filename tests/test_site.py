@@ -17,24 +17,25 @@ from hypothesis import strategies as st
 
 from coterie.algorithms import algorithms, build_algorithm
 from coterie.data import load_own
+from coterie.deploy.audit import Audit, read_audit
+from coterie.deploy.policy import Policy
+from coterie.deploy.site import Site
+from coterie.deploy.site_data import load_data
 from coterie.errors import DataError, FederationError
-from coterie.federate.audit import Audit, read_audit
-from coterie.federate.policy import Policy
-from coterie.federate.site import Site
-from coterie.federate.site_data import load_data
-from coterie.models.additive import additive
+from coterie.models.combined import additive
 from coterie.models.zoo import build_model
 from coterie.protocol import message
 from coterie.protocol.stack import Stack
 from coterie.protocol.task import Contrast, Fit, Loss, Report, Task
-from coterie.runtimes import answering, codec
-from coterie.runtimes import remote as runtime
-from coterie.runtimes.remote import Heard, Remote
 from coterie.runtimes.simulator import Simulator
 from coterie.seeding import Key
-from coterie.server import distances
 from coterie.server.aggregate import with_part
+from coterie.server.distances.vectors import vectors as distances
 from coterie.server.loop import evaluate, rounds
+from coterie.wire import codec
+from coterie.wire import remote as runtime
+from coterie.wire import requests as answering
+from coterie.wire.remote import Heard, Remote
 
 TASK = Task(choose=(Loss(),), fit=(Fit(steps=2, batch=8),))
 LENIENT = Policy(least_examples=1)

@@ -20,11 +20,11 @@ import pytest
 from PIL import Image
 
 from coterie.data import fetch, load, sources
-from coterie.data.published import decode, origins
-from coterie.data.published.cache import Pin, cache_folder, cached, digest, load_cached
-from coterie.data.published.catalogue import MNIST, PUBLISHED, naturally_federated
-from coterie.data.published.origins import Origin
-from coterie.data.published.source import from_first
+from coterie.data.sources import decoding as decode
+from coterie.data.sources import fetching as origins
+from coterie.data.sources.cache import Pin, cache_folder, cached, digest, from_first, load_cached
+from coterie.data.sources.fetching import Origin
+from coterie.data.sources.registry import MNIST, PUBLISHED, naturally_federated
 from coterie.errors import DataError, UnknownName, UsageError
 
 RNG = np.random.default_rng(7)
@@ -307,8 +307,8 @@ def test_a_cache_folder_that_cannot_be_written_names_the_remedy(tmp_path, monkey
 
 FETCH_SLOWLY = """
 import time, numpy as np
-from coterie.data.published.cache import Pin, cached, digest
-from coterie.data.published.decode import PARTS
+from coterie.data.sources.cache import Pin, cached, digest
+from coterie.data.sources.decoding import PARTS
 arrays = {name: np.arange(5) for name in PARTS}
 def slowly():
     print("made")

@@ -10,11 +10,10 @@ import pytest
 from typer.testing import CliRunner
 
 import coterie as ct
-from coterie.cli import app
-from coterie.data.dataset import Owners
-from coterie.data.subset import read_classes
+from coterie.cli.main import app
+from coterie.data.dataset import Owners, read_classes
 from coterie.errors import DataError, UnknownName, UsageError
-from coterie.settings import Settings
+from coterie.experiments.settings import Settings
 
 LETTERS = tuple("0123456789ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz")
 

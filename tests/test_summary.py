@@ -12,19 +12,19 @@ from scipy.spatial.distance import cosine
 
 from coterie.data.federated import Split
 from coterie.errors import FederationError, UsageError
-from coterie.experiment import run_settings
-from coterie.models.additive import additive
+from coterie.experiments.data_facts import Known
+from coterie.experiments.diagnostics import ask_gradients, check_gradients, diagnostics, of_gradients
+from coterie.experiments.records import Watch, majority_rate, summarise
+from coterie.experiments.session import run_settings
+from coterie.experiments.settings import Settings
+from coterie.models.combined import additive
 from coterie.models.layout import Layout
 from coterie.models.zoo import build_model
 from coterie.protocol.replies import Cost, Replies
 from coterie.protocol.stack import Stack
-from coterie.results.diagnostics import ask_gradients, check_gradients, diagnostics, of_gradients
-from coterie.results.known import Known
-from coterie.results.summary import Watch, majority_rate, summarise
 from coterie.runtimes.simulator import Simulator
 from coterie.server.contract import State
 from coterie.server.loop import Round
-from coterie.settings import Settings
 
 ALL = np.arange(2)
 LAYOUT = Layout(2, 0, {"all": ALL, "head_weight": ALL}, {"all": np.arange(0), "head_weight": np.arange(0)})
@@ -201,9 +201,9 @@ class TestDiagnostics:
     @pytest.mark.parametrize(("limit", "most"), [("MOST_CLIENTS", 2), ("MOST_BYTES", 23)])
     def test_large_rounds_go_without(self, monkeypatch, limit, most):
         step = round_of([[0, 0]], [0, 0, 0], [[1, 0], [0, 1], [1, 1]])
-        monkeypatch.setattr(f"coterie.results.diagnostics.{limit}", most + 1)
+        monkeypatch.setattr(f"coterie.experiments.diagnostics.{limit}", most + 1)
         assert diagnostics(step)
-        monkeypatch.setattr(f"coterie.results.diagnostics.{limit}", most)
+        monkeypatch.setattr(f"coterie.experiments.diagnostics.{limit}", most)
         assert diagnostics(step) == {}
 
     def test_fedavg_s_records_have_it_too(self, images, simulator, train):
@@ -298,7 +298,7 @@ class TestGradients:
     def test_what_is_too_large_to_compare_is_refused(self, monkeypatch, limit, most, complaint):
         layout = replace(LAYOUT, size=1 << 18)
         check_gradients(known_of(2), layout)
-        monkeypatch.setattr(f"coterie.results.diagnostics.{limit}", most)
+        monkeypatch.setattr(f"coterie.experiments.diagnostics.{limit}", most)
         with pytest.raises(UsageError, match=complaint):
             check_gradients(known_of(2), layout)
 

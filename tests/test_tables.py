@@ -11,11 +11,11 @@ import polars as pl
 import pytest
 
 from coterie.data import store
+from coterie.data.apportion import csvfile, tablefile
 from coterie.data.federated import Federated, Split
-from coterie.data.own import csvfile, tablefile
-from coterie.data.own.load import check_own, load_own, load_pooled
-from coterie.data.own.places import find_places
 from coterie.data.store import gather, room, row_parts
+from coterie.data.tables.load import check_own, load_own, load_pooled
+from coterie.data.tables.places import find_places
 from coterie.errors import DataError, UnknownName
 
 CITIES = ("aarau", "bern", "chur")
@@ -374,7 +374,7 @@ def test_a_file_that_grows_while_it_is_read_is_refused(one, monkeypatch):
         one.write_text(one.read_text() + "bern,50,f,ill\n")
         return find_places(*args)
 
-    monkeypatch.setattr("coterie.data.own.tables.find_places", later)
+    monkeypatch.setattr("coterie.data.tables.federate.find_places", later)
     with pytest.raises(DataError, match=r"all\.csv: had 90 rows and now 91; leave it alone"):
         load_own(one, client="hospital")
 

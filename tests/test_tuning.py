@@ -10,11 +10,11 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from coterie import tuning
 from coterie.errors import UsageError
-from coterie.experiment import run_settings
-from coterie.listing import entry
-from coterie.settings import Settings, load_settings
+from coterie.experiments import tuning
+from coterie.experiments.session import run_settings
+from coterie.experiments.settings import Settings, load_settings
+from coterie.reporting.listing import entry
 
 BASE = Settings("fedprox", clients=4, partition="iid", rounds=2, steps=2)
 GRID = [{"lr": 0.01}, {"lr": 0.3}]
@@ -154,7 +154,7 @@ def test_an_interval_needs_a_number_of_tries():
 def test_the_command_prints_a_ranking_and_names_the_file(tmp_path):
     from typer.testing import CliRunner
 
-    from coterie.cli import app
+    from coterie.cli.main import app
 
     words = "tune fedprox --over lr=0.01,0.3 --clients 4 --partition iid --rounds 2 --steps 2 --quiet --out"
     result = CliRunner().invoke(app, [*words.split(), str(tmp_path / "t")])

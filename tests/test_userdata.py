@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from coterie.data import load_folder, store
-from coterie.data.own.load import load_own
+from coterie.data.tables.load import load_own
 from coterie.errors import DataError
 
 X = np.arange(40, dtype=np.float64).reshape(20, 2)

@@ -8,9 +8,9 @@ import numpy as np
 import pytest
 from typer.testing import CliRunner
 
-from coterie.cli import app
+from coterie.cli.main import app
+from coterie.experiments.run_folder import STATE, load_state
 from coterie.models.zoo import build_model
-from coterie.results.record import STATE, load_state
 
 HEAD = '''
 import itertools, sys, threading

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 from typer.testing import CliRunner
 
-from coterie.cli import app
+from coterie.cli.main import app
 
 ROOT = Path(__file__).parent.parent
 VERSION = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["version"]
@@ -35,7 +35,7 @@ def test_a_version_that_cannot_be_written_is_one_line_and_no_traceback(monkeypat
     def full(text):
         raise OSError(28, "No space left on device")
 
-    monkeypatch.setattr("coterie.cli.say", full)
+    monkeypatch.setattr("coterie.cli.main.say", full)
     told = CliRunner().invoke(app, ["--version"])
     assert (told.exit_code, type(told.exception)) == (1, SystemExit)
     assert told.output.count("\n") == 1

@@ -8,13 +8,13 @@ import pytest
 
 from coterie.algorithms import build_algorithm
 from coterie.errors import UsageError
-from coterie.experiment import run, run_settings
-from coterie.models.additive import additive
+from coterie.experiments.session import run, run_settings
+from coterie.experiments.settings import Settings
+from coterie.models.combined import additive
 from coterie.models.zoo import build_model
 from coterie.protocol.task import Fit
 from coterie.runtimes.simulator import Simulator
 from coterie.server.loop import check_rounds, rounds
-from coterie.settings import Settings
 
 QUICK = Fit(steps=2, batch=8, lr=0.05)
 

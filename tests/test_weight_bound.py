@@ -8,16 +8,16 @@ from statistics import median
 import numpy as np
 import pytest
 
+from coterie.deploy.order import Order
 from coterie.errors import UsageError
-from coterie.federate.order import Order
+from coterie.experiments.settings import Settings
 from coterie.models.layout import Layout
 from coterie.protocol.replies import Replies
 from coterie.protocol.stack import Stack
 from coterie.protocol.task import Fit, Task
 from coterie.server.aggregate import average, uniform
-from coterie.server.bound import bounded
 from coterie.server.contract import by_examples
-from coterie.settings import Settings
+from coterie.server.robust import bounded
 
 FIT = Fit(steps=3, batch=8, lr=0.1)
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 import coterie as ct
-from coterie.results.data_plot import save_holdings
+from coterie.reporting.data_view import save_holdings
 
 SHOWN = {
     "iid": "iid",

@@ -40,10 +40,10 @@ from coterie.algorithms import (
 )
 from coterie.algorithms import algorithms as methods
 from coterie.data import Dataset, Federated, Schema, Split, check_own, load, load_folder, load_own, load_pooled
-from coterie.experiment import Run, run
+from coterie.experiments.session import Run, run
 from coterie.protocol.task import Fit, Loss, Proximal, Report, Task
 from coterie.server.contract import Algorithm
-from coterie.server.separation import separation_threshold
+from coterie.server.distances.separation import separation_threshold
 
 __all__ = [
     "Algorithm",

@@ -1,4 +1,4 @@
-"""What a command says: results on standard output, all else on standard error; the words of others as they are."""
+"""What reaches a terminal: results on standard output, the rest on standard error, foreign text made printable."""
 
 from __future__ import annotations
 
@@ -6,11 +6,59 @@ import json
 import os
 import select
 import sys
+import unicodedata
 from typing import Any
 
 from rich.console import Console
+from rich.text import Text
 
-from coterie.plain import line
+LONGEST = 1_500
+"""Letters of a line; of a longer one the middle is left out."""
+
+_UNSEEN = ("Cc", "Cf", "Cs", "Zl", "Zp")
+"""Unicode's categories of control, format (such as letters that turn the direction) and half letters, and line ends."""
+
+
+def plain(text: object) -> str:
+    r"""A text on one line in which whatever a terminal would obey, and what cannot be encoded, is written out.
+
+    >>> print(plain("a\x1b[2Jb\nc\udcff"))
+    a\x1b[2Jb\nc\xff
+    """
+    words = str(text)
+    return words if words.isascii() and words.isprintable() else "".join(map(_shown, words))
+
+
+def _shown(letter: str) -> str:
+    if unicodedata.category(letter) not in _UNSEEN:
+        return letter
+    if "\udc80" <= letter <= "\udcff":  # how Python keeps a byte of a file's name that is not UTF-8
+        return f"\\x{ord(letter) - 0xDC00:02x}"
+    return letter.encode("unicode_escape").decode()
+
+
+def line(text: object, longest: int = LONGEST) -> str:
+    """The same, without the middle of what is too long to be read; what to do about it stands at the end.
+
+    >>> line("a" * 9000).count("a"), len(line("a" * 9000))
+    (1495, 1500)
+    """
+    words = str(text)
+    shown = plain(words if len(words) <= 2 * longest else words[:longest] + words[-longest:])
+    if len(shown) <= longest:
+        return shown
+    part = (longest - 5) // 2
+    return f"{shown[: longest - 5 - part]} ... {shown[-part:]}"
+
+
+def cell(text: object, style: str = "", longest: int = LONGEST) -> Text:
+    """The same as a cell or the title of a table, in which nothing is taken for markup.
+
+    >>> cell("[/x]").plain
+    '[/x]'
+    """
+    return Text(line(text, longest), style)
+
 
 console = Console(highlight=False, markup=False, emoji=False, width=None if sys.stdout.isatty() else 120)
 errors = Console(stderr=True, highlight=False, markup=False, emoji=False)

@@ -13,11 +13,10 @@ from sklearn.metrics import adjusted_rand_score
 
 import coterie as ct
 from coterie.algorithms import REDUCES_TO, add_ons, algorithms, build_algorithm, ensemble, soft_vote
-from coterie.catalogue import first_line, parse
 from coterie.data.federated import Split
 from coterie.engine import plan
 from coterie.errors import UnknownName, UsageError
-from coterie.newcomers import load_trained
+from coterie.experiments.placement import load_trained
 from coterie.protocol.message import down
 from coterie.protocol.replies import UNPLACED
 from coterie.protocol.stack import Stack
@@ -25,6 +24,7 @@ from coterie.protocol.task import Fit
 from coterie.runtimes.attendance import Attendance, Attended
 from coterie.server import aggregate
 from coterie.server.loop import evaluate, rounds
+from coterie.textforms import first_line, parse
 
 VARIANTS = (
     "fedopt(server=sgd,lr=0.5,momentum=0.5)",

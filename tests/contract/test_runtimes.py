@@ -14,11 +14,11 @@ from coterie.errors import FederationError
 from coterie.models.model import Model
 from coterie.models.zoo import build_model
 from coterie.protocol.task import Fit, Task
-from coterie.runtimes import codec, remote
-from coterie.runtimes.loopback import Loopback
 from coterie.runtimes.simulator import Simulator
-from coterie.server import distances
+from coterie.server.distances.vectors import vectors as distances
 from coterie.server.loop import evaluate, rounds
+from coterie.testing import Loopback
+from coterie.wire import codec, remote
 
 ADDED = ["wecfl+cks", "ifca+con-rep", "fesem+con-cks", "ifca+cam(warmup=1)", "fesem+cam(sequential=true)"]
 ADDED += ["ifca+cam(alternate=true)", "wecfl+con-para+cam(warmup=2)", "wecfl+cks+cam", "joint+cam"]

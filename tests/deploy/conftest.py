@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from coterie.federate.deployment import write_deployment
+from coterie.deploy.deployment import write_deployment
 
 PLACES = os.pathsep.join((os.environ.get("PATH", ""), "/usr/sbin", "/usr/local/sbin"))
 

@@ -13,17 +13,17 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from coterie.federate import agent
-from coterie.federate.client import build_site
-from coterie.federate.config import load_site
-from coterie.federate.following import follow
-from coterie.federate.processes import Program
-from coterie.federate.sealed_site import SealedSite
-from coterie.federate.server import make_order, submit
-from coterie.federate.trial import Trial, part_running
-from coterie.results.record import STATE, load_rounds, load_state
+from coterie.deploy import agent
+from coterie.deploy.config import load_site
+from coterie.deploy.processes import Program
+from coterie.deploy.sealed_site import SealedSite
+from coterie.deploy.server import make_order, submit
+from coterie.deploy.site_programs import build_site
+from coterie.deploy.status import follow
+from coterie.deploy.trial import Trial, part_running
+from coterie.experiments.run_folder import STATE, load_rounds, load_state
+from coterie.experiments.settings import Settings
 from coterie.server.contract import State
-from coterie.settings import Settings
 
 
 def begin(federation: Trial, settings: Settings, out: Path, **order: float) -> None:

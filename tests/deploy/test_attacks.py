@@ -33,16 +33,16 @@ from flwr.supernode.fleet_http_client import FleetHttpClient
 from flwr.supernode.node_auth_http_interceptor import NodeAuthHttpInterceptor
 
 from coterie.data import load
-from coterie.experiment import run_settings
-from coterie.federate.board import read_board
-from coterie.federate.following import follow
-from coterie.federate.message_keys import site_channel
-from coterie.federate.server_app import EXCHANGES
-from coterie.federate.trial import trial
-from coterie.results.record import STATE, load_rounds, load_state
-from coterie.runtimes import codec
-from coterie.runtimes.flower import RECORD, REPLY, REQUEST
-from coterie.settings import Settings
+from coterie.deploy.flower import RECORD, REPLY, REQUEST
+from coterie.deploy.message_keys import site_channel
+from coterie.deploy.server_app import EXCHANGES
+from coterie.deploy.status import follow
+from coterie.deploy.status_file import read_board
+from coterie.deploy.trial import trial
+from coterie.experiments.run_folder import STATE, load_rounds, load_state
+from coterie.experiments.session import run_settings
+from coterie.experiments.settings import Settings
+from coterie.wire import codec
 
 VICTIM, OTHER, ATTACKER = SITES = ("client-000", "client-001", "client-002")
 SHORT = Settings("fedavg", partition="iid", clients=3, model="mlp(16)", rounds=3, eval_every=9)

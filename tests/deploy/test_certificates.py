@@ -13,9 +13,9 @@ from pathlib import Path
 import pytest
 from cryptography import x509
 
+from coterie.deploy.certificates import Pair, check_certificate, make_authority, make_server, write_private
+from coterie.deploy.deployment import load_server, renew, write_deployment
 from coterie.errors import UsageError
-from coterie.federate.certificates import Pair, check_certificate, make_authority, make_server, write_private
-from coterie.federate.deployment import load_server, renew, write_deployment
 
 SITES = ("aarau", "bern", "St.Gallen_2")
 
@@ -138,7 +138,7 @@ def test_what_has_expired_is_refused(monkeypatch):
         def now(cls, tz=None):
             return datetime.now(tz) + timedelta(days=ahead)
 
-    monkeypatch.setattr("coterie.federate.certificates.datetime", Later)
+    monkeypatch.setattr("coterie.deploy.certificates.datetime", Later)
     ahead = 29
     check_certificate(pair.public, "localhost")
     ahead = 31

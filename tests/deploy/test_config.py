@@ -7,9 +7,9 @@ from pathlib import Path
 
 import pytest
 
+from coterie.deploy.config import check_host
+from coterie.deploy.deployment import load_server, load_site, write_deployment
 from coterie.errors import UnknownName, UsageError
-from coterie.federate.config import check_host
-from coterie.federate.deployment import load_server, load_site, write_deployment
 
 SITES = ("aarau", "bern", "St.Gallen_2")
 

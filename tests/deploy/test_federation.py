@@ -16,17 +16,18 @@ pytest.importorskip("flwr")
 from federations import agent_again, another_agent, kill, site_folder, train, wait_for
 
 from coterie.data import load
+from coterie.deploy import flower
+from coterie.deploy.audit import read_audit
+from coterie.deploy.certificates import make_authority, make_node_key, write_private
+from coterie.deploy.server import going_on, make_order, online, serving, stop, submit
+from coterie.deploy.status import follow
+from coterie.deploy.status_file import is_alive, read_board
+from coterie.deploy.trial import free_ports, part_running, trial
 from coterie.errors import UsageError
-from coterie.experiment import run_settings
-from coterie.federate.audit import read_audit
-from coterie.federate.board import is_alive, read_board
-from coterie.federate.certificates import make_authority, make_node_key, write_private
-from coterie.federate.following import follow
-from coterie.federate.server import going_on, make_order, online, serving, stop, submit
-from coterie.federate.trial import free_ports, part_running, trial
-from coterie.results.record import STATE, load_rounds, load_state
-from coterie.runtimes import codec, flower
-from coterie.settings import Settings
+from coterie.experiments.run_folder import STATE, load_rounds, load_state
+from coterie.experiments.session import run_settings
+from coterie.experiments.settings import Settings
+from coterie.wire import codec
 
 SITES = ("client-000", "client-001", "client-002", "client-003")
 SHORT = Settings("wecfl", partition="rotation(0,180)", clients=4, clusters=2, model="mlp(16)", rounds=5, eval_every=9)

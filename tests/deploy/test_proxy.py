@@ -19,10 +19,10 @@ from pathlib import Path
 
 import pytest
 
+from coterie.deploy.certificates import make_authority, make_server, write_private
+from coterie.deploy.deployment import load_server, write_deployment
+from coterie.deploy.proxy import nginx_command, nginx_text
 from coterie.errors import UsageError
-from coterie.federate.certificates import make_authority, make_server, write_private
-from coterie.federate.deployment import load_server, write_deployment
-from coterie.federate.proxy import nginx_command, nginx_text
 
 MB = 1 << 20
 

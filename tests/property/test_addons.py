@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from coterie.data import Dataset, parse_partition
 from coterie.data.dataset import Owners
-from coterie.data.partitioning.catalogue import add_ons
+from coterie.data.partitions.registry import add_ons
 
 CLIENTS = 12
 

@@ -13,11 +13,11 @@ import polars as pl
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from coterie.data.own import csvfile
-from coterie.data.own.encode import Category, Number
-from coterie.data.own.schema import Schema
-from coterie.data.own.sums import Moments, Sums, Totals, merge
-from coterie.data.own.tablefile import open_table
+from coterie.data.apportion import csvfile
+from coterie.data.tables.encode import Category, Number
+from coterie.data.tables.schema import Schema
+from coterie.data.tables.sums import Moments, Sums, Totals, merge
+from coterie.data.tables.tablefile import open_table
 
 offsets = st.sampled_from([0.0, 1.0, -1e3, 1e9, 1e12])
 values = st.floats(-100, 100).map(lambda v: round(v, 3))

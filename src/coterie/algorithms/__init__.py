@@ -1,9 +1,14 @@
 """The published methods, by name."""
 
-from coterie.algorithms.add_ons import cks, con_cks, con_para, con_rep, finetune
-from coterie.algorithms.additive import cam
+from coterie.algorithms.add_ons import cks, con_cks, con_para, con_rep, finetune, keeping_momentum
 from coterie.algorithms.auto import advised
-from coterie.algorithms.catalogue import (
+from coterie.algorithms.cam import cam
+from coterie.algorithms.choosing import ifca, joint
+from coterie.algorithms.ensembles import ensemble, fedavg_ensemble, fedprox_ensemble, soft_vote
+from coterie.algorithms.one_model import fedavg, fedopt, fedprox, local
+from coterie.algorithms.one_shot import briggs, diffnorm, gradcos, lcfl
+from coterie.algorithms.parameter_clustering import fesem, wecfl
+from coterie.algorithms.registry import (
     RANGES,
     REDUCES_TO,
     OfRounds,
@@ -15,12 +20,6 @@ from coterie.algorithms.catalogue import (
     spelled_out,
     vote,
 )
-from coterie.algorithms.choosing import ifca, joint
-from coterie.algorithms.ensembles import ensemble, fedavg_ensemble, fedprox_ensemble, soft_vote
-from coterie.algorithms.momentum import keeping_momentum
-from coterie.algorithms.one_model import fedavg, fedopt, fedprox, local
-from coterie.algorithms.one_shot import briggs, diffnorm, gradcos, lcfl
-from coterie.algorithms.parameter_clustering import fesem, wecfl
 from coterie.algorithms.splitting import ocfl, ocfl_affinity, ocfl_hdbscan, ocfl_kmeans, ocfl_meanshift, sattler
 
 __all__ = [

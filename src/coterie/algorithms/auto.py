@@ -10,9 +10,8 @@ from coterie.protocol.federation import Federation
 from coterie.protocol.replies import Replies
 from coterie.protocol.task import Fit, Task
 from coterie.seeding import Key
-from coterie.server.advice import ADVICE
+from coterie.server.clustering.advice import ADVICE, probe
 from coterie.server.contract import Algorithm, Ask, Assignment, State
-from coterie.server.probe import probe
 
 AUTO = "auto"
 

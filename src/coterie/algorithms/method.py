@@ -8,9 +8,9 @@ from collections.abc import Callable
 from dataclasses import dataclass, replace
 from typing import Any, TypeVar, cast
 
-from coterie.catalogue import text_of
 from coterie.protocol.task import Fit, Task
 from coterie.server.contract import Algorithm, State
+from coterie.textforms import text_of
 
 Compose = TypeVar("Compose", bound=Callable[..., Algorithm])
 Change = Callable[[Algorithm], Algorithm]

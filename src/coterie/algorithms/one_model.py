@@ -6,11 +6,10 @@ from dataclasses import replace
 
 from coterie.algorithms.method import always, method
 from coterie.protocol.task import Fit, Proximal, Task
-from coterie.server.aggregate import weighing
+from coterie.server.aggregate import server_optimiser, weighing
 from coterie.server.assign import keep
 from coterie.server.contract import Algorithm
 from coterie.server.start import model_per_client, one_model
-from coterie.server.update import server_optimiser
 
 
 @method

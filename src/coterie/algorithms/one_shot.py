@@ -7,18 +7,16 @@ from dataclasses import replace
 from coterie.algorithms.method import always, method
 from coterie.errors import UsageError, require
 from coterie.protocol.task import Fit, Task
-from coterie.server.certain import certain_differences
-from coterie.server.clusterers import clusterers
+from coterie.server.aggregate import optimiser_named
+from coterie.server.clustering.clusterers import Clusterer, agglomerative
+from coterie.server.clustering.kmeans import clusterers
 from coterie.server.contract import Algorithm, Place, by_examples
-from coterie.server.cross_losses import crosses
-from coterie.server.distances import KeyedMeasure, of_parameters, of_updates, plain
-from coterie.server.events import after
-from coterie.server.matrix_clusterers import Clusterer, agglomerative
-from coterie.server.newcomers import join
-from coterie.server.once import cluster_once, once
-from coterie.server.place import least_loss_when_formed, nearest_update
+from coterie.server.distances.losses import crosses
+from coterie.server.distances.separation import certain_differences
+from coterie.server.distances.vectors import KeyedMeasure, of_parameters, of_updates, plain
+from coterie.server.one_shot import after, cluster_once, once
+from coterie.server.placement import join, least_loss_when_formed, nearest_update
 from coterie.server.start import judged_by, one_model_for
-from coterie.server.update import optimiser_named
 
 
 @method

@@ -7,9 +7,9 @@ from coterie.algorithms.method import always, method
 from coterie.protocol.task import Fit, Task
 from coterie.server.aggregate import uniform, weighing
 from coterie.server.assign import cluster_parts, join_nearest, until
-from coterie.server.clusterers import KMeansClusters
+from coterie.server.clustering.kmeans import KMeansClusters
 from coterie.server.contract import Algorithm, Weigh, by_examples
-from coterie.server.place import nearest_centre
+from coterie.server.placement import nearest_centre
 from coterie.server.start import one_model_for
 
 

@@ -5,18 +5,15 @@ from __future__ import annotations
 from coterie.algorithms.method import always, method
 from coterie.errors import require
 from coterie.protocol.task import Fit, Task
-from coterie.server.aggregate import weighing
+from coterie.server.aggregate import optimiser_named, weighing
 from coterie.server.bipartition import Stationary, bipartition
-from coterie.server.clusterers import clusterers
+from coterie.server.clustering.clusterers import Clusterer, affinity, hdbscan, kmeans, meanshift
+from coterie.server.clustering.kmeans import clusterers
 from coterie.server.contract import Algorithm, Update, least_loss, replace_models
-from coterie.server.distances import of_updates, plain
-from coterie.server.events import temperature_rises
-from coterie.server.matrix_clusterers import Clusterer, affinity, hdbscan, kmeans, meanshift
-from coterie.server.newcomers import join
-from coterie.server.once import cluster_once, once
-from coterie.server.place import nearest_update
+from coterie.server.distances.vectors import of_updates, plain
+from coterie.server.one_shot import cluster_once, once, temperature_rises
+from coterie.server.placement import join, nearest_update
 from coterie.server.start import one_model, one_model_for
-from coterie.server.update import optimiser_named
 
 
 @method

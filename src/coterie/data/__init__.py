@@ -2,11 +2,11 @@
 
 from coterie.data.dataset import Dataset
 from coterie.data.federated import Federated, Split
-from coterie.data.own.load import SUFFIXES, check_own, load_client, load_folder, load_own, load_pooled
-from coterie.data.own.reading import Reading
-from coterie.data.own.schema import Schema
-from coterie.data.partitioning.catalogue import add_ons, parse_partition, partitions
-from coterie.data.published.catalogue import fetch, load, naturally_federated, sources
+from coterie.data.partitions.registry import add_ons, parse_partition, partitions
+from coterie.data.sources.registry import fetch, load, naturally_federated, sources
+from coterie.data.tables.load import SUFFIXES, check_own, load_client, load_folder, load_own, load_pooled
+from coterie.data.tables.reading import Reading
+from coterie.data.tables.schema import Schema
 
 __all__ = [
     "SUFFIXES",

@@ -14,9 +14,9 @@ from coterie.data.store import gather, release, room, row_parts
 from coterie.errors import DataError
 
 if TYPE_CHECKING:
-    from coterie.data.own.schema import Schema
+    from coterie.data.tables.schema import Schema
 
-Array = np.ndarray[Any, Any]
+from coterie.typing import Array
 
 
 @dataclass(frozen=True)

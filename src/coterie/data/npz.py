@@ -2,17 +2,16 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Collection, Mapping
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
-from coterie.data.own.problems import BadFile
+from coterie.data.tables.problems import BadFile
+from coterie.files import write_atomically
 from coterie.limits import inflated
-
-Array = np.ndarray[Any, Any]
+from coterie.typing import Array
 
 SAVE_PLAIN = "if it is no mistake, save it with numpy.savez, which does not compress"
 
@@ -37,10 +36,6 @@ def load_npz(path: Path, names: Collection[str], remedy: str) -> dict[str, Array
 
 
 def save_npz(path: Path, arrays: Mapping[str, Array]) -> None:
-    """Write beside the place, flush to the disk, then rename; the caller sees to it that one process does so."""
-    partial, parts = path.with_suffix(".partial"), dict[str, Any](arrays)
-    with partial.open("wb") as file:
-        np.savez(file, **parts)
-        file.flush()
-        os.fsync(file.fileno())
-    os.replace(partial, path)
+    """Write arrays to a ``.npz`` file, all or nothing; the caller sees to it that one process does so."""
+    parts = dict[str, Any](arrays)
+    write_atomically(path, lambda file: np.savez(file, **parts))

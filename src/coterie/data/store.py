@@ -14,8 +14,7 @@ import numpy as np
 from numpy.typing import DTypeLike
 
 from coterie.errors import DataError
-
-Array = np.ndarray[Any, Any]
+from coterie.typing import Array
 
 LIMIT = 1 << 28
 """Bytes of one array that are kept in memory; a larger one goes to a temporary file."""

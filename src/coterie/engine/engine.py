@@ -14,31 +14,32 @@ import numpy as np
 import torch
 
 from coterie.data.federated import Federated, Split
-from coterie.engine import fitting, metrics
-from coterie.engine.choosing import Choice, choose
-from coterie.engine.cross_losses import (
+from coterie.engine import local_training as fitting
+from coterie.engine import metrics
+from coterie.engine.choice import Choice, choose
+from coterie.engine.evaluation import (
+    Evaluator,
     Judged,
     RowsOf,
+    Verdicts,
     bound,
     differences,
     judge,
     own_losses,
     rows_of_half,
     rows_of_sample,
+    verdicts,
 )
-from coterie.engine.evaluator import Evaluator, Verdicts, verdicts
-from coterie.engine.plan import make_plan
-from coterie.engine.pool import Pool
-from coterie.engine.shelf import Shelf
-from coterie.engine.workers import Workers, count_threads
+from coterie.engine.plan import Workers, count_threads, make_plan
+from coterie.engine.pool import Pool, Shelf
 from coterie.errors import DataError, UsageError
-from coterie.models.layout import Array
-from coterie.models.mixture import mix_outputs
+from coterie.models.combined import mix_outputs
 from coterie.models.model import Model
 from coterie.protocol.replies import Replies
 from coterie.protocol.stack import Stack
 from coterie.protocol.task import Report, Task, check_bounded
 from coterie.seeding import Key
+from coterie.typing import Array
 
 SPILL = 1 << 30
 """Bytes of client models kept in memory; more than this goes to a temporary file."""

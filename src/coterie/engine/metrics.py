@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from coterie.models.layout import Array
+from coterie.typing import Array
 
 
 def segment_mean(values: Array, offsets: Array) -> Array:

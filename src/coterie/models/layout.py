@@ -4,13 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Any
-
-import numpy as np
 
 from coterie.errors import UnknownName
+from coterie.typing import Array
 
-Array = np.ndarray[Any, Any]
 Coordinates = slice | Array
 MIXES = ("softmax", "logits", "majority")
 """How the outputs of an ensemble's members may be mixed."""

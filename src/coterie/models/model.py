@@ -19,8 +19,9 @@ from torch.nn.parameter import is_lazy
 
 from coterie.errors import CoterieError, ModelError
 from coterie.models.dropout import AddressedDropout, address_dropout
-from coterie.models.layout import Array, Layout
-from coterie.plain import line
+from coterie.models.layout import Layout
+from coterie.terminal import line
+from coterie.typing import Array
 
 _NORMALISATION = (nn.modules.batchnorm._NormBase,)
 _CONVOLUTION = (nn.Conv1d, nn.Conv2d, nn.Conv3d)

@@ -15,11 +15,11 @@ from itertools import chain, pairwise
 import torch
 from torch import Tensor, nn
 
-from coterie.catalogue import Call, Catalogue, parse_one
 from coterie.errors import ModelError
 from coterie.limits import COPIES, DEPTH, WIDTH, check_memory
 from coterie.models.model import Model, reason
 from coterie.models.rehearsal import rehearsed
+from coterie.textforms import Call, Catalogue, parse_one
 
 Recipe = Callable[[tuple[int, ...], int], nn.Module]
 

@@ -6,12 +6,12 @@ from typing import Protocol
 
 import numpy as np
 
-from coterie.models.layout import Array
 from coterie.models.model import Model
 from coterie.protocol.replies import Replies
 from coterie.protocol.stack import Stack
 from coterie.protocol.task import Task
 from coterie.seeding import Key
+from coterie.typing import Array
 
 
 class Federation(Protocol):

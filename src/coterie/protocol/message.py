@@ -13,10 +13,11 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from coterie.errors import FederationError
-from coterie.models.layout import Array, Layout
+from coterie.models.layout import Layout
 from coterie.protocol.replies import ROWS, Cost, Replies
 from coterie.protocol.stack import Stack
 from coterie.protocol.task import Loss, Task
+from coterie.typing import Array
 
 Arrays = dict[str, Array]
 Limit = float | tuple[float, ...]

@@ -5,8 +5,9 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
 
-from coterie.models.layout import Array, Layout
+from coterie.models.layout import Layout
 from coterie.protocol.stack import Stack
+from coterie.typing import Array
 
 UNPLACED = -1
 """The label of a client that belongs to no cluster yet; it never indexes a row."""

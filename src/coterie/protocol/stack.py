@@ -6,7 +6,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-Array = np.ndarray[Any, Any]
+from coterie.typing import Array
 
 
 class Stack(NamedTuple):

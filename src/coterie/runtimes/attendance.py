@@ -8,13 +8,13 @@ from dataclasses import dataclass, field, replace
 import numpy as np
 
 from coterie.errors import UnknownName, UsageError
-from coterie.models.layout import Array
 from coterie.models.model import Model
 from coterie.protocol.federation import Federation
 from coterie.protocol.replies import Replies
 from coterie.protocol.stack import Stack
 from coterie.protocol.task import Task
 from coterie.seeding import Key
+from coterie.typing import Array
 
 When = str | Mapping[str, int]
 """Who, and in which round: ``"0.2@10"`` is a share of the clients, ``"anna@10"`` or ``{"anna": 10}`` a name."""

@@ -20,11 +20,9 @@ import torch
 from coterie.data.federated import Federated, Split
 from coterie.data.store import room
 from coterie.engine.engine import SPILL, Engine
-from coterie.engine.plan import make_plan
-from coterie.engine.shelf import Shelf
-from coterie.engine.workers import count_threads
+from coterie.engine.plan import count_threads, make_plan
+from coterie.engine.pool import Shelf
 from coterie.errors import FederationError, UsageError
-from coterie.models.layout import Array
 from coterie.models.model import Model
 from coterie.protocol import message
 from coterie.protocol.replies import Replies
@@ -32,6 +30,7 @@ from coterie.protocol.stack import Stack
 from coterie.protocol.task import Task
 from coterie.runtimes.simulator import drop_broken
 from coterie.seeding import Key
+from coterie.typing import Array
 
 PATIENCE = 300
 """Seconds that workers may take to start; on a cluster that is busy they would wait for ever."""

@@ -8,13 +8,13 @@ import numpy as np
 
 from coterie.data.federated import Federated, Split
 from coterie.engine.engine import SPILL, Engine
-from coterie.models.layout import Array
 from coterie.models.model import Model
 from coterie.protocol import message
 from coterie.protocol.replies import Replies
 from coterie.protocol.stack import Stack
 from coterie.protocol.task import Task
 from coterie.seeding import Key
+from coterie.typing import Array
 
 BROKEN = f"sent numbers that are not finite or above {message.ABSURD:g}; lower the learning rate"
 

@@ -8,11 +8,11 @@ import numpy as np
 from scipy.spatial.distance import cdist
 
 from coterie.errors import UsageError
-from coterie.models.layout import Array
 from coterie.protocol.replies import UNPLACED, Replies
 from coterie.seeding import Key
-from coterie.server.clusterers import KMeansClusters, match
+from coterie.server.clustering.kmeans import KMeansClusters, match
 from coterie.server.contract import Ask, Assign, Assignment, State, Weigh
+from coterie.typing import Array
 
 CLUSTERINGS = "clusterings"
 """What ``State.memory`` calls the number of clusterings that count as shots."""

@@ -9,18 +9,18 @@ import numpy as np
 
 from coterie.errors import UsageError
 from coterie.limits import LARGEST, check_most
-from coterie.models.layout import Array
 from coterie.protocol.replies import UNPLACED, Replies
 from coterie.protocol.stack import Stack
 from coterie.protocol.task import Fit
 from coterie.seeding import Key
 from coterie.server.aggregate import average
+from coterie.server.clustering.clusterers import agglomerative
+from coterie.server.clustering.number_of_clusters import clearest
 from coterie.server.contract import Ask, Assign, Assignment, Place, State, Weigh
-from coterie.server.distances import columns, of_updates
-from coterie.server.gather import complete, joined
-from coterie.server.how_many import clearest
-from coterie.server.matrix_clusterers import agglomerative
-from coterie.server.newcomers import join
+from coterie.server.distances.vectors import columns, of_updates
+from coterie.server.one_shot import complete, joined
+from coterie.server.placement import join
+from coterie.typing import Array
 
 
 @dataclass(frozen=True)

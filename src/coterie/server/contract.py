@@ -27,14 +27,14 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from coterie.models.layout import Array
 from coterie.models.model import Model
 from coterie.protocol.federation import Federation
 from coterie.protocol.replies import UNPLACED, Replies
 from coterie.protocol.stack import Stack
 from coterie.protocol.task import Fit, Report, Task
 from coterie.seeding import Key
-from coterie.server.bound import believed
+from coterie.server.robust import believed
+from coterie.typing import Array
 
 
 @dataclass(frozen=True)

@@ -9,16 +9,16 @@ from typing import NamedTuple
 import numpy as np
 
 from coterie.errors import FederationError, UsageError
-from coterie.models.layout import Array
 from coterie.protocol.federation import Federation, present
 from coterie.protocol.replies import UNPLACED, Combine, Cost, Replies
 from coterie.protocol.stack import Stack
 from coterie.protocol.task import Report, Task
 from coterie.seeding import Key
 from coterie.server.aggregate import average
-from coterie.server.bound import FACTOR, bounded
 from coterie.server.contract import Algorithm, Assignment, State
+from coterie.server.robust import FACTOR, bounded
 from coterie.server.start import BEGINNING
+from coterie.typing import Array
 
 
 def previous_models(state: State) -> Stack:

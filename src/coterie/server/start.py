@@ -9,7 +9,6 @@ import numpy as np
 
 from coterie.errors import FederationError, UnknownName
 from coterie.limits import check_memory
-from coterie.models.layout import Array
 from coterie.protocol.federation import Federation, present
 from coterie.protocol.replies import UNPLACED
 from coterie.protocol.stack import Stack
@@ -17,6 +16,7 @@ from coterie.protocol.task import BOUNDED, Fit, Report, Task, check_bounded
 from coterie.seeding import Key
 from coterie.server.assign import check_clusters
 from coterie.server.contract import Ask, Start, State
+from coterie.typing import Array
 
 _log = logging.getLogger(__name__)
 

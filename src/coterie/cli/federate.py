@@ -1,0 +1,235 @@
+"""The commands of ``coterie federate``: the same algorithm on a real federation."""
+
+from __future__ import annotations
+
+import tempfile
+import threading
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import replace
+from pathlib import Path
+from typing import Annotated, Any
+
+import numpy as np
+import typer
+
+from coterie.cli.options import AsJson, Out, Quiet, guarded, settings_from, with_settings
+from coterie.data import Schema
+from coterie.deploy import site_programs
+from coterie.deploy.agent import stop_on_signals
+from coterie.deploy.audit import audit_table, read_audit
+from coterie.deploy.config import load_site
+from coterie.deploy.deployment import add_site, renew, write_deployment
+from coterie.deploy.order import ABOUT_DATA, Order
+from coterie.deploy.server import Place, make_order, online, serving, stop, submit
+from coterie.deploy.status import follow, status_table
+from coterie.deploy.status_file import read_board
+from coterie.deploy.trial import has_nginx, trial
+from coterie.errors import require
+from coterie.experiments.last_rounds import with_shown
+from coterie.experiments.run_folder import STATE, load_rounds, load_state
+from coterie.experiments.session import run_settings
+from coterie.experiments.settings import Settings
+from coterie.reporting.comparison import comparison
+from coterie.reporting.progress import watch
+from coterie.terminal import console, say, say_json, tell
+
+federate_app = typer.Typer(no_args_is_help=True, help="The same algorithm on a real federation, over Flower.")
+
+Folder = Annotated[Path, typer.Option(help="the folder that coterie federate init made for this machine")]
+HERE = Path()
+
+
+@federate_app.command("init")
+@guarded
+def init(
+    folder: Annotated[Path, typer.Argument(help="a new folder")],
+    sites: Annotated[str, typer.Option(help="the sites' names, separated by commas")],
+    host: Annotated[str, typer.Option(help="the name or address by which sites reach the server")] = "localhost",
+    port: Annotated[int, typer.Option(help="the port of the server's door")] = 9443,
+    inner: Annotated[int, typer.Option(help="the port of Flower behind it, on loopback")] = 8000,
+    schema: Annotated[Path | None, typer.Option(help="how sites' tables become arrays: a schema.json")] = None,
+) -> None:
+    """Write a ready deployment: a folder for the server and one for each site, with certificates, keys and units."""
+    names = [name.strip() for name in sites.split(",")]
+    agreed = None if schema is None else Schema.load(schema)
+    config = write_deployment(folder, names, host, port, inner, schema=agreed)
+    say(f"a federation of {len(config.sites)} sites is in {folder}; {folder / 'README.txt'} says what is next")
+
+
+@federate_app.command("add-site")
+@guarded
+def add(folder: Annotated[Path, typer.Argument(help="the folder of the deployment")], name: str) -> None:
+    """Add a site to a deployment: its folder and its key; restart the server to let it in."""
+    site = add_site(folder, name)
+    say(f"{site.folder} is for {name}; copy {folder / 'server'} to the server and start it again")
+
+
+@federate_app.command("renew")
+@guarded
+def renew_certificate(folder: Annotated[Path, typer.Argument(help="the folder of the deployment")]) -> None:
+    """Renew the server's certificate; sites need nothing new."""
+    renew(folder)
+    say(f"{folder / 'server' / 'server.crt'} is new; copy it and server.key to the server and restart it")
+
+
+@federate_app.command("server")
+@guarded
+def server(
+    folder: Folder = HERE,
+    proxy: Annotated[bool, typer.Option(help="open the door for sites with nginx")] = True,
+) -> None:
+    """Run the server until Ctrl-C; a run that was interrupted goes on."""
+    ended = threading.Event()
+    with serving(folder, proxy) as programs:
+        stop_on_signals(ended)
+        config = Place.of(folder).config
+        tell(f"serving {len(config.sites)} sites at {config.address if proxy else f'127.0.0.1:{config.inner}'}")
+        while not ended.wait(0.5):
+            for program in programs:
+                program.check()
+
+
+@federate_app.command("client")
+@guarded
+def client(
+    folder: Folder = HERE,
+    data: Annotated[
+        Path | None, typer.Option(help="this site's .npz, .csv or .parquet file, else as in site.toml")
+    ] = None,
+    threads: Annotated[int, typer.Option(help="worker threads")] = 1,
+    only_agent: Annotated[bool, typer.Option("--only-agent", help="only what holds the data")] = False,
+    only_node: Annotated[bool, typer.Option("--only-node", help="only Flower's node")] = False,
+) -> None:
+    """Take part as a site until Ctrl-C: read the data, and answer what the policy allows."""
+    config = load_site(folder)
+    if data is not None:
+        config = replace(config, data=str(data.resolve()))
+    if only_node:
+        site_programs.run_node(config)
+        return
+    run = site_programs.run_agent if only_agent else site_programs.run_both
+    run(config, threads, lambda site: tell(f"site {config.name} is ready: {len(site.data.train.y)} examples"))
+
+
+@federate_app.command("run")
+@guarded
+@with_settings(*ABOUT_DATA)
+def run(
+    target: Annotated[str, typer.Argument(metavar="ALGORITHM|FILE.toml", help="e.g. 'wecfl(shots=10)'")],
+    folder: Folder = HERE,
+    out: Out = None,
+    resume: Annotated[bool, typer.Option("--resume", help="go on with the run in --out")] = False,
+    detach: Annotated[bool, typer.Option("--detach", help="do not wait for its end")] = False,
+    quiet: Quiet = False,
+    as_json: AsJson = False,
+    **given: Any,
+) -> None:
+    """Run an experiment on the federation whose server runs in --folder; Ctrl-C only stops watching."""
+    settings = settings_from(target, {"data": "federation", **given})  # of a paper only how it trains is meant
+    place = Place.of(folder)
+    order = make_order(place, settings, out, resume)
+    submit(place, order)
+    if detach:
+        say("it goes on by itself; coterie federate status shows how far it is")
+        return
+    try:
+        summary = _watched(place, order, quiet)
+    except KeyboardInterrupt:
+        tell("the run goes on without you; coterie federate status shows how far it is, stop ends it")
+        raise typer.Exit(130) from None
+    if as_json:
+        say_json(summary)
+        return
+    console.print(comparison({settings.algorithm: [summary]}, console))
+    say(f"results are in {order.out}")
+
+
+def _watched(place: Place, order: Order, quiet: bool) -> dict[str, Any]:
+    """The summary of a run that was submitted, watched to its end, with what a table shows of it."""
+    with watch(order.experiment(), quiet=quiet) as progress:
+        summary = follow(place, progress, tell)
+    return with_shown(summary, load_rounds(Path(order.out)), None)
+
+
+@federate_app.command("status")
+@guarded
+def status(folder: Folder = HERE, as_json: AsJson = False) -> None:
+    """Who is connected, who answered, the round and the clusters."""
+    place = Place.of(folder)
+    told, there = read_board(place.board), online(place)
+    if as_json:
+        say_json({"run": told, "online": there})
+        return
+    console.print(status_table(told, there))
+
+
+@federate_app.command("stop")
+@guarded
+def stop_run(folder: Folder = HERE) -> None:
+    """Stop the run that goes on; what was saved stays."""
+    stop(Place.of(folder))
+    say("stopped; coterie federate run --resume --out ... goes on from the last checkpoint")
+
+
+@federate_app.command("audit")
+@guarded
+def audit(folder: Folder = HERE, last: Annotated[int, typer.Option(help="so many lines")] = 20) -> None:
+    """What this site was asked, what left it, and how many bytes."""
+    require(last >= 1, "last", last, "at least 1")
+    lines = read_audit(load_site(folder).folder / site_programs.AUDIT)
+    console.print(audit_table(lines[-last:]))
+
+
+@federate_app.command("try")
+@guarded
+@with_settings(*(name for name in ABOUT_DATA if name not in ("data", "partition", "clients")))
+def try_out(
+    target: Annotated[str, typer.Argument(metavar="ALGORITHM|FILE.toml", help="e.g. wecfl")] = "wecfl",
+    folder: Annotated[Path | None, typer.Option(help="keep the deployment in this new folder")] = None,
+    check: Annotated[bool, typer.Option(help="run the simulator too, and compare")] = True,
+    quiet: Quiet = False,
+    **given: Any,
+) -> None:
+    """A whole federation on this machine: server, door and sites, a short run, and everything torn down again."""
+    own = target.endswith(".toml") or "data" in given
+    small = {} if own else {"clients": 5, "clusters": 2, "partition": "rotation(0,180)"}
+    settings = settings_from(target, {**small, **({} if own else {"rounds": 5}), **given})
+    settings.build_algorithm()  # a wrong one is told before anything is started
+    data = settings.build_data()
+    proxy = has_nginx()
+    began = time.perf_counter()
+    with _kept(folder) as place:
+        tell(f"starting a server{' behind nginx' if proxy else ''} and {len(data)} sites ...")
+        with trial(data, place, proxy) as found:
+            tell(f"all sites are there after {time.perf_counter() - began:.0f} s")
+            order = make_order(found.place, settings)
+            submit(found.place, order)
+            summary = _watched(found.place, order, quiet)
+        console.print(comparison({settings.algorithm: [summary]}, console))
+        lines = sum(len(read_audit(each)) for each in place.glob(f"sites/*/{site_programs.AUDIT}"))
+        say(f"{lines} requests are in the sites' audit logs; {time.perf_counter() - began:.0f} s in all")
+        if check:
+            say(_beside_simulator(settings, Path(order.out)))
+
+
+@contextmanager
+def _kept(folder: Path | None) -> Iterator[Path]:
+    if folder is not None:
+        yield folder
+        return
+    with tempfile.TemporaryDirectory(prefix="coterie-") as temporary:
+        yield Path(temporary) / "try"
+
+
+def _beside_simulator(settings: Settings, out: Path) -> str:
+    """How far the federation's labels and models are from a simulation's."""
+    simulated = run_settings(replace(settings, plan="workers", threads=1)).state
+    federated = load_state(out / STATE)
+    same = simulated.labels.tolist() == federated.labels.tolist()
+    apart = max(
+        float(np.abs(ours - theirs).max(initial=0.0))
+        for ours, theirs in zip(simulated.stack, federated.stack, strict=True)
+    )
+    return f"beside the simulator: labels {'equal' if same else 'DIFFER'}, models {apart:.1g} apart at most"

@@ -1,0 +1,237 @@
+"""The command line. Its words are the library's words."""
+
+from __future__ import annotations
+
+import logging
+import sys
+import warnings
+from dataclasses import asdict, replace
+from functools import partial
+from importlib import metadata
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+
+from coterie.cli.data import data_app
+from coterie.cli.federate import federate_app
+from coterie.cli.options import AsJson, Last, Out, Quiet, each_settings_from, guarded, settings_from, with_settings
+from coterie.experiments import tuning
+from coterie.experiments.clients import load_clients, together
+from coterie.experiments.last_rounds import check_last, usual_last, with_shown
+from coterie.experiments.placement import load_trained, read_newcomer
+from coterie.experiments.run_folder import CONFIG, load_rounds
+from coterie.experiments.session import run_settings
+from coterie.experiments.settings import Settings
+from coterie.experiments.sweep import folder_for, folder_name, grid, parse_seeds, run_all, slug
+from coterie.reporting import listing
+from coterie.reporting.comparison import comparison, ranking
+from coterie.reporting.data_view import placement_table
+from coterie.reporting.plots import save_comparison
+from coterie.reporting.progress import watch
+from coterie.terminal import console, say, say_json, tell
+
+app = typer.Typer(no_args_is_help=True, add_completion=False, pretty_exceptions_enable=False, help=__doc__)
+app.add_typer(data_app, name="data")
+app.add_typer(federate_app, name="federate")
+
+
+@guarded
+def _tell_version(asked: bool) -> None:
+    """Print the installed version and end, before anything else is read."""
+    if asked:
+        say(f"coterie {metadata.version('coterie')}")
+        raise typer.Exit
+
+
+@app.callback()
+def _before_every_command(
+    version: Annotated[
+        bool, typer.Option("--version", callback=_tell_version, is_eager=True, help="print the version and end")
+    ] = False,
+) -> None:
+    """Take what may stand before a command."""
+
+
+@app.command("list")
+@guarded
+def list_names(name: Annotated[str | None, typer.Argument(help="a catalogue or one name")] = None) -> None:
+    """Show what there is: algorithms, data, partitions, models, clusterers, robust, or one NAME with its arguments."""
+    if name is None or name in listing.CATALOGUES:
+        for which in listing.CATALOGUES if name is None else [name]:
+            console.print(listing.overview(which))
+            console.print()
+    else:
+        console.print(listing.entry(name))
+
+
+@app.command()
+@guarded
+@with_settings()
+def run(
+    target: Annotated[str, typer.Argument(metavar="ALGORITHM|FILE.toml", help="e.g. 'wecfl(shots=10)'")],
+    out: Out = None,
+    resume: Annotated[bool, typer.Option("--resume", help="go on with the run in --out")] = False,
+    last: Last = None,
+    quiet: Quiet = False,
+    as_json: AsJson = False,
+    **given: Any,
+) -> None:
+    """Run one algorithm, from flags or from an experiment file (flags override the file)."""
+    settings = settings_from(target, given)
+    check_last(last, settings.rounds)
+    folder = out or _fresh(settings, resume)
+    with watch(settings, quiet=quiet) as progress:
+        result = run_settings(settings, folder, resume, progress)
+    summary = with_shown(result.summary, result.history, last)
+    if as_json:
+        say_json(summary)
+        return
+    console.print(comparison({settings.algorithm: [summary]}, console))
+    if "advise" in summary:
+        advice = summary["advise"]
+        for said in (advice, advice.get("certain")):
+            if said is not None:
+                say(said["text"])
+    _print_together({settings.algorithm: [folder]}, summary)
+    say(f"results are in {folder}")
+
+
+@app.command()
+@guarded
+@with_settings("seed")
+def compare(
+    algorithms: Annotated[list[str], typer.Argument(metavar="ALGORITHM...", help="the first is the yardstick")],
+    seeds: Annotated[str, typer.Option(help="a range 1..5 or a list 1,2,7")] = "1..3",
+    out: Out = None,
+    last: Last = None,
+    quiet: Quiet = False,
+    as_json: AsJson = False,
+    local: Annotated[bool, typer.Option(help="also show the clients' own models")] = True,
+    **given: Any,
+) -> None:
+    """Compare algorithms on the same draws, starts and minibatches: one table, gains paired by seed.
+
+    Finished runs in --out are not run again; an interrupted comparison goes on where it stopped.
+    """
+    asked = [*algorithms, *(["local"] if local and "local" not in algorithms else [])]
+    numbers = parse_seeds(seeds)
+    base, *others = each_settings_from(asked, given)
+    names = [each.algorithm for each in (base, *others)]
+    check_last(last, base.rounds)
+    plan = grid(base, names, numbers)
+    for settings in plan[: len(names)]:
+        settings.build_algorithm()
+    folder = out or Path("runs") / f"compare-{folder_name(base.data)}"
+    done: dict[str, list[dict[str, Any]]] = {name: [] for name in names}
+    for settings, summary in run_all(plan, partial(folder_for, out=folder), partial(watch, quiet=quiet)):
+        done[settings.algorithm].append(summary)
+    places = {name: [folder_for(replace(base, algorithm=name, seed=n), folder) for n in numbers] for name in names}
+    records = {name: [load_rounds(place) for place in places[name]] for name in names}
+    last = last or usual_last([history for histories in records.values() for history in histories])
+    found = {name: [with_shown(*each, last) for each in zip(done[name], records[name], strict=True)] for name in names}
+    if as_json:
+        say_json(found)
+        return
+    console.print(comparison(found, console))
+    _print_together(places, found[names[0]][0])
+    picture = folder / "comparison.png"
+    title = f"{base.data}, {found[names[0]][0]['partition']}, {found[names[0]][0]['clients']} clients"
+    save_comparison(picture, records, title, last)
+    say(f"picture: {picture}")
+
+
+@app.command()
+@guarded
+@with_settings("seed")
+def tune(
+    target: Annotated[str, typer.Argument(metavar="ALGORITHM|FILE.toml", help="e.g. fedprox")],
+    over: Annotated[
+        list[str] | None, typer.Option(help="values to try, lr=0.01,0.1 or lr=0.001..0.1; default: as listed")
+    ] = None,
+    tries: Annotated[int | None, typer.Option(help="so many random candidates instead of all")] = None,
+    seeds: Annotated[str, typer.Option(help="a range 1..5 or a list 1,2,7")] = "1",
+    out: Out = None,
+    quiet: Quiet = False,
+    as_json: AsJson = False,
+    **given: Any,
+) -> None:
+    """Search settings by their score on validation data, and write the best as an experiment file.
+
+    Each client sets aside a part of its train data (--validation, 0.2 by default); test data play no part.
+    Finished candidates in --out are not run again.
+    """
+    base = settings_from(target, given)
+    folder = out or Path("runs") / f"tune-{folder_name(base.data)}-{slug(base.algorithm)}"
+    ranges = tuning.ranges_for(base, over or ())
+    points = tuning.candidates(ranges, tries)
+    results = tuning.search(base, points, parse_seeds(seeds), folder, partial(watch, quiet=quiet))
+    best = tuning.write_best(base, results[0].candidate, folder)
+    if as_json:
+        say_json([{**result.candidate, "scores": result.scores} for result in results])
+        return
+    console.print(ranking(results))
+    for name in tuning.at_edge(results[0].candidate, ranges):
+        say(f"the best {name} is at the edge of what was tried; better ones may lie beyond")
+    say(f"the best settings are in {best}: coterie run {best}")
+
+
+@app.command()
+@guarded
+def assign(
+    run: Annotated[Path, typer.Argument(metavar="RUN", help="the folder of a finished run")],
+    data: Annotated[Path, typer.Option(help="the newcomer's file: .npz with x and y, or a table like the run's")],
+    schema: Annotated[
+        Path | None, typer.Option(help="how a table becomes arrays, where RUN holds no schema.json")
+    ] = None,
+    as_json: AsJson = False,
+) -> None:
+    """Place a client that a run has never seen, by the rule of the run's algorithm."""
+    found = load_trained(run).assign(*read_newcomer(data, run, schema))
+    if as_json:
+        say_json(asdict(found))
+        return
+    console.print(placement_table(found))
+    say(f"cluster {found.cluster} serves it with {found.measure} {found.served:.3f}")
+    if found.warning is not None:
+        say(f"warning: {found.warning}", "yellow")
+
+
+def _print_together(places: dict[str, list[Path]], summary: dict[str, Any]) -> None:
+    """Who ended with whom, where clients are the same in every seed and have names of their own."""
+    if summary["partition"].partition("+")[0] != "natural":
+        return
+    known = {name: [load_clients(place) for place in folders] for name, folders in places.items()}
+    table = together(known)
+    if table is not None:
+        console.print(table)
+
+
+def _fresh(settings: Settings, resume: bool) -> Path:
+    """A folder under runs/ for this algorithm and seed: the newest one to resume, or one that is not there yet."""
+    first = folder_for(settings, Path("runs") / folder_name(settings.data))
+    tries = [first, *(first.with_name(f"{first.name}-{i}") for i in range(2, 10_000))]
+    taken = [path for path in tries if (path / CONFIG).exists()]
+    if resume and taken:
+        return taken[-1]
+    return next(path for path in tries if path not in taken)
+
+
+class _Tell(logging.Handler):
+    """What the library logs, such as a download, goes to the person at the terminal."""
+
+    def emit(self, record: logging.LogRecord) -> None:
+        tell(record.getMessage())
+
+
+def main() -> None:
+    """The entry point of the ``coterie`` command."""
+    if not sys.warnoptions:  # what libraries warn of in several lines is for who develops with them: python -W shows it
+        warnings.simplefilter("ignore")
+    logging.getLogger("coterie").addHandler(_Tell())
+    logging.getLogger("coterie").setLevel(logging.INFO)
+    app()
+
+
+if __name__ == "__main__":
+    main()

@@ -1,1 +1,0 @@
-"""Partitions: which rows of a data set each client is handed, and how it sees them."""

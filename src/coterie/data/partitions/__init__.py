@@ -1,0 +1,1 @@
+"""Partitions: how a data set is divided among clients."""

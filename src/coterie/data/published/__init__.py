@@ -1,1 +1,0 @@
-"""Published data sets: where they come from, how their files are read, and the pins that verify them."""

@@ -1,0 +1,1 @@
+"""A user's own files: read, checked and turned into arrays."""

@@ -1,0 +1,1 @@
+"""A real federation: sites and server over Flower."""

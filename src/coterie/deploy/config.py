@@ -1,0 +1,243 @@
+"""What the server and a site are told: ``federation.toml`` and ``site.toml``, checked key by key."""
+
+from __future__ import annotations
+
+import ipaddress
+import os
+import re
+import stat
+from collections import Counter
+from collections.abc import Iterable
+from dataclasses import MISSING, dataclass, fields
+from pathlib import Path
+from typing import Any, TypeVar
+
+from coterie.data.tables.reading import Reading
+from coterie.deploy.certificates import check_certificate
+from coterie.errors import UnknownName, UsageError, require
+from coterie.files import read_toml
+
+FEDERATION = "federation.toml"
+SITE = "site.toml"
+FIRST_NODE_PORT = 9094
+LONGEST_SOCKET = 107
+"""Bytes that the system allows in the path of a socket."""
+
+_SITE_NAME = re.compile(r"[A-Za-z0-9_][A-Za-z0-9._-]{0,63}")
+_LABEL = r"[A-Za-z0-9]([A-Za-z0-9-]{0,61}[A-Za-z0-9])?"
+_HOST_NAME = re.compile(rf"(?=.{{1,253}}\Z){_LABEL}(\.{_LABEL})*")
+_KINDS: dict[str, tuple[str, tuple[type, ...]]] = {
+    "str": ("a text", (str,)),
+    "int": ("a whole number", (int,)),
+    "float": ("a number", (int, float)),
+    "tuple[str, ...]": ("a list of texts", (list,)),
+}
+
+Config = TypeVar("Config", "ServerConfig", "SiteConfig")
+
+
+@dataclass(frozen=True)
+class ServerConfig:
+    """What the server's folder says: where sites reach it, who they are, and how long a round waits.
+
+    ``inner`` is the loopback port of Flower's SuperLink behind the proxy; ``minimum`` is the number of sites without
+    which nothing starts (None: all, or after a while more than half).
+    """
+
+    folder: Path
+    host: str
+    port: int
+    inner: int
+    sites: tuple[str, ...]
+    timeout: float = 600
+    minimum: int | None = None
+    largest_mb: int = 256
+
+    def __post_init__(self) -> None:
+        check_host(self.host)
+        check_port("port", self.port, 443)
+        check_port("inner", self.inner)
+        require(self.inner != self.port, "inner", self.inner, f"another port than port, {self.port}")
+        check_names(self.sites)
+        require(0 < self.timeout <= 604800, "timeout", self.timeout, "more than 0 and at most 604800 seconds (a week)")
+        require(1 <= self.needed <= len(self.sites), "minimum", self.minimum, f"1 to {len(self.sites)}, the sites")
+        require(1 <= self.largest_mb <= 2047, "largest_mb", self.largest_mb, "1 to 2047, Flower's limit of a message")
+
+    @property
+    def needed(self) -> int:
+        """The number of sites without which nothing starts."""
+        return len(self.sites) if self.minimum is None else self.minimum
+
+    @property
+    def quorum(self) -> int:
+        """The number of sites with which a run begins when the others do not get ready: more than half."""
+        return len(self.sites) // 2 + 1 if self.minimum is None else self.minimum
+
+    @property
+    def address(self) -> str:
+        """Where sites reach the server."""
+        return f"{self.host}:{self.port}"
+
+    def key_of(self, site: str) -> Path:
+        """The public key by which a site is known."""
+        return self.folder / "keys" / f"{site}.pub"
+
+
+@dataclass(frozen=True)
+class SiteConfig:
+    """What a site's folder says: who it is, where the server is, and how its data are read.
+
+    ``port`` is the loopback port of Flower's SuperNode, ``socket`` the agent's, relative to the folder as is ``data``.
+    """
+
+    folder: Path
+    name: str
+    server: str
+    port: int = FIRST_NODE_PORT
+    socket: str = "run/agent.sock"
+    data: str = ""
+    label: str | None = None
+    ignore: str | None = None
+    missing: str | None = None
+    task: str | None = None
+    test: float | None = None
+    validation: float = 0.0
+    seed: int = 1
+
+    def __post_init__(self) -> None:
+        check_names((self.name,))
+        host, _, port = self.server.rpartition(":")
+        require(bool(host) and port.isdecimal() and port.isascii(), "server", self.server, "host:port")
+        check_host(host)
+        check_port("the port of server", int(port), 443)
+        check_port("port", self.port)
+        parts = Path(self.socket).parts
+        within = bool(parts) and not Path(self.socket).is_absolute() and ".." not in parts
+        require(within, "socket", repr(self.socket), "a path within the site's folder, such as run/agent.sock")
+        require(self.seed >= 0, "seed", self.seed, "at least 0")
+        Reading(**self.reading())
+
+    @property
+    def socket_path(self) -> Path:
+        """Where the agent listens."""
+        return self.folder / self.socket
+
+    def data_file(self) -> Path:
+        """The site's data, which must be there."""
+        if not self.data:
+            raise UsageError(f"data is not set in {self.folder / SITE}; name the file that holds this site's examples")
+        path = self.folder / self.data
+        if not os.access(path, os.R_OK) or not path.is_file():
+            raise UsageError(f"data is {path}, which is no file that can be read; correct it in {self.folder / SITE}")
+        return path
+
+    def reading(self) -> dict[str, Any]:
+        """How the data are read: only what was said, the reader knows the rest."""
+        names = ("label", "ignore", "missing", "task", "test", "validation", "seed")
+        said = {name: getattr(self, name) for name in names if getattr(self, name) is not None}
+        return said | ({"ignore": tuple(self.ignore.split(","))} if self.ignore else {})
+
+
+def read_server(folder: str | Path) -> ServerConfig:
+    """What ``federation.toml`` says, whatever lies beside it."""
+    return _load(ServerConfig, Path(folder).resolve(), FEDERATION)
+
+
+def load_server(folder: str | Path) -> ServerConfig:
+    """What ``federation.toml`` in a server's folder says, with the files that must lie beside it."""
+    config = read_server(folder)
+    folder = config.folder
+    check_files(folder, public=("ca.crt", "server.crt"), private=("server.key", "messages.key"))
+    for site in config.sites:
+        for key in (config.key_of(site), folder / "keys" / f"{site}.messages.pub"):
+            if not key.is_file():
+                raise UsageError(f"{folder / FEDERATION} lists site {site}, but {key} is missing; copy it")
+    try:
+        check_certificate((folder / "server.crt").read_bytes(), config.host)
+    except (UsageError, ValueError) as error:
+        raise UsageError(f"{folder / 'server.crt'}: {error}") from None
+    return config
+
+
+def load_site(folder: str | Path) -> SiteConfig:
+    """What ``site.toml`` in a site's folder says, with the files that must lie beside it."""
+    folder = Path(folder).resolve()
+    config = _load(SiteConfig, folder, SITE)
+    check_files(folder, public=("ca.crt", "policy.toml", "server.pub"), private=("node.key", "messages.key"))
+    length = len(os.fsencode(config.socket_path))
+    if length > LONGEST_SOCKET:
+        raise UsageError(
+            f"{folder / SITE}: the socket's path has {length} bytes, {config.socket_path}; the system allows "
+            f"{LONGEST_SOCKET}, so move the folder to a shorter path"
+        )
+    return config
+
+
+def check_files(folder: Path, public: Iterable[str], private: Iterable[str]) -> None:
+    """Refuse a folder in which a file is missing, or in which others can read a private one."""
+    for name in (*public, *private):
+        if not (folder / name).is_file():
+            raise UsageError(f"{folder / name} is missing; copy the whole folder that coterie federate init made")
+    for name in private:
+        mode = stat.S_IMODE((folder / name).stat().st_mode)
+        if mode & 0o077:
+            raise UsageError(f"{folder / name} has mode {mode:04o}, others may read it; run chmod 600 {folder / name}")
+
+
+def check_names(names: tuple[str, ...]) -> None:
+    """Refuse names that cannot be those of sites: they become names of files, on any system."""
+    require(len(names) > 0, "sites", "empty", "the names of one site or more")
+    for name in names:
+        require(
+            _SITE_NAME.fullmatch(name) is not None,
+            "a site's name",
+            repr(name),
+            "1 to 64 letters, digits, '.', '_' and '-', beginning with a letter, a digit or '_'",
+        )
+    twice = [name for name, count in Counter(name.lower() for name in names).items() if count > 1]
+    if twice:
+        raise UsageError(f"site {twice[0]!r} is named twice (capitals do not count); give every site its own name")
+
+
+def check_host(host: str) -> None:
+    """Refuse what is no host name and no IPv4 address that sites could connect to."""
+    good = _HOST_NAME.fullmatch(host) is not None
+    if good and host.rpartition(".")[2].isdecimal():
+        try:
+            good = not ipaddress.IPv4Address(host).is_unspecified
+        except ValueError:
+            good = False
+    require(good, "host", repr(host), "the name or the IPv4 address by which sites reach the server")
+
+
+def check_port(name: str, port: int, *also: int) -> None:
+    """Refuse a port that an ordinary user cannot have, apart from those named."""
+    limit = "1024 to 65535" + "".join(f", or {extra}" for extra in also)
+    require(1024 <= port <= 65535 or port in also, name, port, limit)
+
+
+def _load(kind: type[Config], folder: Path, name: str) -> Config:
+    """A value whose fields a TOML file gives; whatever does not fit is an error that names the file and the key."""
+    path = folder / name
+    try:
+        table = read_toml(path)
+    except FileNotFoundError:
+        raise UsageError(f"there is no {path}; make the folder with coterie federate init") from None
+    except (OSError, ValueError) as error:
+        raise UsageError(f"cannot read {path}: {error}; correct it") from None
+    known = {field.name: field for field in fields(kind) if field.name != "folder"}
+    for key, value in table.items():
+        if key not in known:
+            raise UnknownName(f"key in {path}", key, known)
+        words, kinds = _KINDS[str(known[key].type).removesuffix(" | None")]
+        texts = not isinstance(value, list) or all(isinstance(item, str) for item in value)
+        if not isinstance(value, kinds) or isinstance(value, bool) or not texts:
+            raise UsageError(f"{path}: {key} is {value!r}; it must be {words}")
+    for key, field in known.items():
+        if field.default is MISSING and key not in table:
+            raise UsageError(f"{path} does not say {key}; add {key} = ...")
+    given: dict[str, Any] = {key: tuple(value) if isinstance(value, list) else value for key, value in table.items()}
+    try:
+        return kind(folder=folder, **given)
+    except UsageError as error:
+        raise UsageError(f"{path}: {error}") from None

@@ -1,0 +1,201 @@
+"""What a site answers and what it refuses: its own rules, which no message from a server can change."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, fields
+from fnmatch import fnmatchcase
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from coterie.errors import Refused, UnknownName, UsageError
+from coterie.files import read_toml
+from coterie.models.zoo import models as zoo
+from coterie.protocol.task import Fit, Loss, Race, Score, Task
+from coterie.textforms import parse_one
+
+REPORTS = ("params", "losses", "differences", "metrics")
+PARTS = ("all", "head", "head_weight", "body", "linear", "global", "cluster")
+
+DEFAULT_POLICY_TEXT = f"""\
+# What this site answers. The agent reads this file when it starts; no message from the server can change it.
+# A request that is not allowed is refused, and the refusal is written to audit.jsonl.
+# Whatever is asked, a reply also holds the number of train examples, the number of the model that was used, and the
+# mean loss of the minibatches if the model was trained.
+
+# What may leave: "params" (a trained model, or a part of it), "losses" (of the models received, on the train data),
+# "differences" (only how far those losses are from that of the site's own model; "losses" allows them too), "metrics"
+# (accuracy and the like, on one split).
+reports = [{", ".join(f'"{name}"' for name in REPORTS)}]
+
+# The parts of a model that "params" may be of; "all" is the whole model.
+parts = [{", ".join(f'"{name}"' for name in PARTS)}]
+
+# The most minibatch steps that one task may take, all its passes together, and the most examples of a minibatch.
+most_steps = 1000
+largest_batch = 4096
+
+# Nothing is reported that rests on fewer examples than this. It does not hide what two reports on nearly the same
+# examples tell when they are compared.
+least_examples = 10
+
+# The models that may be used: "mlp" is an mlp of any size, "mlp(64)" this one only. A function of an installed package,
+# "package.module:function", is code that runs here: it is allowed only if it is listed, to the letter.
+models = [
+{chr(10).join(f'  "{name}",' for name in zoo)}
+]
+
+# The largest message that is read, in megabytes, and the most models that one message may hold.
+largest_mb = 1024
+most_models = 1000
+
+# The runs that are answered, by name; * stands for anything: "heart-*".
+runs = ["*"]
+"""
+
+
+@dataclass(frozen=True)
+class Policy:
+    """A site's rules; the keys of ``policy.toml``.
+
+    >>> Policy(most_steps=5).check_task(Task(fit=(Fit(steps=6),)), models=1, served=1, sizes={"train": 50})
+    Traceback (most recent call last):
+    ...
+    coterie.errors.Refused: the task takes 6 minibatch steps; this site allows 5 (most_steps in its policy.toml)
+    """
+
+    reports: tuple[str, ...] = REPORTS
+    parts: tuple[str, ...] = PARTS
+    most_steps: int = 1000
+    largest_batch: int = 4096
+    least_examples: int = 10
+    models: tuple[str, ...] = tuple(zoo)
+    largest_mb: int = 1024
+    most_models: int = 1000
+    runs: tuple[str, ...] = ("*",)
+
+    def __post_init__(self) -> None:
+        for key, names, known in (("report", self.reports, REPORTS), ("part of a model", self.parts, PARTS)):
+            for name in names:
+                if name not in known:
+                    raise UnknownName(key, name, known)
+        for text in self.models:
+            call = parse_one(text)
+            if ":" not in call.name:
+                zoo.find(call.name)
+        for key in ("most_steps", "largest_batch", "least_examples", "largest_mb", "most_models"):
+            if getattr(self, key) < 1:
+                raise UsageError(f"{key} is {getattr(self, key)}; it must be at least 1")
+
+    @property
+    def largest_bytes(self) -> int:
+        """The size of the largest message that is read."""
+        return self.largest_mb * 1_000_000
+
+    def check_size(self, size: int) -> None:
+        """Refuse a message of too many bytes."""
+        _allow(size <= self.largest_bytes, f"the message has {size} bytes", self.largest_bytes, "largest_mb")
+
+    def check_run(self, run: str) -> None:
+        """Refuse a run that this site takes no part in."""
+        allowed = any(fnmatchcase(run, pattern) for pattern in self.runs)
+        _allow(allowed, f"the run is {run!r}", " or ".join(self.runs), "runs")
+
+    def check_model(self, text: str) -> None:
+        """Refuse a model that is not listed; one that would import a package must be listed to the letter."""
+        call = parse_one(text)
+        names = (str(call),) if ":" in call.name else (str(call), call.name)
+        listed = {str(parse_one(each)) for each in self.models}
+        _allow(any(name in listed for name in names), f"the model is {text!r}", ", ".join(self.models), "models")
+
+    def check_task(self, task: Task, models: int, served: int, sizes: Mapping[str, int]) -> None:
+        """Refuse a task on so many ``models``, ``served`` of which it trains, where the splits have these sizes."""
+        _allow(models <= self.most_models, f"the message holds {models} models", self.most_models, "most_models")
+        self._check_report(task)
+        for fit in task.fit:
+            if fit.keeps is not None:
+                raise Refused("the task goes on with momentum of the round before; sites keep nothing between rounds")
+        examples = sizes["train"]
+        steps = served * sum(fit.count(examples) for fit in task.fit)
+        _allow(steps <= self.most_steps, f"the task takes {steps} minibatch steps", self.most_steps, "most_steps")
+        batch = max((min(fit.batch, fit.sees(examples)) for fit in task.fit), default=0)
+        _allow(batch <= self.largest_batch, f"a minibatch has {batch} examples", self.largest_batch, "largest_batch")
+        for what, number in _rests_on(task, sizes):
+            found = f"{what} would rest on {number} examples"
+            _allow(number >= self.least_examples, found, f"{self.least_examples} or more", "least_examples")
+
+    def _check_report(self, task: Task) -> None:
+        report = task.report
+        asked = {
+            "params": report.params is not None,
+            "losses": report.losses and not report.differences,
+            "differences": report.differences and "losses" not in self.reports,
+            "metrics": report.metrics is not None,
+        }
+        for name, wanted in asked.items():
+            _allow(not wanted or name in self.reports, f"the report asks for {name}", _list(self.reports), "reports")
+        part = report.params
+        _allow(part is None or part in self.parts, f"the report asks for the part {part!r}", _list(self.parts), "parts")
+
+
+def _rests_on(task: Task, sizes: Mapping[str, int]) -> list[tuple[str, int]]:
+    """What would leave, and on how many of the site's examples it would rest at least."""
+    examples, report = sizes["train"], task.report
+    found = [("the reply", examples)]
+    found += [("the choice of a model", _looked_at(score, task.fit, examples)) for score in task.choose]
+    found += [("a pass of training", min(fit.sees(examples), fit.count(examples) * fit.batch)) for fit in task.fit]
+    if report.sample is not None or report.half is not None:
+        part = "a sample" if report.half is None else "a half"
+        found.append((f"the losses of {part}", int(report.sees(np.array(examples)))))
+    if report.metrics is not None:
+        found.append((f"the metrics on the {report.metrics} split", sizes.get(report.metrics, 0)))
+    return found
+
+
+def _looked_at(score: Score, fit: tuple[Fit, ...], examples: int) -> int:
+    """How many examples a client looks at, at least, for a score."""
+    if isinstance(score, Loss):
+        return examples if score.examples is None else min(score.examples, examples)
+    if isinstance(score, Race):
+        return min(score.first, examples if score.examples is None else score.examples, examples)
+    return min(fit[0].batch, fit[0].sees(examples))
+
+
+def _allow(good: bool, what: str, limit: object, key: str) -> None:
+    if not good:
+        raise Refused(f"{what}; this site allows {limit} ({key} in its policy.toml)")
+
+
+def _list(names: tuple[str, ...]) -> str:
+    return ", ".join(names) or "none"
+
+
+def load_policy(path: str | Path) -> Policy:
+    """The policy that a file holds; a key that is left out has its default."""
+    try:
+        table = read_toml(Path(path))
+    except (OSError, ValueError) as error:
+        why = getattr(error, "strerror", None) or error
+        raise UsageError(f"cannot read the policy {path}: {why}; `coterie federate init` writes one") from None
+    known = {field.name: field for field in fields(Policy)}
+    for key, value in table.items():
+        if key not in known:
+            raise UnknownName(f"key in {path}", key, known)
+        _check_type(path, key, value, str(known[key].type))
+    try:
+        values: dict[str, Any] = {key: tuple(v) if isinstance(v, list) else v for key, v in table.items()}
+        return Policy(**values)
+    except UsageError as error:
+        raise UsageError(f"in {path}: {error}") from None
+
+
+def _check_type(path: str | Path, key: str, value: Any, wanted: str) -> None:
+    if wanted == "int":
+        good, said = type(value) is int, "a whole number, such as 10"
+    else:
+        good = isinstance(value, list) and all(isinstance(each, str) for each in value)
+        said = 'a list of words, such as ["params"]'
+    if not good:
+        raise UsageError(f"{key} is {value!r} in {path}; it must be {said}")

@@ -1,0 +1,196 @@
+"""Models on examples: predictions and losses, of one model or of many on every client."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from math import log
+from typing import NamedTuple
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+from torch.nn.utils.fusion import fuse_conv_bn_eval
+
+from coterie.engine.choice import ExampleLosses
+from coterie.engine.local_training import half_of
+from coterie.engine.metrics import segment_mean
+from coterie.engine.plan import Workers
+from coterie.engine.pool import Pool
+from coterie.engine.trainer import losses
+from coterie.errors import UsageError
+from coterie.models.model import Model
+from coterie.protocol.task import Fit, Sample
+from coterie.seeding import Key
+from coterie.typing import Array
+
+CONVOLUTION_BATCH, DENSE_BATCH = 300, 4096
+
+
+class Verdicts(NamedTuple):
+    """Per example: its loss, and the predicted class (or value)."""
+
+    losses: Array
+    predictions: Array
+
+
+class Evaluator:
+    """A reusable module for forward passes without gradients."""
+
+    def __init__(self, model: Model, like: Tensor) -> None:
+        self.model = model
+        self.params = like.new_zeros(model.layout.size)
+        self.buffers = like.new_zeros(model.layout.buffer_size)
+        self.module = model.bind(self.params, self.buffers).eval().requires_grad_(False)
+        self.folded: nn.Module = self.module
+
+    def load(self, params: Tensor, buffers: Tensor) -> None:
+        """Evaluate this model from now on."""
+        self.params.copy_(params)
+        self.buffers.copy_(buffers)
+        self.folded = fold(self.module)
+
+    def judge(self, pool: Pool, rows: Array) -> Verdicts:
+        """Losses and predictions for these rows of a pool of examples."""
+        parts = [verdicts(outputs, y, self.model.classes) for outputs, y in self._batches(pool, rows)]
+        return Verdicts(*(np.concatenate(column) for column in zip(*parts, strict=True)))
+
+    def outputs(self, pool: Pool, rows: Array) -> tuple[Tensor, Tensor]:
+        """The outputs for these rows, and the truth."""
+        outputs, truth = zip(*self._batches(pool, rows), strict=True)
+        return torch.cat(outputs), torch.cat(truth)
+
+    def _batches(self, pool: Pool, rows: Array) -> Iterator[tuple[Tensor, Tensor]]:
+        size = CONVOLUTION_BATCH if self.model.is_convolutional else DENSE_BATCH
+        for i in range(0, len(rows), size):
+            x, y = pool.take(rows[i : i + size])
+            with torch.no_grad():
+                outputs = self.folded(x)
+            yield outputs, y
+
+
+def verdicts(outputs: Tensor, truth: Tensor, classes: int | None) -> Verdicts:
+    """Losses and predictions from outputs."""
+    predicted = outputs.squeeze(-1) if classes is None else outputs.argmax(-1)
+    return Verdicts(losses(outputs, truth, classes).cpu().numpy(), predicted.cpu().numpy())
+
+
+def fold(module: nn.Module) -> nn.Module:
+    """A plain sequence with each batch normalisation merged into the convolution before it; others as they are."""
+    if type(module) is not nn.Sequential:
+        return module
+    layers: list[nn.Module] = []
+    for layer in module:
+        before = layers[-1] if layers else None
+        if isinstance(layer, nn.BatchNorm2d) and layer.track_running_stats and isinstance(before, nn.Conv2d):
+            layers[-1] = fuse_conv_bn_eval(before, layer)
+        else:
+            layers.append(layer)
+    return nn.Sequential(*layers).eval()
+
+
+RowsOf = Callable[[Array], tuple[Array, Array]]
+"""The rows of the pool that these clients look at, and where each client's begin and end."""
+
+
+class Judged(NamedTuple):
+    """Means of the losses and their mean squared deviations from them, ``(r, K)`` each."""
+
+    losses: Array
+    spreads: Array
+
+
+def judge(losses: ExampleLosses, models: int, clients: Array, rows_of: RowsOf, workers: Workers) -> Judged:
+    """Each model over the rows of many clients at a time."""
+    shards = [s for s in np.array_split(np.arange(len(clients)), workers.count) if len(s)]
+
+    def one(job: tuple[int, Array]) -> tuple[Array, Array]:
+        row, shard = job
+        where, offsets = rows_of(clients[shard])
+        return mean_and_spread(losses(row, where), offsets)
+
+    jobs = [(row, shard) for shard in shards for row in range(models)]
+    found = Judged(*np.empty((2, len(clients), models)))
+    for (row, shard), columns in zip(jobs, workers.map(one, jobs), strict=True):
+        found.losses[shard, row], found.spreads[shard, row] = columns
+    return found
+
+
+def own_losses(
+    found: Judged, rows: Array, losses: ExampleLosses, clients: Array, rows_of: RowsOf, workers: Workers
+) -> Array:
+    """Each client's mean loss under the model of its row, which may be beyond those that were judged."""
+    judged = found.losses.shape[1]
+
+    def one(place: int) -> float:
+        if rows[place] < judged:
+            return float(found.losses[place, rows[place]])
+        where, offsets = rows_of(clients[place : place + 1])
+        return float(segment_mean(losses(int(rows[place]), where), offsets)[0])
+
+    return np.array(workers.map(one, range(len(clients))))
+
+
+def differences(found: Judged, own: Array) -> Judged:
+    """How far every loss is from the client's own, whichever is larger.
+
+    >>> differences(Judged(np.array([[1.0, 4.0]]), np.zeros((1, 2))), np.array([3.0])).losses.tolist()
+    [[2.0, 1.0]]
+    """
+    with np.errstate(invalid="ignore"):
+        return found._replace(losses=np.abs(found.losses - own[:, None]))
+
+
+def bound(found: Verdicts, truth: Array, kind: str, classes: int | None) -> Array:
+    """Losses in [0, 1]: whether a prediction is wrong, or the loss clipped, cross entropy in units of a guess.
+
+    >>> bound(Verdicts(np.array([0.5, np.nan, 9.0]), np.array([2, 0, 1])), np.array([2, 0, 0]), "zero-one", 3).tolist()
+    [0.0, 0.0, 1.0]
+    >>> bound(Verdicts(np.array([0.25, np.nan, 9.0]), np.zeros(3)), np.zeros(3), "clipped", None).tolist()
+    [0.25, 1.0, 1.0]
+    """
+    if kind == "zero-one":
+        wrong: Array = (found.predictions != truth).astype(np.float64)
+        return wrong
+    unit = 1.0 if classes is None else log(max(classes, 2))
+    return np.where(found.losses < unit, found.losses / unit, 1.0)
+
+
+def mean_and_spread(values: Array, offsets: Array) -> tuple[Array, Array]:
+    """Of each segment ``offsets[i]:offsets[i+1]``: the mean, and the mean squared deviation from it.
+
+    >>> [column.tolist() for column in mean_and_spread(np.array([1.0, 3.0, 7.0]), np.array([0, 2, 3]))]
+    [[2.0, 7.0], [1.0, 0.0]]
+    """
+    mean = segment_mean(values, offsets)
+    with np.errstate(invalid="ignore", over="ignore"):
+        return mean, segment_mean((values - np.repeat(mean, np.diff(offsets))) ** 2, offsets)
+
+
+def rows_of_half(half: int, pool: Pool, names: tuple[str, ...], key: Key) -> RowsOf:
+    """The half of each client's data that a pass on the other half, under the same key, does not see."""
+
+    def rows_of(clients: Array) -> tuple[Array, Array]:
+        sizes, fit = pool.sizes[clients], Fit(half=half)
+        drawn = [half_of(int(n), fit, key.generator(names[c], "halves")) for c, n in zip(clients, sizes, strict=True)]
+        parts = [part + pool.offsets[c] for c, part in zip(clients, drawn, strict=True)]
+        return np.concatenate(parts), np.cumsum([0, *map(len, parts)])
+
+    return rows_of
+
+
+def rows_of_sample(sample: Sample, pool: Pool, names: tuple[str, ...], key: Key) -> RowsOf:
+    """A part of each client's data, in the order drawn at its address; one that has nothing in it is refused."""
+
+    def rows_of(clients: Array) -> tuple[Array, Array]:
+        sizes = pool.sizes[clients]
+        if sizes.min() <= sample.begin:
+            few = clients[int(sizes.argmin())]
+            raise UsageError(
+                f"client {names[few]!r} has {pool.sizes[few]} train examples, and the sample begins after "
+                f"{sample.begin}; ask only clients that have more"
+            )
+        orders = [pool.shuffled(c, key.generator(names[c], "sample")) for c in clients]
+        parts = [order[sample.begin : sample.end] for order in orders]
+        return np.concatenate(parts), np.concatenate([[0], np.cumsum(sample.count(sizes))])
+
+    return rows_of

@@ -1,0 +1,1 @@
+"""Experiments: settings, one run with its records and its folder, sweeps, tuning, placement of newcomers."""

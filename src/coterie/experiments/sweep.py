@@ -1,0 +1,129 @@
+"""Many runs: algorithms x seeds, each in its own folder, skipping what is done and resuming what is not."""
+
+from __future__ import annotations
+
+import hashlib
+import re
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import AbstractContextManager
+from dataclasses import replace
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+from coterie.algorithms import has_number
+from coterie.algorithms.auto import AUTO
+from coterie.data import Federated
+from coterie.data.tables.files import own_hash
+from coterie.errors import RunFolderError, UsageError
+from coterie.experiments.run_folder import CONFIG, load_summary
+from coterie.experiments.session import Progress, check_files, check_same, run_settings
+from coterie.experiments.settings import Settings, is_own, load_settings
+from coterie.limits import SEEDS, check_most
+from coterie.terminal import plain
+
+LONGEST = 120
+"""Bytes of a folder's name as it was said; file systems take 255."""
+
+Place = Callable[[Settings], Path]
+Watch = Callable[[Settings], AbstractContextManager[Progress]]
+
+
+def folder_for(settings: Settings, out: Path) -> Path:
+    """The folder of one run of a comparison.
+
+    >>> str(folder_for(Settings("wecfl(shots=10)", seed=3), Path("runs")))
+    'runs/wecfl-shots-10/seed-3'
+    """
+    return out / slug(settings.algorithm) / f"seed-{settings.seed}"
+
+
+def slug(text: str) -> str:
+    """A text as the name of a folder.
+
+    >>> slug("fedprox(strength=0.1)")
+    'fedprox-strength-0.1'
+    """
+    return folder_name(re.sub(r"[^a-z0-9.]+", "-", text.lower()).strip("-"))
+
+
+def folder_name(text: str) -> str:
+    """A data set's name, or a path, as one name of a folder; what is too long or unprintable is told by its hash.
+
+    >>> folder_name("./hospitals"), folder_name("a" * 500)
+    ('.-hospitals', 'aaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaa-12f91f38505983c3')
+    """
+    name = text.replace("/", "-")
+    if len(name.encode(errors="surrogateescape")) <= LONGEST and plain(name) == name:
+        return name
+    digest = hashlib.blake2b(name.encode(errors="surrogateescape"), digest_size=8).hexdigest()
+    return f"{re.sub('[^A-Za-z0-9.]+', '-', name)[:40]}-{digest}"
+
+
+def run_all(plan: Sequence[Settings], place: Place, watch: Watch) -> Iterator[tuple[Settings, dict[str, Any]]]:
+    """Each setting's summary, in order; a finished run is read, an unfinished one resumed, a new one begun.
+
+    Neighbours in the plan that differ in the algorithm alone share their data.
+    """
+    files = cache(lambda data: own_hash(Path(data)) if is_own(data) else None)
+    about: tuple[Any, ...] = ()
+    data: Federated | None = None
+    for settings in plan:
+        folder = place(settings)
+        summary = _finished(settings, folder)
+        if summary is not None:
+            check_files(folder, files(settings.data), settings.data)
+        else:
+            if about != settings.about_data():
+                about, data = settings.about_data(), settings.build_data()
+            with watch(settings) as progress:
+                summary = run_settings(settings, folder, resume=True, progress=progress, data=data).summary
+        yield settings, summary
+
+
+def _finished(settings: Settings, folder: Path) -> dict[str, Any] | None:
+    """The summary of a run that is done, and was made with these very settings."""
+    summary = load_summary(folder)
+    if summary is None:
+        return None
+    old = load_settings(folder / CONFIG, {})
+    known = replace(
+        settings.completed(), model=settings.model or old.model, lr=settings.lr or old.lr, clients=old.clients
+    )
+    if settings.clients not in (None, old.clients):
+        known = replace(known, clients=settings.clients)
+    check_same(old, known, folder)
+    if summary["rounds"] > settings.rounds:
+        raise RunFolderError(
+            f"{folder} holds {summary['rounds']} rounds, more than the {settings.rounds} asked for; give another --out"
+        )
+    return summary if summary["rounds"] == settings.rounds or summary.get("stopped") else None
+
+
+def grid(base: Settings, algorithms: Sequence[str], seeds: Sequence[int]) -> list[Settings]:
+    """Every algorithm on every seed, seed by seed, so that an early stop leaves whole comparisons.
+
+    A number of clusters that is to be found concerns only those that have one.
+    """
+    twice = {a for a in algorithms if list(algorithms).count(a) > 1}
+    if twice:
+        raise UsageError(f"{', '.join(sorted(twice))} is listed twice; name each algorithm once")
+    numbers = {a: base.clusters if base.clusters != AUTO or has_number(a) else None for a in algorithms}
+    return [replace(base, algorithm=a, clusters=numbers[a], seed=s) for s in seeds for a in algorithms]
+
+
+def parse_seeds(text: str) -> list[int]:
+    """Seeds as people write them.
+
+    >>> parse_seeds("1..3"), parse_seeds("1,5")
+    ([1, 2, 3], [1, 5])
+    """
+    first, dots, last = text.partition("..")
+    try:
+        seeds: Sequence[int] = range(int(first), int(last) + 1) if dots else [int(word) for word in text.split(",")]
+    except ValueError:
+        seeds = []
+    check_most("the number of seeds", seeds.stop - seeds.start if isinstance(seeds, range) else len(seeds), SEEDS)
+    if not seeds or min(seeds) < 0 or len(set(seeds)) < len(seeds):
+        raise UsageError(f"seeds are {text!r}; write a range such as 1..5 or a list such as 1,2,7")
+    return list(seeds)

@@ -1,0 +1,44 @@
+"""Files: written all or nothing, and TOML read with a size limit."""
+
+from __future__ import annotations
+
+import os
+import tomllib
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any, BinaryIO
+
+from coterie.limits import TOML
+
+
+def read_toml(path: Path) -> dict[str, Any]:
+    """What a file says; whatever is wrong with its content is a ``ValueError`` of one line."""
+    with path.open("rb") as file:
+        content = file.read(TOML + 1)
+    if len(content) > TOML:
+        raise ValueError(f"it has more than {TOML >> 20} MB")
+    return parse_toml(content)
+
+
+def parse_toml(content: bytes) -> dict[str, Any]:
+    """What the content of a file says; see ``read_toml``."""
+    try:
+        return tomllib.loads(content.decode())
+    except RecursionError:
+        raise ValueError("its values are nested too deeply") from None
+
+
+def write_atomically(path: Path, content: bytes | Callable[[BinaryIO], object]) -> None:
+    """Write all of the content or none of it: temporary file beside the place, fsync, rename.
+
+    ``content`` are the bytes, or a function that writes them to an open file.
+    """
+    temporary = path.with_name(f".{path.name}.{os.getpid()}")
+    with temporary.open("wb") as file:
+        if isinstance(content, bytes):
+            file.write(content)
+        else:
+            content(file)
+        file.flush()
+        os.fsync(file.fileno())
+    os.replace(temporary, path)

@@ -1,0 +1,81 @@
+"""Networks made of several: the sum of two, and mixtures of the outputs of many."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import replace
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from coterie.errors import UsageError
+from coterie.models.layout import MIXES
+from coterie.models.model import Model
+
+
+class Additive(nn.Module):
+    """The sum of two networks' outputs."""
+
+    def __init__(self, common: nn.Module, cluster: nn.Module) -> None:
+        super().__init__()
+        self.common = common
+        self.cluster = cluster
+
+    def forward(self, x: Tensor) -> Tensor:
+        """``f(x; G) + h(x; T)``."""
+        total: Tensor = self.common(x) + self.cluster(x)
+        return total
+
+
+def additive(model: Model) -> Model:
+    """The same architecture twice: a half for everyone and one for the cluster (thesis eq. 7.1).
+
+    The vectors are twice as long; the global half comes first and starts where the plain model would. The part names
+    head, body and linear mean the cluster half's, so that what clusters parameters looks at that half.
+
+    >>> from coterie.models.zoo import build_model
+    >>> layout = additive(build_model("linear", (3,), None)).layout
+    >>> layout.part("global"), layout.part("cluster"), layout.part("head_weight")
+    (slice(0, 4, None), slice(4, 8, None), slice(4, 7, None))
+    """
+    if model.half:
+        raise UsageError(f"model {model.text!r} is a sum of two halves already; add cam once")
+    return replace(model, build=lambda: Additive(model.build(), model.build()), half="cluster")
+
+
+def mix_outputs(outputs: Sequence[Tensor], rule: str, classes: int | None) -> Tensor:
+    """The outputs of an ensemble whose members gave these.
+
+    ``logits`` is their sum; ``softmax`` the logarithm of the mean of their softmaxes, every member weighing the same;
+    ``majority`` the logarithm of the shares of the members' votes, and of one more that goes to all classes alike, so
+    that no loss is infinite. Predictions of a real target are averaged under any rule.
+
+    >>> sure, unsure = torch.tensor([[8.0, 0.0]]), torch.tensor([[0.0, 1.0]])
+    >>> mix_outputs([sure, unsure], "softmax", 2).exp().sum().round(decimals=4).item()
+    1.0
+    """
+    assert rule in MIXES, rule
+    together = torch.stack(list(outputs))
+    if classes is None:
+        return together.mean(0)
+    if rule == "logits":
+        return together.sum(0)
+    if rule == "majority":
+        votes = F.one_hot(together.argmax(-1), classes).sum(0).to(together)
+        return torch.log((votes + 1 / classes) / (len(together) + 1))
+    return torch.log_softmax(together, -1).logsumexp(0) - math.log(len(together))
+
+
+class Mixture(nn.Module):
+    """An ensemble as a network of its own."""
+
+    def __init__(self, members: Sequence[nn.Module], rule: str, classes: int | None) -> None:
+        super().__init__()
+        self.members = nn.ModuleList(members)
+        self.rule, self.classes = rule, classes
+
+    def forward(self, x: Tensor) -> Tensor:
+        """The members' mixed outputs."""
+        return mix_outputs([member(x) for member in self.members], self.rule, self.classes)

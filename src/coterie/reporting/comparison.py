@@ -1,0 +1,189 @@
+"""Several runs side by side: means over seeds, and gains paired by seed against the first method."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from rich.console import Console
+from rich.table import Table
+from rich.text import Text
+from scipy import stats
+
+from coterie.experiments.goal import read_goal
+from coterie.experiments.last_rounds import which
+from coterie.experiments.tuning import Result
+from coterie.terminal import cell, plain
+
+Summary = dict[str, Any]
+
+
+@dataclass(frozen=True)
+class Column:
+    """A number of the summaries as a table shows it."""
+
+    key: str
+    title: str
+    scale: float = 1.0
+    digits: int = 1
+    best: str | None = "max"
+
+    def text(self, values: Sequence[float]) -> str:
+        """Mean and standard deviation over seeds."""
+        scaled = np.array(values) * self.scale
+        spread = f" ± {scaled.std(ddof=1):.{self.digits}f}" if len(scaled) > 1 else ""
+        return f"{scaled.mean():.{self.digits}f}{spread}"
+
+
+CLASSIFICATION = (
+    Column("worst_client", "worst client %", 100),
+    Column("accuracy", "accuracy %", 100),
+    Column("macro_f1", "macro-F1 %", 100),
+    Column("ari", "ARI", 1, 2),
+    Column("clusters_found", "clusters", 1, 1, None),
+    Column("seconds", "seconds", 1, 1, None),
+    Column("bytes_down", "MB down", 1e-6, 1, None),
+    Column("bytes_up", "MB up", 1e-6, 1, None),
+    Column("models_down", "down/fedavg", 1, 2, None),
+    Column("models_up", "up/fedavg", 1, 2, None),
+    Column("models_stored", "stored/fedavg", 1, 2, None),
+)
+REGRESSION = (
+    Column("worst_client", "worst rmse", 1, 3, "min"),
+    Column("rmse", "rmse", 1, 3, "min"),
+    Column("r2", "r2", 1, 3),
+    *CLASSIFICATION[3:],
+)
+
+
+@dataclass(frozen=True)
+class Gain:
+    """How much better a method did than the first one on the same seeds, and how sure that is."""
+
+    mean: float
+    std: float
+    p: float | None
+    wins: int
+    seeds: int
+
+    def cells(self, digits: int = 1) -> tuple[str, str, str]:
+        """Gain, wins and p-value as a table shows them."""
+        spread = f" ± {self.std:.{digits}f}" if self.seeds > 1 else ""
+        return (
+            f"{self.mean:+.{digits}f}{spread}",
+            f"{self.wins}/{self.seeds}",
+            "—" if self.p is None else f"{self.p:.2g}",
+        )
+
+
+def gain(ours: Sequence[float], first: Sequence[float], scale: float = 100.0) -> Gain:
+    """The paired difference, seed by seed, with a two-sided paired t-test where there are seeds enough.
+
+    >>> gain([0.9, 0.8, 0.95], [0.8, 0.75, 0.8]).cells()
+    ('+10.0 ± 5.0', '3/3', '0.074')
+    """
+    difference = (np.array(ours) - np.array(first)) * scale
+    spread = float(difference.std(ddof=1)) if len(difference) > 1 else 0.0
+    p = float(stats.ttest_rel(ours, first).pvalue) if spread > 0 else None
+    return Gain(float(difference.mean()), spread, p, int((difference > 0).sum()), len(difference))
+
+
+def comparison(runs: dict[str, list[Summary]], console: Console) -> Table:
+    """The table of a comparison: method -> its summaries ``with_shown``, one a seed, the same seeds for all.
+
+    On a narrow screen the last columns are left out rather than squeezed; ``--json`` has all numbers.
+    """
+    runs = {name: [s | s["shown"] for s in summaries] for name, summaries in runs.items()}
+    everything = [s for summaries in runs.values() for s in summaries]
+    regression = "rmse" in everything[0]
+    columns = [c for c in (REGRESSION if regression else CLASSIFICATION) if any(c.key in s for s in everything)]
+    while True:
+        table = _table(runs, columns, regression)
+        if len(columns) <= 3 or table.__rich_measure__(console, console.options).maximum <= console.width:
+            table.caption = Text("\n".join(map(plain, _caption(runs, everything, regression))))
+            return table
+        columns = columns[:-1]
+
+
+def _table(runs: dict[str, list[Summary]], columns: list[Column], regression: bool) -> Table:
+    first = next(iter(runs))
+    target, scale, unit = ("rmse", -1.0, "rmse less") if regression else ("accuracy", 100.0, "points")
+    table = Table(caption_justify="left")
+    table.add_column("algorithm", no_wrap=True)
+    for title in (f"gain, {unit}", "wins", "p") if len(runs) > 1 else ():
+        table.add_column(title, justify="right", no_wrap=True)
+    for column in columns:
+        table.add_column(column.title, justify="right", no_wrap=True)
+    best = {c.key: _best(c, runs) for c in columns}
+    for name, summaries in runs.items():
+        paired: tuple[str, ...] = ()
+        if len(runs) > 1:
+            ours, theirs = ([s[target] for s in some] for some in (summaries, runs[first]))
+            unknown = name == first or None in (*ours, *theirs)
+            paired = ("—",) * 3 if unknown else gain(ours, theirs, scale).cells(3 if regression else 1)
+        table.add_row(cell(name), *paired, *(_cell(c, name, summaries, best[c.key]) for c in columns))
+    return table
+
+
+def _values(column: Column, summaries: list[Summary]) -> list[float]:
+    return [s[column.key] for s in summaries if s.get(column.key) is not None]
+
+
+def _best(column: Column, runs: dict[str, list[Summary]]) -> str | None:
+    means = {name: np.mean(_values(column, s)) for name, s in runs.items() if _values(column, s)}
+    if column.best is None or not means:
+        return None
+    chosen = (max if column.best == "max" else min)(means, key=lambda name: means[name])
+    return chosen
+
+
+def _cell(column: Column, name: str, summaries: list[Summary], best: str | None) -> Text:
+    values = _values(column, summaries)
+    if not values:
+        return cell("—")
+    return cell(column.text(values), "bold" if name == best else "")
+
+
+def _caption(runs: dict[str, list[Summary]], everything: list[Summary], regression: bool) -> list[str]:
+    seeds = sorted({s["seed"] for s in everything})
+    some, first = everything[0], next(iter(runs))
+    lengths = sorted({s["rounds"] for s in everything})
+    rounds = " to ".join(str(number) for number in dict.fromkeys((lengths[0], lengths[-1])))
+    lines = [
+        f"{some['data']}, {some['partition']}, {some['clients']} clients, {some['model']}, {rounds} rounds, "
+        f"seed{'s' * (len(seeds) > 1)} {', '.join(map(str, seeds))}",
+        f"{'Errors' if regression else 'Accuracy, macro-F1'} and worst client: {which(some['last'])}.",
+    ]
+    if some.get("weigh_by") == "train":
+        lines.append("Clients count by their train examples.")
+    if "until" in some:
+        lines.append(_when_reached(runs, some["until"]))
+    if len({s["algorithm"] for s in everything}) > 1:
+        what = "rmse" if regression else "accuracy"
+        lines.append(f"Gains in {what} over {first} are paired by seed; p: two-sided paired t-test.")
+    if all("majority" in s for s in everything):
+        majority = np.mean([s["majority"] for s in everything]) * 100
+        lines.append(f"Always guessing each client's majority class gives {majority:.1f} %.")
+    return lines
+
+
+def _when_reached(runs: dict[str, list[Summary]], until: str) -> str:
+    key = read_goal(until).key
+    found = {name: ", ".join("never" if s[key] is None else str(s[key]) for s in some) for name, some in runs.items()}
+    return f"Round (from 0) in which {until} first held, by seed: {'; '.join(f'{n} {r}' for n, r in found.items())}."
+
+
+def ranking(results: Sequence[Result]) -> Table:
+    """All candidates, best first, by their validation score."""
+    error = all(value <= 0 for result in results for value in result.scores)
+    table = Table(caption="validation data only", caption_justify="left")
+    for name in results[0].candidate:
+        table.add_column(cell(name), justify="right")
+    table.add_column("validation rmse" if error else "validation accuracy %", justify="right")
+    for place, result in enumerate(results):
+        column = Column("", "", -1, 4) if error else Column("", "", 100, 2)
+        cells = map(cell, (*result.candidate.values(), column.text(result.scores)))
+        table.add_row(*cells, style="bold" if place == 0 else "")
+    return table

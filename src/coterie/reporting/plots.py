@@ -1,0 +1,96 @@
+"""Pictures of runs."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import matplotlib as mpl
+import numpy as np
+from matplotlib.axes import Axes
+from matplotlib.figure import Figure
+
+from coterie.experiments.last_rounds import judged, of_last, which
+from coterie.terminal import plain
+from coterie.typing import Array
+
+History = list[dict[str, Any]]
+
+STYLE: dict[Any, Any] = {
+    "font.size": 9,
+    "axes.spines.top": False,
+    "axes.spines.right": False,
+    "text.parse_math": False,  # a name with dollars is a name
+}
+# Okabe and Ito's colours, told apart by colour-blind readers too.
+COLOURS = ("#000000", "#E69F00", "#56B4E9", "#009E73", "#D55E00", "#0072B2", "#CC79A7", "#F0E442")
+
+
+def save_comparison(path: Path, runs: dict[str, list[History]], title: str, last: int) -> None:
+    """Accuracy and worst client by round, and every seed's gain over the first in the last rounds, as one PNG."""
+    target = "rmse" if "rmse" in judged(next(iter(runs.values()))[0])[-1] else "accuracy"
+    with mpl.rc_context(STYLE):
+        figure = Figure(figsize=(11, 3.6), layout="constrained")
+        curve, worst, *gains = figure.subplots(1, 3 if len(runs) > 1 else 2)
+        for colour, (name, histories) in zip(COLOURS * len(runs), runs.items(), strict=False):
+            _curve(curve, histories, target, name, colour)
+            _curve(worst, histories, "worst", name, colour)
+        _label(curve, f"{target} over all clients", "round")
+        _label(worst, "worst client", "round")
+        for axes in gains:
+            _gains(axes, gains_by_seed(runs, target, last))
+            _label(
+                axes,
+                f"gain over {next(iter(runs))}, each seed",
+                f"{'points' if target == 'accuracy' else 'rmse less'}, {which(last)}",
+            )
+        curve.legend(frameon=False, loc="best")
+        figure.suptitle(plain(title), x=0.01, ha="left", fontsize=10)
+        figure.savefig(path, dpi=150)
+
+
+def _curve(axes: Axes, histories: list[History], key: str, name: str, colour: str) -> None:
+    """Mean over seeds as a line, lowest to highest seed as a band."""
+    rounds, values = curves(histories, key)
+    axes.plot(rounds, values.mean(axis=0), color=colour, label=plain(name), linewidth=1.6)
+    axes.fill_between(rounds, values.min(axis=0), values.max(axis=0), color=colour, alpha=0.15, linewidth=0)
+
+
+def curves(histories: list[History], key: str) -> tuple[Array, Array]:
+    """The evaluated rounds, and a score of every run in each ``(runs, rounds)``; one that has ended keeps its last.
+
+    >>> short, long = [{"round": 0, "worst": 0.5}], [{"round": 0, "worst": 0.25}, {"round": 1, "worst": 0.75}]
+    >>> [part.tolist() for part in curves([short, long], "worst")]
+    [[1, 2], [[0.5, 0.5], [0.25, 0.75]]]
+    """
+    own = [np.array([r["round"] + 1 for r in judged(h)]) for h in histories]
+    rounds = np.unique(np.concatenate(own))
+    places = [np.maximum(np.searchsorted(numbers, rounds, side="right") - 1, 0) for numbers in own]
+    scores = [np.array([r[key] for r in judged(h)], dtype=float) for h in histories]
+    return rounds, np.array([values[place] for values, place in zip(scores, places, strict=True)])
+
+
+def gains_by_seed(runs: dict[str, list[History]], key: str, last: int) -> dict[str, Array]:
+    """Every seed's gain of each method over the first, in points of accuracy or as less rmse."""
+    sign = 100 if key == "accuracy" else -1
+    found = {
+        name: sign * np.array([of_last(h, last)[key] for h in histories], dtype=float)
+        for name, histories in runs.items()
+    }
+    first = found.pop(next(iter(runs)))
+    return {name: values - first for name, values in found.items()}
+
+
+def _gains(axes: Axes, gains: dict[str, Array]) -> None:
+    for place, difference in enumerate(gains.values()):
+        colour = COLOURS[(place + 1) % len(COLOURS)]
+        axes.scatter(difference, np.full(len(difference), place), color=colour, alpha=0.6, s=22)
+        axes.scatter(difference.mean(), place, color=colour, marker="|", s=400)
+    axes.axvline(0, color="#999999", linewidth=0.8)
+    axes.set_yticks(range(len(gains)), [*map(plain, gains)])
+    axes.set_ylim(len(gains) - 0.5, -0.5)
+
+
+def _label(axes: Axes, title: str, x: str) -> None:
+    axes.set_title(plain(title), loc="left", fontsize=9)
+    axes.set_xlabel(x)

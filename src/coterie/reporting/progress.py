@@ -1,0 +1,53 @@
+"""What a person sees while a run goes on: a live bar on a terminal, one line a round elsewhere, always on stderr."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any
+
+from rich.progress import BarColumn, MofNCompleteColumn, TextColumn, TimeElapsedColumn, TimeRemainingColumn
+from rich.progress import Progress as Bar
+
+from coterie.experiments.session import Progress
+from coterie.experiments.settings import Settings
+from coterie.terminal import errors, plain, tell
+
+
+@contextmanager
+def watch(settings: Settings, label: str | None = None, quiet: bool = False) -> Iterator[Progress]:
+    """A callback for round records that shows them, under a label of the run."""
+    head = plain(f"{label or settings.algorithm} seed {settings.seed}")
+    if quiet:
+        yield lambda record: None
+    elif errors.is_terminal:
+        columns = (
+            TextColumn("{task.description:<24}", markup=False),
+            BarColumn(bar_width=24),
+            MofNCompleteColumn(),
+            TextColumn("{task.fields[now]}", markup=False),
+            TimeElapsedColumn(),
+            TimeRemainingColumn(),
+        )
+        with Bar(*columns, console=errors) as bar:
+            task = bar.add_task(head, total=settings.rounds, now="")
+            yield lambda record: bar.update(task, completed=record["round"] + 1, now=describe(record))
+    else:
+        yield lambda record: tell(
+            f"{head} round {record['round'] + 1}/{settings.rounds} {describe(record)} {record['seconds']:.1f} s"
+        )
+
+
+def describe(record: dict[str, Any]) -> str:
+    """The few numbers of a round that a person follows."""
+    words = []
+    if record.get("accuracy") is not None:
+        words.append(f"accuracy {record['accuracy']:.3f} worst {record['worst']:.3f}")
+    elif record.get("rmse") is not None:
+        words.append(f"rmse {record['rmse']:.4g}")
+    words.append(f"clusters {sum(size > 0 for size in record['clusters'])}")
+    if record["moved"]:
+        words.append(f"moved {record['moved']}")
+    if "missing" in record:
+        words.append(f"missing {len(record['missing'])}")
+    return " ".join(words)

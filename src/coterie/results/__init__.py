@@ -1,1 +1,0 @@
-"""What a run leaves behind: metrics, records, comparisons, pictures."""

@@ -1,0 +1,1 @@
+"""Clustering: methods, their number of clusters, and advice."""

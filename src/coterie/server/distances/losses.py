@@ -1,0 +1,36 @@
+"""How well the clients' losses under each other's models must be known: exactly, or as well as the clustering needs."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from coterie.server.clustering.clusterers import Clusterer
+from coterie.server.distances.sampled import Sampling, of_sampled_losses
+from coterie.server.distances.vectors import KeyedMeasure, of_losses, plain
+from coterie.textforms import Catalogue
+
+Cross = Callable[[str, Clusterer, str | None], KeyedMeasure]
+"""``(which losses are compared, who will cluster, which bounded loss if any) -> measure``."""
+
+
+def exact() -> Cross:
+    """Every model on all train data of every client."""
+    return lambda symmetric_in, clusterer, bounded: plain(of_losses(symmetric_in, bounded))
+
+
+def sampled(
+    first: int = Sampling.first,
+    bound: float = Sampling.bound,
+    draws: int = Sampling.draws,
+    budget: float = Sampling.budget,
+) -> Cross:
+    """Every model on ``first`` examples of every client, and on more where plausible errors would change a cluster.
+
+    ``draws`` matrices that are off by ``bound`` standard errors must all give the same clusters; ``budget``: beyond
+    the first part, at most this share of all evaluations.
+    """
+    sampling = Sampling(first, bound, draws, budget)
+    return lambda symmetric_in, clusterer, bounded: of_sampled_losses(symmetric_in, clusterer, sampling, bounded)
+
+
+crosses = Catalogue("way to find cross losses", {"exact": exact, "sampled": sampled}, typed=True)

@@ -1,0 +1,207 @@
+"""Cross losses on growing samples: only pairs of clients whose place in the clustering is open see more examples.
+
+After each step the clients are clustered by the losses so far, and again by other losses that would be as plausible:
+each off by about its standard error. Two clients that are together in one clustering and apart in another are open.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from itertools import count
+
+import numpy as np
+
+from coterie.errors import require
+from coterie.protocol.replies import Replies
+from coterie.protocol.task import Report, Sample, standard_error
+from coterie.seeding import Key
+from coterie.server.clustering.clusterers import Clusterer, together
+from coterie.server.contract import Ask
+from coterie.server.distances.vectors import KeyedMeasure, Measure, ask_losses, finite, loss_distance
+from coterie.typing import Array
+
+Formula = Callable[[Array], Array]
+
+
+@dataclass(frozen=True)
+class Sampling:
+    """``first`` examples of every client under every model, then twice as many for what is open, and so on.
+
+    ``draws`` plausible matrices, off by ``bound`` standard errors, must give the same clusters. ``budget``: beyond the
+    first part, never more than this share of all evaluations, whatever is still open.
+    """
+
+    first: int = 8
+    bound: float = 1.0
+    draws: int = 10
+    budget: float = 1.0
+
+    def __post_init__(self) -> None:
+        require(self.first >= 2, "first", self.first, "at least 2 examples")
+        require(0 <= self.bound < np.inf, "bound", self.bound, ">= 0, a number of standard errors")
+        require(self.draws >= 1, "draws", self.draws, "at least 1")
+        require(0 < self.budget <= 1, "budget", self.budget, "in (0, 1], a share of all evaluations")
+
+
+@dataclass(frozen=True)
+class Tally:
+    """What is known of ``L[i, j]``: mean and mean squared deviation over the first ``ends[i, j]`` examples of client i.
+
+    ``sizes`` are the clients' train examples. A client that no longer answers is not ``reached`` any more.
+    """
+
+    sizes: Array
+    means: Array
+    spreads: Array
+    ends: Array
+    reached: Array
+
+    @staticmethod
+    def empty(sizes: Array) -> Tally:
+        """Nothing is known yet."""
+        shape = (len(sizes), len(sizes))
+        nothing = np.zeros(shape, dtype=np.int64)
+        return Tally(sizes, np.zeros(shape), np.zeros(shape), nothing, np.ones(len(sizes), dtype=bool))
+
+    @property
+    def seen(self) -> Array:
+        """How many examples of client i were seen under model j."""
+        count: Array = np.minimum(self.ends, self.sizes[:, None])
+        return count
+
+    @property
+    def errors(self) -> Array:
+        """Standard errors of the means, 0 where all examples were seen or the loss is infinite."""
+        known = np.where(np.isfinite(self.means), self.spreads, 0)
+        return standard_error(known, self.seen, self.sizes[:, None])
+
+    @property
+    def unfinished(self) -> Array:
+        """The pairs of which more can be seen."""
+        more: Array = (self.seen < self.sizes[:, None]) & self.reached[:, None]
+        return more
+
+    def of(self, clients: Array) -> Tally:
+        """What is known of some of the clients under each other's models."""
+        means, spreads, ends = (table[clients][:, clients] for table in (self.means, self.spreads, self.ends))
+        return Tally(self.sizes[clients], means, spreads, ends, self.reached[clients])
+
+    def next_ends(self, first: int) -> Array:
+        """Where the next part of each pair ends: after ``first``, then after twice as many as were seen.
+
+        A rest of fewer than ``first`` goes along: the mean over one example would tell the server that example's loss.
+        """
+        twice = np.where(self.ends == 0, first, 2 * self.ends)
+        rest = self.sizes[:, None] - twice
+        ends: Array = np.where((rest > 0) & (rest < first), 2 * twice, twice)
+        return ends
+
+    def ahead(self, wanted: Array, first: int) -> int:
+        """How many evaluations the next part is for these pairs."""
+        return int((np.minimum(self.next_ends(first), self.sizes[:, None]) - self.seen)[wanted].sum())
+
+    def add(self, places: Array, models: Array, part: Sample, means: Array, spreads: Array) -> None:
+        """Enter what these clients saw of a part under these models."""
+        here = np.ix_(places, models)
+        old, new = self.seen[here], part.count(self.sizes[places])[:, None]
+        share = new / (old + new)
+        with np.errstate(invalid="ignore", over="ignore"):
+            apart = np.where(np.isfinite(means), means, np.inf) - self.means[here]
+            between = share * (1 - share) * apart**2
+            self.spreads[here] = self.spreads[here] + share * (spreads - self.spreads[here]) + between
+            self.means[here] = np.where(np.isfinite(apart), self.means[here] + share * apart, np.inf)
+        self.ends[here] = part.end
+
+
+def of_sampled_losses(
+    symmetric_in: str, clusterer: Clusterer, sampling: Sampling, bounded: str | None = None
+) -> KeyedMeasure:
+    """Distances by cross losses, known only as well as this clusterer needs them.
+
+    Clients that never answer cannot be measured; one that stops answering stays as far as it is known.
+    """
+    formula = loss_distance(symmetric_in)
+
+    def keyed(key: Key) -> Measure:
+        def measure(replies: Replies, starts: Array, ask: Ask) -> tuple[Replies, Array]:
+            tally = Tally.empty(replies.examples)
+            look(tally, np.ones_like(tally.ends, dtype=bool), sampling.first, replies, ask, bounded)
+            unheard = np.asarray((tally.ends == 0).any(axis=1))
+            replies, tally = replies.without(unheard, {}), tally.of(~unheard)
+            most = sampling.budget * len(replies) * tally.sizes.sum()
+            for step in count() if len(replies) > 1 else ():
+                wanted = still_open(tally, formula, clusterer, key, sampling, step)
+                if not wanted.any() or tally.seen.sum() + tally.ahead(wanted, sampling.first) > most:
+                    break
+                look(tally, wanted, sampling.first, replies, ask, bounded)
+            return replies, formula(finite(tally.means))
+
+        return measure
+
+    return keyed
+
+
+def look(tally: Tally, wanted: Array, first: int, replies: Replies, ask: Ask, bounded: str | None = None) -> None:
+    """Let every client see the next part of its examples under the models that are ``wanted`` of it.
+
+    Clients that need the same models for the same part are asked together.
+    """
+    before, after = tally.ends.copy(), tally.next_ends(first)
+    for begin, end in np.unique(np.column_stack([before[wanted], after[wanted]]), axis=0).tolist():
+        part = Sample(begin, end)
+        report = Report(params=None, losses=True, sample=part, bounded=bounded)
+        for places, models in rectangles(wanted & (before == begin) & (after == end)):
+            for rows, answered, scored in ask_losses(report, replies, places, models, ask):
+                assert scored.losses is not None, "the task asked for losses"
+                assert scored.spreads is not None, "the task asked for losses on a sample"
+                tally.add(answered, rows, part, scored.losses, scored.spreads)
+    tally.reached[(wanted & (tally.ends == before)).any(axis=1)] = False
+
+
+def rectangles(wanted: Array) -> Iterator[tuple[Array, Array]]:
+    """The rows that want the same columns, and those columns.
+
+    >>> [(r.tolist(), c.tolist()) for r, c in rectangles(np.array([[1, 0, 1], [0, 0, 0], [1, 0, 1], [0, 1, 0]]) > 0)]
+    [([3], [1]), ([0, 2], [0, 2])]
+    """
+    kinds, which = np.unique(wanted, axis=0, return_inverse=True)
+    for number, columns in enumerate(kinds):
+        if columns.any():
+            yield np.flatnonzero(which == number), np.flatnonzero(columns)
+
+
+def still_open(
+    tally: Tally, formula: Formula, clusterer: Clusterer, key: Key, sampling: Sampling, step: int = 0
+) -> Array:
+    """The pairs of which more should be seen: together in one plausible clustering, apart in another that hangs on it.
+
+    Where all of those have been seen to the end, others on which one clustering hangs and another does not. If there
+    are none, the sums that a ``central`` clusterer compares are known; for any other the doubt comes from elsewhere,
+    and all are open. A client's own model is seen as far as any other on its data. Every ``step`` tries other errors:
+    with the same ones again it would end as soon as those few are answered.
+    """
+    losses, errors = finite(tally.means), sampling.bound * tally.errors
+    known = formula(losses)
+    labels = clusterer(known, key)
+    ties, moved = clusterer.ties(known, labels), np.zeros(losses.shape, dtype=bool)
+    loose = moved.copy()
+    for draw in range(sampling.draws):
+        distances = formula(losses + errors * plausible(labels, key.generator("plausible", step, draw)))
+        other = clusterer(distances, key)
+        loose |= clusterer.ties(distances, other) != ties
+        moved |= together(other) != together(labels)
+    wanted = np.zeros_like(moved)
+    if moved.any():
+        all_pairs = np.full_like(moved, not clusterer.central)
+        kinds = (pairs & tally.unfinished for pairs in (loose & moved, loose, all_pairs))
+        wanted = next((pairs for pairs in kinds if pairs.any()), wanted)
+    wanted |= np.diag(wanted.any(axis=1)) & tally.unfinished
+    return wanted
+
+
+def plausible(labels: Array, rng: np.random.Generator) -> Array:
+    """Errors of variance 1: half of it is common to a client and all models of one cluster, which err alike."""
+    alone, alike = rng.normal(size=(len(labels),) * 2), rng.normal(size=(len(labels), labels.max() + 1))
+    errors: Array = (alone + alike[:, labels]) / np.sqrt(2)
+    return errors

@@ -1,0 +1,134 @@
+"""When a loss distance is too large to be chance: lcfl's theorem as a tool, and as an opinion of a run."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import replace
+from math import log, sqrt
+from typing import Any
+
+import numpy as np
+
+from coterie.errors import UsageError
+from coterie.protocol.federation import Federation
+from coterie.protocol.task import Fit, Report, Task
+from coterie.seeding import Key
+from coterie.server.contract import Ask, Opinion
+from coterie.server.distances.vectors import between_clients, cross_losses
+from coterie.server.start import initial
+from coterie.typing import Array
+
+Complexity = float | Callable[[int], float]
+"""The Rademacher complexity of the models' losses for samples of a size, or one bound for all sizes."""
+
+
+def separation_threshold(
+    n_i: int, n_j: int, delta: float, complexity: Complexity, pairs: int = 1, shared: bool = False
+) -> float:
+    """The distance of eq. 6 above which the data of two clients differ: theorem 1 of Gu et al., put right.
+
+    2 s(n_i) + 2 s(n_j) + 2 R(n_i) + 2 R(n_j), s(n) = sqrt(log(2 pairs / delta) / (2 n)), R the Rademacher complexity of
+    the models' losses, which are in [0, 1] (0-1, or clipped). Over all ``pairs`` at once the confidence is at least
+    1 - 4 delta, for models of any training, good or bad. It is assumed that neither model was made with the other
+    client's data; after a warm-up with everyone's it was: ``shared`` counts R twice as often. Where the losses are of
+    examples that no model was made with, R is 0. Large distances mean *different* data; the text around the theorem
+    says the opposite twice.
+
+    >>> round(separation_threshold(1000, 1000, 0.05, 0.0), 4)
+    0.1718
+    >>> [round(separation_threshold(1000, 1000, 0.05, 0.1, shared=shared), 4) for shared in (False, True)]
+    [0.5718, 0.9718]
+    """
+    for name, value in (("n_i", n_i), ("n_j", n_j), ("pairs", pairs)):
+        if value < 1:
+            raise UsageError(f"{name} is {value}; it must be at least 1")
+    if not 0 < delta < 1:
+        raise UsageError(f"delta is {delta}; it must be in (0, 1)")
+    chance = sum(2 * sqrt(log(2 * pairs / delta) / (2 * n)) for n in (n_i, n_j))
+    fitted = 4 if shared else 2
+    return chance + fitted * sum(complexity(n) if callable(complexity) else complexity for n in (n_i, n_j))
+
+
+def differ(losses: Array, examples: Array, delta: float, complexity: Complexity, shared: bool = False) -> Array:
+    """Which pairs of clients certainly differ; if none does, one model may be enough.
+
+    ``losses[i, j]`` is the mean loss of client i under client j's model, on ``examples[i]`` examples. The chance that
+    any of the pairs named does not differ is at most 4 delta; what is assumed stands at ``separation_threshold``.
+
+    >>> differ(np.array([[0.1, 0.8], [0.7, 0.2]]), np.array([500, 500]), 0.05, 0.0).tolist()
+    [[False, True], [True, False]]
+    """
+    found: Array = between_clients(bounded(losses)) > separation_thresholds(examples, delta, complexity, shared)
+    return found
+
+
+def separation_thresholds(examples: Array, delta: float, complexity: Complexity, shared: bool = False) -> Array:
+    """The threshold of every two of the clients with so many examples, where all pairs are compared."""
+    count = len(examples)
+    pairs = max(1, count * (count - 1) // 2)
+    return np.array(
+        [[separation_threshold(i, j, delta, complexity, pairs, shared) for j in examples] for i in examples]
+    )
+
+
+def bounded(losses: Array) -> Array:
+    """The same losses, which must be in [0, 1]."""
+    if not ((losses >= 0) & (losses <= 1)).all():
+        raise UsageError(f"losses are {losses.min():g} to {losses.max():g}; they must be in [0, 1]: clipped, or 0-1")
+    return losses
+
+
+CONFIDENCE = 0.95
+"""With this probability none of the pairs that are named as different is alike."""
+
+LARGEST = 2.0
+"""No distance of losses in [0, 1] is above this, so a pair with a higher threshold cannot be told apart."""
+
+FEWEST = 2
+"""A client with fewer examples cannot be divided."""
+
+MOST_NAMED = 100
+"""So many pairs of clients are named, those that are farthest beyond chance first; all are counted."""
+
+
+def certain_differences(loss: str, fit: Fit) -> Opinion:
+    """Ask all clients, before round 0, which of them differ for sure by this bounded loss; those who answer count."""
+
+    def opinion(federation: Federation, key: Key, ask: Ask) -> Mapping[str, Any]:
+        everyone, first = np.arange(len(federation.names)), initial(federation, key, 1)
+        made = ask(Task(fit=(replace(fit, half=0),)), first, np.zeros_like(everyone), everyone)
+        made = made.without(made.examples < FEWEST, {})
+        report = Report(params=None, losses=True, bounded=loss, half=1)
+        losses = cross_losses(made, ask, report)
+        heard = ~np.isnan(losses).any(axis=1)
+        names = [federation.names[client] for client in made.clients[heard]]
+        return findings(losses[heard][:, heard], report.sees(made.examples[heard]), names, loss)
+
+    return opinion
+
+
+def findings(losses: Array, examples: Array, names: list[str], loss: str) -> Mapping[str, Any]:
+    """The pairs that certainly differ by their losses on so many examples, in numbers, names and words."""
+    one, other = np.triu_indices(len(names), 1)
+    limits = separation_thresholds(examples, (1 - CONFIDENCE) / 4, complexity=0.0)[one, other]
+    beyond = between_clients(bounded(losses))[one, other] - limits
+    farthest = np.argsort(-beyond, kind="stable")[: min(MOST_NAMED, int((beyond > 0).sum()))]
+    found = {"differ": int((beyond > 0).sum()), "could": int((limits < LARGEST).sum()), "pairs": len(limits)}
+    named = [[names[one[pair]], names[other[pair]]] for pair in farthest]
+    return {**found, "named": named, "text": sentence(**found, loss=loss)}
+
+
+def sentence(differ: int, could: int, pairs: int, loss: str) -> str:
+    """What was found, for a practitioner.
+
+    >>> print(sentence(0, 0, 3, "clipped"))
+    No two clients have enough examples to say that they certainly differ.
+    >>> print(sentence(2, 3, 3, "clipped"))
+    2 of 3 pairs of clients certainly differ (95 % sure, by clipped losses on new data): one model may not be enough.
+    """
+    if not could:
+        return "No two clients have enough examples to say that they certainly differ."
+    by = f"({CONFIDENCE:.0%} sure, by {loss} losses on new data)".replace("%", " %")
+    if not differ:
+        return f"None of {could} pairs of clients with enough examples certainly differs {by}: one model may be enough."
+    return f"{differ} of {pairs} pairs of clients certainly differ {by}: one model may not be enough."

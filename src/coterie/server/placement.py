@@ -1,0 +1,95 @@
+"""Placement: the cluster of a client that has none, and how it joins while training goes on."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import numpy as np
+from scipy.spatial.distance import cdist
+
+from coterie.protocol.replies import UNPLACED, Replies
+from coterie.protocol.stack import Stack
+from coterie.protocol.task import Fit, Task
+from coterie.seeding import Key
+from coterie.server.assign import placed
+from coterie.server.contract import Ask, Assign, Assignment, Place, Scores, State, least_loss, score_by_loss
+from coterie.server.one_shot import means, origin
+from coterie.typing import Array
+
+
+def least_loss_when_formed(state: State, ask: Ask, clients: Array) -> Scores:
+    """Minus the mean train loss of each cluster's model as it was when the clusters formed."""
+    return score_by_loss(means(state), ask, clients)
+
+
+def nearest_centre(part: str, fit: Fit) -> Place:
+    """Minus the distance to each centre of the last clustering, after one local training from the middle of the models.
+
+    All cluster models count the same in the middle, or it would lie nearest to the largest cluster before any training.
+    Without a clustering yet it is by least loss.
+    """
+
+    def place(state: State, ask: Ask, clients: Array) -> Scores:
+        if "centres" not in state.memory:
+            return least_loss(state, ask, clients)
+        middle = state.stack.mix(np.full((1, len(state.stack)), 1 / len(state.stack)))
+
+        def score(replies: Replies) -> Array:
+            distances: Array = cdist(replies.part(part).astype(np.float64), state.memory["centres"])
+            return -distances
+
+        return _scores(Task(fit=(fit,)), middle, score, ask, clients)
+
+    return place
+
+
+def nearest_update(fit: Fit) -> Place:
+    """The cosine of a newcomer's update and each cluster's mean update when the clusters formed.
+
+    It trains once from the model that was sent in that round: an update from any other could not be compared.
+    """
+
+    def place(state: State, ask: Ask, clients: Array) -> Scores:
+        sent = origin(state)
+        formed = means(state).params - sent.params
+
+        def score(replies: Replies) -> Array:
+            part = replies.layout.part("all")
+            return cosines((replies.models().params - sent.params)[:, part], formed[:, part])
+
+        return _scores(Task(fit=(fit,)), sent, score, ask, clients)
+
+    return place
+
+
+def cosines(rows: Array, others: Array) -> Array:
+    """The cosine of each row with each of the others; 0 for rows of zeros.
+
+    >>> cosines(np.array([[5.0, 0.0], [0.0, 0.0]]), np.array([[0.0, -9.0], [0.1, 0.0]])).tolist()
+    [[0.0, 1.0], [0.0, 0.0]]
+    """
+    tiny = np.finfo(np.float64).tiny
+    wide = [part.astype(np.float64) for part in (rows, others)]
+    one, other = (part / np.maximum(np.linalg.norm(part, axis=1, keepdims=True), tiny) for part in wide)
+    found: Array = one @ other.T + 0.0
+    return found
+
+
+def _scores(task: Task, stack: Stack, score: Callable[[Replies], Array], ask: Ask, clients: Array) -> Scores:
+    """The scores of those of the clients that answer; they work on the first row."""
+    replies = ask(task, stack, np.zeros(len(clients), dtype=np.int64), clients)
+    return Scores(replies.clients, score(replies) if len(replies) else np.empty((0, 1)))
+
+
+def join(place: Place) -> Assign:
+    """Every client stays where it is; one without a cluster is placed when it answers, by a further exchange."""
+
+    def assign(state: State, replies: Replies, key: Key, ask: Ask) -> Assignment:
+        labels = placed(state, replies, replies.labels)
+        newcomers = replies.clients[labels[replies.clients] == UNPLACED]
+        if len(newcomers):
+            found = place(state, ask, newcomers)
+            labels[found.clients] = found.clusters
+        return Assignment(labels, state.memory)
+
+    return assign

@@ -1,0 +1,74 @@
+"""How a task is packed for one client, and what the client does with it: the same wherever bytes are sent."""
+
+from __future__ import annotations
+
+from dataclasses import asdict, dataclass
+
+import numpy as np
+
+from coterie.engine.engine import Engine
+from coterie.models.combined import additive
+from coterie.models.model import Model
+from coterie.models.zoo import build_model
+from coterie.protocol import message
+from coterie.protocol.message import Arrays
+from coterie.protocol.task import Task
+from coterie.seeding import Key
+from coterie.wire import codec
+
+
+@dataclass(frozen=True)
+class Network:
+    """A model as it is named in a message: its text, which half is a cluster's own, and the data it is for.
+
+    >>> described(Network("mlp(4)", "cluster", (8, 8), 10).build())
+    Network(text='mlp(4)', half='cluster', shape=(8, 8), classes=10)
+    """
+
+    text: str
+    half: str
+    shape: tuple[int, ...]
+    classes: int | None
+
+    def build(self) -> Model:
+        """The model itself."""
+        plain = build_model(self.text, self.shape, self.classes)
+        return additive(plain) if self.half else plain
+
+
+def described(model: Model) -> Network:
+    """How a model is named in a message."""
+    return Network(model.text, model.half, tuple(model.shape), model.classes)
+
+
+@dataclass(frozen=True)
+class Hello:
+    """What a client tells of itself: its name, its version of coterie, and what its examples are like, in numbers."""
+
+    name: str
+    version: str
+    shape: tuple[int, ...]
+    classes: int | None
+    class_names: tuple[str, ...]
+    train: int
+    test: int
+    validation: int
+    unit: float
+
+
+def pack_hello(run: str) -> bytes:
+    """The question who a client is and what it holds."""
+    return codec.encode({}, kind="hello", run=run)
+
+
+def pack_task(run: str, task: Task, key: Key, model: Model, arrays: Arrays) -> bytes:
+    """A task and the arrays of ``message.down``, as bytes."""
+    network = asdict(described(model))
+    return codec.encode(arrays, kind="task", run=run, task=codec.to_json(task), key=list(key), model=network)
+
+
+def answer(engine: Engine, task: Task, arrays: Arrays, key: Key) -> tuple[Arrays, str | None]:
+    """Do the task on the one client's data: exactly the arrays that the report names, or why there are none."""
+    stack = message.received(task, arrays, engine.model.layout)
+    reply = engine.run(task, stack, arrays["row"], np.array([0]), key)
+    return (message.up(reply), None) if len(reply) else ({}, next(iter(reply.missing.values())))
