@@ -27,8 +27,8 @@ from coterie.deploy.status import status_table
 from coterie.deploy.status_file import Board, is_alive, is_over, read_board
 from coterie.deploy.training import agree, carry_out, gather
 from coterie.errors import FederationError, RunFolderError, UsageError
-from coterie.experiments.records import WEIGHTS
 from coterie.experiments.run_folder import STATE, load_rounds, load_state, load_summary
+from coterie.experiments.scores import WEIGHTS
 from coterie.experiments.session import run_settings
 from coterie.experiments.settings import Settings
 from coterie.models.zoo import build_model

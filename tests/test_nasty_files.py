@@ -12,8 +12,8 @@ import numpy as np
 import polars as pl
 import pytest
 
-from coterie.data.apportion import csvfile
 from coterie.data.federated import Federated
+from coterie.data.tables import csvfile
 from coterie.data.tables.encode import Number
 from coterie.data.tables.load import check_own, load_own
 from coterie.errors import DataError

@@ -40,7 +40,7 @@ def trained(text):
     _, early, _ = rotated()
     length = 40 if text.startswith("joint") else 8
     return ct.run(
-        ct.build_algorithm(text, 4), early, model="mlp(32)", rounds=length, seed=2, eval_every=length, threads=1
+        ct.build_algorithm(text, 4), early, model="mlp(32)", rounds=length, seed=3, eval_every=length, threads=1
     )
 
 

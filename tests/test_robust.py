@@ -20,7 +20,8 @@ from coterie.protocol.replies import Replies
 from coterie.protocol.stack import Stack
 from coterie.protocol.task import Fit, Report, Task
 from coterie.server.aggregate import average
-from coterie.server.robust import bounded, rules, update_lengths
+from coterie.server.bounds import bounded, update_lengths
+from coterie.server.robust import rules
 
 TRAIN = Task(fit=(Fit(steps=1),))
 

@@ -11,9 +11,9 @@ import polars as pl
 import pytest
 
 from coterie.data import store
-from coterie.data.apportion import csvfile, tablefile
 from coterie.data.federated import Federated, Split
 from coterie.data.store import gather, room, row_parts
+from coterie.data.tables import csvfile, tablefile
 from coterie.data.tables.load import check_own, load_own, load_pooled
 from coterie.data.tables.places import find_places
 from coterie.errors import DataError, UnknownName

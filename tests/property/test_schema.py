@@ -13,7 +13,7 @@ import polars as pl
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from coterie.data.apportion import csvfile
+from coterie.data.tables import csvfile
 from coterie.data.tables.encode import Category, Number
 from coterie.data.tables.schema import Schema
 from coterie.data.tables.sums import Moments, Sums, Totals, merge

@@ -11,7 +11,7 @@ from coterie.errors import UsageError
 from coterie.experiments.placement import FEDERATION
 from coterie.experiments.settings import Settings, make_settings
 from coterie.files import write_atomically
-from coterie.server.robust import WEIGHT
+from coterie.server.bounds import WEIGHT
 
 ABOUT_DATA = (
     *(

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from coterie.data import Federated, Schema, Split
-from coterie.experiments.records import majority_hits
+from coterie.experiments.scores import majority_hits
 from coterie.seeding import Key
 from coterie.typing import Array
 

@@ -9,7 +9,7 @@ import numpy as np
 
 from coterie.errors import UsageError
 from coterie.experiments.data_facts import Known
-from coterie.experiments.records import clusterability, silhouette
+from coterie.experiments.scores import clusterability, silhouette
 from coterie.models.layout import Layout
 from coterie.protocol.federation import Federation
 from coterie.protocol.replies import Replies

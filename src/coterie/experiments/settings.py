@@ -25,7 +25,7 @@ from coterie.data import (
 from coterie.errors import UnknownName, UsageError
 from coterie.experiments.goal import Goal, read_goal
 from coterie.experiments.papers import expand
-from coterie.experiments.records import WEIGHTS
+from coterie.experiments.scores import WEIGHTS
 from coterie.files import read_toml
 from coterie.limits import CLIENTS, LARGEST, ROUNDS, check_most
 from coterie.models.model import Model
@@ -36,9 +36,10 @@ from coterie.runtimes.attendance import Attendance, attendance
 from coterie.runtimes.ray import RayFederation
 from coterie.runtimes.simulator import Simulator
 from coterie.seeding import Key
+from coterie.server.bounds import FACTOR
 from coterie.server.contract import Algorithm
 from coterie.server.loop import check_rounds, participants
-from coterie.server.robust import FACTOR, rules
+from coterie.server.robust import rules
 from coterie.textforms import parse_one
 
 OWN = ("label", "client", "group", "ignore", "missing", "task", "test")

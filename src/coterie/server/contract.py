@@ -33,7 +33,7 @@ from coterie.protocol.replies import UNPLACED, Replies
 from coterie.protocol.stack import Stack
 from coterie.protocol.task import Fit, Report, Task
 from coterie.seeding import Key
-from coterie.server.robust import believed
+from coterie.server.bounds import believed
 from coterie.typing import Array
 
 

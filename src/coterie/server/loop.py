@@ -15,8 +15,8 @@ from coterie.protocol.stack import Stack
 from coterie.protocol.task import Report, Task
 from coterie.seeding import Key
 from coterie.server.aggregate import average
+from coterie.server.bounds import FACTOR, bounded
 from coterie.server.contract import Algorithm, Assignment, State
-from coterie.server.robust import FACTOR, bounded
 from coterie.server.start import BEGINNING
 from coterie.typing import Array
 

@@ -20,8 +20,7 @@ from coterie.server.assign import keep, placed
 from coterie.server.clustering.advice import ADVICE, on_distances
 from coterie.server.clustering.clusterers import Clusterer
 from coterie.server.contract import Ask, Assign, Assignment, State, Weigh
-from coterie.server.distances.vectors import KeyedMeasure, columns, pairwise
-from coterie.server.placement import cosines
+from coterie.server.distances.vectors import KeyedMeasure, columns, cosines, pairwise
 from coterie.typing import Array
 
 

@@ -13,6 +13,7 @@ from coterie.protocol.task import Fit, Task
 from coterie.seeding import Key
 from coterie.server.assign import placed
 from coterie.server.contract import Ask, Assign, Assignment, Place, Scores, State, least_loss, score_by_loss
+from coterie.server.distances.vectors import cosines
 from coterie.server.one_shot import means, origin
 from coterie.typing import Array
 
@@ -60,19 +61,6 @@ def nearest_update(fit: Fit) -> Place:
         return _scores(Task(fit=(fit,)), sent, score, ask, clients)
 
     return place
-
-
-def cosines(rows: Array, others: Array) -> Array:
-    """The cosine of each row with each of the others; 0 for rows of zeros.
-
-    >>> cosines(np.array([[5.0, 0.0], [0.0, 0.0]]), np.array([[0.0, -9.0], [0.1, 0.0]])).tolist()
-    [[0.0, 1.0], [0.0, 0.0]]
-    """
-    tiny = np.finfo(np.float64).tiny
-    wide = [part.astype(np.float64) for part in (rows, others)]
-    one, other = (part / np.maximum(np.linalg.norm(part, axis=1, keepdims=True), tiny) for part in wide)
-    found: Array = one @ other.T + 0.0
-    return found
 
 
 def _scores(task: Task, stack: Stack, score: Callable[[Replies], Array], ask: Ask, clients: Array) -> Scores:

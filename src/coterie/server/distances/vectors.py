@@ -200,3 +200,16 @@ def check_metric(metric: str) -> None:
     """Refuse a metric that is not known."""
     if metric not in METRICS:
         raise UnknownName("metric", metric, METRICS)
+
+
+def cosines(rows: Array, others: Array) -> Array:
+    """The cosine of each row with each of the others; 0 for rows of zeros.
+
+    >>> cosines(np.array([[5.0, 0.0], [0.0, 0.0]]), np.array([[0.0, -9.0], [0.1, 0.0]])).tolist()
+    [[0.0, 1.0], [0.0, 0.0]]
+    """
+    tiny = np.finfo(np.float64).tiny
+    wide = [part.astype(np.float64) for part in (rows, others)]
+    one, other = (part / np.maximum(np.linalg.norm(part, axis=1, keepdims=True), tiny) for part in wide)
+    found: Array = one @ other.T + 0.0
+    return found

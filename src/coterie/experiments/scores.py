@@ -1,0 +1,113 @@
+"""Numbers that describe a round: how well clients are served, and how the clusters look."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+from scipy.optimize import linear_sum_assignment
+from sklearn import metrics
+
+from coterie.typing import Array
+
+Scores = dict[str, Any]
+
+
+WEIGHTS = ("test", "train")
+"""By which of their examples clients may count in a score over clients."""
+
+
+def client_scores(table: Array, classes: int | None, unit: float = 1.0, weights: Array | None = None) -> Scores:
+    """Scores over clients from their metric rows (see ``protocol.replies``), weighted by test examples or as given.
+
+    ``unit`` is what one unit of a target is in the user's own units, in which errors are given. The worst, ``p10``,
+    ``std`` and the means over clients (``accuracy_mean``, ``pf1``) are without weights.
+    """
+    first, second, loss, examples = table.T
+    shares = examples if weights is None else weights
+    if classes is None:
+        rmse = unit * np.sqrt(first)
+        total = np.average(second, weights=shares)
+        return {
+            "rmse": float(unit * np.sqrt(np.average(first, weights=shares))),
+            "r2": float(1 - np.average(first, weights=shares) / total) if total > 0 else float("nan"),
+            "worst": float(rmse.max()),
+            "test_loss": float(np.average(loss, weights=shares)),
+        }
+    return {
+        "accuracy": float(np.average(first, weights=shares)),
+        "macro_f1": float(np.average(second, weights=shares)),
+        "accuracy_mean": float(first.mean()),
+        "worst": float(first.min()),
+        "p10": float(np.percentile(first, 10)),
+        "std": float(first.std()),
+        "pf1": float(second.mean()),
+        "test_loss": float(np.average(loss, weights=shares)),
+    }
+
+
+def agreement(labels: Array, groups: Array) -> Scores:
+    """Found clusters against the true groups, over the clients that are placed.
+
+    >>> s = agreement(np.array([1, 1, 0, 0]), np.array([0, 0, 1, 1]))
+    >>> s["ari"], s["purity"], s["matched"]
+    (1.0, 1.0, 1.0)
+    """
+    placed = labels >= 0
+    found, true = labels[placed], groups[placed]
+    if not len(found):
+        return {}
+    table = metrics.cluster.contingency_matrix(true, found)
+    rows, columns = linear_sum_assignment(table, maximize=True)
+    return {
+        "ari": float(metrics.adjusted_rand_score(true, found)),
+        "ami": float(metrics.adjusted_mutual_info_score(true, found)),
+        "nmi": float(metrics.normalized_mutual_info_score(true, found)),
+        "homogeneity": float(metrics.homogeneity_score(true, found)),
+        "completeness": float(metrics.completeness_score(true, found)),
+        "purity": float(table.max(axis=0).sum() / table.sum()),
+        "matched": float(table[rows, columns].sum() / table.sum()),
+    }
+
+
+def cluster_shape(labels: Array, clusters: int) -> Scores:
+    """Sizes, effective number of clusters exp(entropy), and the largest share, which tells of collapse."""
+    sizes = np.bincount(labels[labels >= 0], minlength=clusters)
+    shares = sizes[sizes > 0] / max(1, sizes.sum())
+    return {
+        "clusters": sizes.tolist(),
+        "effective_clusters": float(np.exp(-(shares * np.log(shares)).sum())),
+        "largest_share": float(shares.max(initial=0.0)),
+    }
+
+
+def clusterability(updates: Array, labels: Array, weights: Array) -> float:
+    """Thesis definition 3.4.7: the largest distance of a client's update from its cluster's mean, in that mean's units.
+
+    0 when all clients of a cluster move alike; the larger, the less they belong together.
+    """
+    worst = 0.0
+    for cluster in np.unique(labels[labels >= 0]):
+        inside = labels == cluster
+        mean = np.average(updates[inside], axis=0, weights=weights[inside])
+        length = float(np.linalg.norm(mean))
+        away = float(np.linalg.norm(updates[inside] - mean, axis=1).max())
+        worst = max(worst, away / length if length else float("inf"))
+    return worst
+
+
+def silhouette(points: Array, labels: Array) -> float | None:
+    """How much nearer clients are to their own cluster than to the next, in [-1, 1]; None where it is undefined."""
+    found = len(np.unique(labels))
+    if not 2 <= found < len(points):
+        return None
+    return float(metrics.silhouette_score(points, labels))
+
+
+def majority_hits(train: Array, test: Array) -> int:
+    """How many test labels are the most frequent train class.
+
+    >>> majority_hits(np.array([0, 0, 1]), np.array([1, 1, 0, 1]))
+    1
+    """
+    return int((test == np.bincount(train).argmax()).sum())
