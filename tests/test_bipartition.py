@@ -15,7 +15,8 @@ from sklearn.metrics import adjusted_rand_score
 import coterie as ct
 from coterie.errors import UnknownName, UsageError
 from coterie.models.layout import Layout
-from coterie.protocol.replies import UNPLACED, Replies
+from coterie.protocol.stack import UNPLACED
+from coterie.protocol.replies import Replies
 from coterie.protocol.stack import Stack
 from coterie.protocol.task import Fit
 from coterie.runtimes.attendance import Attendance, Attended

@@ -28,7 +28,7 @@ from coterie.models.combined import additive
 from coterie.models.model import Model
 from coterie.models.zoo import build_model
 from coterie.protocol import message
-from coterie.protocol.replies import UNPLACED
+from coterie.protocol.stack import UNPLACED
 from coterie.protocol.stack import Stack
 from coterie.protocol.task import Fit, Task
 from coterie.runtimes.simulator import Simulator

@@ -14,7 +14,8 @@ from coterie.errors import UnknownName, UsageError
 from coterie.experiments.diagnostics import diagnostics
 from coterie.experiments.run_folder import load_state, save_state
 from coterie.models.layout import Layout
-from coterie.protocol.replies import UNPLACED, Replies
+from coterie.protocol.stack import UNPLACED
+from coterie.protocol.replies import Replies
 from coterie.protocol.stack import Stack
 from coterie.protocol.task import Fit, Report, Sample, Task
 from coterie.seeding import Key

@@ -11,7 +11,7 @@ from coterie.algorithms import build_algorithm
 from coterie.data.federated import Federated
 from coterie.errors import UsageError
 from coterie.models.zoo import build_model
-from coterie.protocol.replies import UNPLACED
+from coterie.protocol.stack import UNPLACED
 from coterie.protocol.task import Fit
 from coterie.runtimes.attendance import Attendance, Attended
 from coterie.runtimes.simulator import Simulator

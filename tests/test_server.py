@@ -10,7 +10,8 @@ import pytest
 
 from coterie.algorithms import build_algorithm, fedavg
 from coterie.errors import FederationError, UnknownName, UsageError
-from coterie.protocol.replies import UNPLACED, Cost
+from coterie.protocol.stack import UNPLACED
+from coterie.protocol.replies import Cost
 from coterie.protocol.stack import Stack
 from coterie.protocol.task import Fit, Loss, Report, Task
 from coterie.seeding import Key

@@ -10,12 +10,12 @@ from collections.abc import Mapping
 
 import numpy as np
 
-from coterie.data.federated import Federated
+from coterie.data.federated import Federated, Split
 from coterie.engine.engine import Engine
 from coterie.models.model import Model
 from coterie.protocol import message
 from coterie.protocol.replies import Cost, Replies
-from coterie.protocol.stack import Stack
+from coterie.protocol.stack import Sent, Stack
 from coterie.protocol.task import Task
 from coterie.seeding import Key
 from coterie.typing import Array
@@ -50,9 +50,26 @@ class Loopback:
         """The network that the clients train."""
         return self.remote.model
 
-    def ask(self, task: Task, stack: Stack, labels: Array, clients: Array, key: Key) -> Replies:
-        """One packed exchange with each client."""
-        return self.remote.ask(task, stack, labels, clients, key)
+    @property
+    def kept(self) -> dict[str, Array]:
+        """Return nothing: what clients keep between rounds stays with them."""
+        return self.remote.kept
+
+    def present(self, number: int) -> Array:
+        """Return the positions of all clients."""
+        return self.remote.present(number)
+
+    def judge(self, models: Stack, split: Split, rows: Array | None = None, mix: str | None = None) -> None:
+        """Return nothing: there are no examples that belong to no client."""
+        return self.remote.judge(models, split, rows, mix)
+
+    def close(self) -> None:
+        """Close the federation inside."""
+        self.remote.close()
+
+    def ask(self, task: Task, sent: Sent, labels: Array, clients: Array, key: Key) -> Replies:
+        """Do one packed exchange with each client."""
+        return self.remote.ask(task, sent, labels, clients, key)
 
     def _exchange(self, requests: Mapping[int, bytes]) -> Heard:
         answers = {client: answer(self.engines[client], request) for client, request in requests.items()}

@@ -18,7 +18,7 @@ from coterie.engine import plan
 from coterie.errors import UnknownName, UsageError
 from coterie.experiments.placement import load_trained
 from coterie.protocol.message import down
-from coterie.protocol.replies import UNPLACED
+from coterie.protocol.stack import UNPLACED
 from coterie.protocol.stack import Stack
 from coterie.protocol.task import Fit
 from coterie.runtimes.attendance import Attendance, Attended

@@ -13,7 +13,7 @@ import pytest
 from sklearn.metrics import adjusted_rand_score
 
 from coterie.algorithms import wecfl
-from coterie.protocol.replies import UNPLACED
+from coterie.protocol.stack import UNPLACED
 from coterie.protocol.stack import Stack
 from coterie.protocol.task import Fit
 from coterie.server.loop import evaluate

@@ -42,7 +42,7 @@ def cks(strength: float = 0.1, others: bool = False) -> AddOn:
     if others:
         term = Others(strength, ())
         return with_terms(lambda state: (replace(term, shares=tuple(map(float, state.shares))),))
-    return with_terms(always_these(Near(strength)), references=1)
+    return with_terms(always_these(Near(strength)), reads_mean=True)
 
 
 LAYERS = {"head": ("projection", "features"), "last": ("head", "body"), "all": ("all", "all")}
@@ -83,7 +83,7 @@ def con_cks(strength: float = 0.5, temperature: float = 1.0, sharing: float = 0.
     """
     contrasted, shared = _layer(layer)
     terms = Contrast(strength, temperature, part=contrasted), Near(sharing, part=shared)
-    return with_terms(always_these(*terms), references=1)
+    return with_terms(always_these(*terms), reads_mean=True)
 
 
 def _layer(name: str) -> tuple[str, str]:
@@ -112,10 +112,10 @@ def always_these(*terms: Term) -> Terms:
     return lambda state: terms
 
 
-def with_terms(terms: Terms, references: int = 0) -> AddOn:
+def with_terms(terms: Terms, reads_mean: bool = False) -> AddOn:
     """Add penalty terms to every pass, from round 1 on and for clients that have a cluster by then.
 
-    ``references``: 1 if they read the mean model, which then stands last, behind what the algorithm itself refers to.
+    If the terms read the mean model, it is sent as the last reference, behind those of the algorithm itself.
     """
 
     def add(algorithm: Algorithm) -> Algorithm:
@@ -129,16 +129,15 @@ def with_terms(terms: Terms, references: int = 0) -> AddOn:
             plain = algorithm.task(state)
             if not begun(state):
                 return plain
-            fits = tuple(_with(fit, terms(state)) for fit in plain.fit)
-            return replace(plain, fit=fits, references=plain.references + (0 if _has_mean(plain) else references))
+            return replace(plain, fit=tuple(_with(fit, terms(state)) for fit in plain.fit))
 
-        def rows(state: State) -> Stack:
-            plain = algorithm.task(state)
-            own = algorithm.references(state) if plain.references else state.stack.take([])
-            needed = references and begun(state) and not _has_mean(plain)
-            return own.plus(mean_model(state)) if needed else own
+        def references(state: State) -> Stack | None:
+            own = algorithm.references(state)
+            if not reads_mean or not begun(state) or _has_mean(algorithm.task(state)):
+                return own
+            return mean_model(state) if own is None else own.plus(mean_model(state))
 
-        return replace(algorithm, task=task, references=rows)
+        return replace(algorithm, task=task, references=references)
 
     return everywhere(add)
 

@@ -1,38 +1,63 @@
-"""Algorithms whose number of clusters a probe finds before round 0, and algorithms that take advice."""
+"""``clusters=auto``: a probe finds the number of clusters before round 0; and advice for algorithms without one."""
 
 from __future__ import annotations
 
+import functools
+import inspect
 from collections.abc import Callable
 from dataclasses import replace
+from typing import Any, TypeVar, cast
 
 from coterie.errors import UsageError
 from coterie.protocol.federation import Federation
 from coterie.protocol.replies import Replies
 from coterie.protocol.task import Fit, Task
 from coterie.seeding import Key
-from coterie.server.clustering.advice import ADVICE, probe
+from coterie.server.clustering.advice import probe
 from coterie.server.contract import Algorithm, Ask, Assignment, State
 
 AUTO = "auto"
 
+Compose = TypeVar("Compose", bound=Callable[..., Algorithm])
 
-def counted(clusters: int | str, fit: Fit, make: Callable[[int], Algorithm]) -> Algorithm:
-    """``make(clusters)``; for ``auto`` the one that ``make`` gives for the number that a probe finds.
+
+def finds_number(compose: Compose) -> Compose:
+    """Let ``clusters=auto`` of a method be the number that a probe finds; the method itself sees a number."""
+    signature = inspect.signature(compose)
+
+    @functools.wraps(compose)
+    def build(*args: Any, **kwargs: Any) -> Algorithm:
+        bound = signature.bind(*args, **kwargs)
+        bound.apply_defaults()
+        clusters, fit = bound.arguments["clusters"], bound.arguments["fit"]
+        if isinstance(clusters, int):
+            return compose(*args, **kwargs)
+        if clusters != AUTO:
+            raise UsageError(f"clusters is {clusters}; it must be at least 1, or {AUTO}")
+        return found_by_probe(fit, lambda number: compose(**{**bound.arguments, "clusters": number}))
+
+    return cast(Compose, build)
+
+
+def fixed(clusters: int | str) -> int:
+    """Return the number of clusters inside of a method that ``finds_number``."""
+    assert isinstance(clusters, int), "finds_number calls a method with a number"
+    return clusters
+
+
+def found_by_probe(fit: Fit, make: Callable[[int], Algorithm]) -> Algorithm:
+    """Return the algorithm that ``make`` gives for the number of clusters that a probe finds before round 0.
 
     The state remembers the number, so that a resumed run needs no further probe.
     """
-    if isinstance(clusters, int):
-        return make(clusters)
-    if clusters != AUTO:
-        raise UsageError(f"clusters is {clusters}; it must be at least 1, or {AUTO}")
 
     def of(state: State) -> Algorithm:
-        return make(state.memory[ADVICE]["clusters"])
+        assert state.advice is not None, "the start makes a probe"
+        return make(state.advice["clusters"])
 
     def start(federation: Federation, key: Key, ask: Ask) -> State:
         advice = probe(federation, key, ask, fit)
-        begun = make(advice["clusters"]).start(federation, key, ask)
-        return replace(begun, memory={**begun.memory, ADVICE: advice})
+        return replace(make(advice["clusters"]).start(federation, key, ask), advice=advice)
 
     def task(state: State) -> Task:
         return of(state).task(state)
@@ -44,18 +69,18 @@ def counted(clusters: int | str, fit: Fit, make: Callable[[int], Algorithm]) -> 
 
 
 def advised(algorithm: Algorithm) -> Algorithm:
-    """The same algorithm; a probe before round 0 leaves advice in its state, unless it asks for advice itself.
+    """Return the same algorithm with a probe before round 0 that leaves advice in its state, unless it makes one.
 
     What the algorithm can say further is in the advice as ``certain``.
     """
 
     def start(federation: Federation, key: Key, ask: Ask) -> State:
         begun = algorithm.start(federation, key, ask)
-        if ADVICE in begun.memory:
+        if begun.advice is not None:
             return begun
         advice = probe(federation, key, ask, algorithm.fit)
         if algorithm.opinion is not None:
             advice = {**advice, "certain": algorithm.opinion(federation, key, ask)}
-        return replace(begun, memory={**begun.memory, ADVICE: advice})
+        return replace(begun, advice=advice)
 
     return replace(algorithm, start=start)

@@ -5,18 +5,19 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import replace
 
-from coterie.algorithms.auto import counted
+from coterie.algorithms.auto import finds_number, fixed
 from coterie.algorithms.method import always, method
 from coterie.errors import require
+from coterie.protocol.stack import Stack
 from coterie.protocol.task import Agreement, BatchLoss, Fit, Loss, Race, Score, Task
 from coterie.server.aggregate import uniform, weighing
 from coterie.server.assign import keep
-from coterie.server.contract import Algorithm, State
-from coterie.server.loop import previous_models
+from coterie.server.contract import Algorithm, Serving, State, previous_models
 from coterie.server.start import farthest_first, random_labels, random_models, told_apart
 
 
 @method
+@finds_number
 def ifca(
     clusters: int | str = 2,
     start: str = "farthest",
@@ -39,22 +40,19 @@ def ifca(
     require(start in ("farthest", "random"), "start", repr(start), "farthest or random")
     rules: dict[str, Score] = {"exact": Loss(examples=examples), "race": Race(examples)}
     require(choose in rules, "choose", repr(choose), "exact or race")
-    scores = (rules[choose],)
-
-    def make(number: int) -> Algorithm:
-        return Algorithm(
-            start=told_apart(random_models(number) if start == "random" else farthest_first(number, fit)),
-            task=always(Task(choose=scores, fit=(fit,))),
-            assign=keep(),
-            weigh=weighing(weights),
-            serve=Task(choose=scores) if fresh else Task(),
-            chooses=True,
-        )
-
-    return counted(clusters, fit, make)
+    scores, number = (rules[choose],), fixed(clusters)
+    return Algorithm(
+        start=told_apart(random_models(number) if start == "random" else farthest_first(number, fit)),
+        task=always(Task(choose=scores, fit=(fit,))),
+        assign=keep(),
+        weigh=weighing(weights),
+        serve=Serving(choose=scores) if fresh else Serving(),
+        chooses=True,
+    )
 
 
 @method
+@finds_number
 def joint(
     clusters: int | str = 2,
     strength: float = 0.2,
@@ -78,29 +76,31 @@ def joint(
     require(similarity in ("cosine", "euclidean"), "similarity", repr(similarity), "cosine or euclidean")
     require(sign in ("descent", "printed"), "sign", repr(sign), "descent or printed")
     scores = (Agreement(strength, similarity == "euclidean", sign == "printed"), BatchLoss(1 - strength, total))
-
-    def make(number: int) -> Algorithm:
-        return Algorithm(
-            start=random_labels(told_apart(random_models(number)), number, pinned),
-            task=look_ahead(tuple(score for score in scores if score.weight), replace(fit, steps=1, epochs=None)),
-            assign=keep(),
-            weigh=uniform,
-            references=previous_models,
-            chooses=True,
-            fit=replace(fit, steps=1, epochs=None),
-        )
-
-    return counted(clusters, fit, make)
+    used, one_step = tuple(score for score in scores if score.weight), replace(fit, steps=1, epochs=None)
+    number = fixed(clusters)
+    return Algorithm(
+        start=random_labels(told_apart(random_models(number)), number, pinned),
+        task=look_ahead(used, one_step),
+        assign=keep(),
+        weigh=uniform,
+        references=movement_of(used),
+        chooses=True,
+        fit=one_step,
+    )
 
 
 def look_ahead(scores: tuple[Score, ...], fit: Fit) -> Callable[[State], Task]:
     """Train as labelled in round 0; from then on choose by these scores first. Pinned clients have no choice."""
-    moving = any(isinstance(score, Agreement) for score in scores)
 
     def task(state: State) -> Task:
         if state.round == 0:
             return Task(fit=(fit,))
-        pinned = tuple(state.memory["pinned"].items())
-        return Task(choose=scores, fit=(fit,), references=len(state.stack) if moving else 0, pinned=pinned)
+        return Task(choose=scores, fit=(fit,), pinned=tuple(state.memory.rows.items()))
 
     return task
+
+
+def movement_of(scores: tuple[Score, ...]) -> Callable[[State], Stack | None]:
+    """Send the models of the round before, from round 1 on, where a score reads how the models have moved."""
+    moving = any(isinstance(score, Agreement) for score in scores)
+    return lambda state: previous_models(state) if moving and state.round > 0 else None

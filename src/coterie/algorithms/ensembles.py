@@ -9,8 +9,8 @@ from coterie.algorithms.one_model import fedavg, fedprox
 from coterie.errors import UsageError, require
 from coterie.limits import MEMBERS, check_most
 from coterie.models.layout import MIXES
-from coterie.protocol.task import Fit, Task
-from coterie.server.contract import Algorithm
+from coterie.protocol.task import Fit
+from coterie.server.contract import Algorithm, Serving
 
 
 @method
@@ -39,7 +39,9 @@ def ensemble(algorithm: Algorithm, members: int, by: str = "softmax") -> Algorit
     require(members >= 1, "members", members, "at least 1")
     check_most("members", members, MEMBERS)
     others = tuple(replace(algorithm, repeat=number) for number in range(1, members))
-    return replace(algorithm, members=others, mix=by, name=f"ensemble({algorithm.name},{members})")
+    return replace(
+        algorithm, members=others, serve=replace(algorithm.serve, mix=by), name=f"ensemble({algorithm.name},{members})"
+    )
 
 
 def soft_vote(*members: Algorithm, by: str = "logits") -> Algorithm:
@@ -49,10 +51,10 @@ def soft_vote(*members: Algorithm, by: str = "logits") -> Algorithm:
     """
     require(by in MIXES, "by", repr(by), " or ".join(MIXES))
     for member in members:
-        if member.members or member.serve != Task():
+        if member.members or member.serve != Serving():
             raise UsageError(f"{member.name} cannot vote: it is an ensemble, or does something before it is tested")
     if len({member.network for member in members}) > 1:
         raise UsageError("voters must share one network; write 'vote(fedavg,ifca)+cam' in place of a vote with cam")
     *others, last = members
     name = f"vote({','.join(member.name for member in members)})"
-    return replace(last, members=tuple(others), mix=by, name=name)
+    return replace(last, members=tuple(others), serve=Serving(mix=by), name=name)

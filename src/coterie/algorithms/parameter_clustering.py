@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from coterie.algorithms.auto import counted
+from coterie.algorithms.auto import finds_number, fixed
 from coterie.algorithms.method import always, method
 from coterie.protocol.task import Fit, Task
 from coterie.server.aggregate import uniform, weighing
@@ -14,6 +14,7 @@ from coterie.server.start import one_model_for
 
 
 @method
+@finds_number
 def fesem(
     clusters: int | str = 2,
     layer: str = "head_weight",
@@ -26,10 +27,11 @@ def fesem(
     min sum_i |w_i - T_c(i)|^2. Xie et al., "Multi-center federated learning", 2021 (thesis eq. 3.2). ``weights`` are
     those of the means inside clusters: examples, or uniform. See ``wecfl``.
     """
-    return _parameter_clustering(clusters, layer, shots, uniform, weights, fit)
+    return cluster_parameters(KMeansClusters(fixed(clusters)), layer, shots, uniform, weighing(weights), fit)
 
 
 @method
+@finds_number
 def wecfl(
     clusters: int | str = 2,
     layer: str = "head_weight",
@@ -45,23 +47,19 @@ def wecfl(
     ``weights`` of the means inside clusters: examples, or uniform; k-means has its own. ``clusters=auto`` finds the
     number first (docs/choosing-clusters.md).
     """
-    return _parameter_clustering(clusters, layer, shots, by_examples, weights, fit)
+    return cluster_parameters(KMeansClusters(fixed(clusters)), layer, shots, by_examples, weighing(weights), fit)
 
 
-def _parameter_clustering(
-    clusters: int | str, layer: str, shots: int | None, by: Weigh, weights: str, fit: Fit
+def cluster_parameters(
+    clusterer: KMeansClusters, layer: str, shots: int | None, count: Weigh, weigh: Weigh, fit: Fit
 ) -> Algorithm:
-    weigh = weighing(weights)
-
-    def make(number: int) -> Algorithm:
-        return Algorithm(
-            start=one_model_for(number),
-            task=always(Task(fit=(fit,))),
-            assign=until(shots, cluster_parts(layer, KMeansClusters(number), by), join_nearest(layer)),
-            weigh=weigh,
-            place=nearest_centre(layer, fit),
-            least_rounds=shots or 1,
-            least_answers=number,
-        )
-
-    return counted(clusters, fit, make)
+    """Start from one model, train, cluster a layer in which clients ``count``, and average with ``weigh``."""
+    return Algorithm(
+        start=one_model_for(clusterer.clusters),
+        task=always(Task(fit=(fit,))),
+        assign=until(shots, cluster_parts(layer, clusterer, count), join_nearest(layer)),
+        weigh=weigh,
+        place=nearest_centre(layer, fit),
+        least_rounds=shots or 1,
+        least_answers=clusterer.clusters,
+    )

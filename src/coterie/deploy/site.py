@@ -20,7 +20,8 @@ from coterie.deploy.audit import Audit, Line, task_summary
 from coterie.deploy.networks import Networks
 from coterie.deploy.policy import Policy
 from coterie.errors import CoterieError, FederationError, Refused
-from coterie.protocol.message import Arrays
+from coterie.protocol.message import FIELDS, GROUPS, Arrays
+from coterie.protocol.stack import UNPLACED
 from coterie.protocol.task import Task
 from coterie.seeding import Key
 from coterie.terminal import line
@@ -35,7 +36,7 @@ _PATH = re.compile(r"""(?<!\w)(?:[A-Za-z]:)?[\\/][^\s'",;:)]*""")
 
 
 class _Shapes(NamedTuple):
-    """What a message announces: how many models, of how many numbers, and how many of them serve the client."""
+    """What a message announces: how many models in all, of how many numbers, and how many of them serve the client."""
 
     models: int
     params: int
@@ -154,31 +155,52 @@ def _new_line(size: int) -> Line:
 
 def _shapes(packed: codec.Packed, task: Task) -> _Shapes:
     """What the models of a message will be like once they are put together, before any of its arrays is made."""
-    kinds, wanted = packed.kinds, {**TYPES, **(COMMON if task.sends == "halves" else {})}
+    kinds, wanted = packed.kinds, {**TYPES, **(COMMON if task.sends == "cluster" else {})}
+    beside = [prefix for prefix in GROUPS.values() if prefix and any(name.startswith(prefix) for name in kinds)]
+    wanted |= {prefix + name: TYPES[name] for prefix in beside for name in FIELDS}
     types = {name: dtype for name, (dtype, _) in kinds.items()}
     if types != wanted:
         names = ", ".join(f"{str(name)[:20]} {str(dtype)[:20]}" for name, dtype in list(types.items())[:5])
         needed = ", ".join(f"{name} {dtype}" for name, dtype in wanted.items())
         raise FederationError(f"the arrays of the message are {names or 'none'}; this task has {needed}")
     params, buffers, row = (kinds[name][1] for name in TYPES)
-    if len(params) != 2 or len(buffers) != 2 or params[0] != buffers[0] or not params[0]:
-        raise FederationError(f"params are of shape {params} and buffers of {buffers}; both must be of as many rows")
-    if row[:1] != (1,) or len(row) > 2 or not 1 <= row[-1] <= params[0]:
-        raise FederationError(f"row is of shape {row}; it must name one of the {params[0]} models, or several")
+    rows = 0
+    for prefix in ("", *beside):
+        some, others = (kinds[prefix + name][1] for name in FIELDS)
+        if (
+            len(some) != 2
+            or len(others) != 2
+            or some[0] != others[0]
+            or (some[1:], others[1:])
+            != (
+                params[1:],
+                buffers[1:],
+            )
+        ):
+            raise FederationError(
+                f"{prefix}params are of shape {some} and {prefix}buffers of {others}; both must be of as many rows "
+                f"and as wide as params of shape {params} and buffers of {buffers}"
+            )
+        rows += some[0]
+    if not rows:
+        raise FederationError("params have no rows, and neither has any array beside them; there must be a model")
+    if row[:1] != (1,) or len(row) > 2 or not 1 <= row[-1] <= rows:
+        raise FederationError(f"row is of shape {row}; it must name one of the {rows} models, or several")
     common = [kinds[name][1] for name in COMMON if name in kinds]
     if any(len(shape) != 2 or shape[0] != 1 for shape in common):
         raise FederationError(f"what all models have in common is of shapes {common}; it must be one row")
     more = [shape[1] for shape in common] or [params[1], buffers[1]] * (task.sends == "global") or [0, 0]
-    return _Shapes(params[0], params[1] + more[0], buffers[1] + more[1], row[-1])
+    return _Shapes(rows, params[1] + more[0], buffers[1] + more[1], row[-1])
 
 
 def _check_arrays(task: Task, arrays: Arrays) -> None:
     """Refuse rows that are not there, and models whose numbers are not finite."""
-    models = len(arrays["params"]) - task.references
-    if not 0 <= task.references < len(arrays["params"]):
-        raise FederationError(f"references is {task.references}; the message has {len(arrays['params'])} models")
+    models, references = (len(arrays.get(f"{GROUPS[group]}params", ())) for group in ("models", "references"))
+    alone = len(arrays.get(f"{GROUPS['unplaced']}params", ()))
+    if alone > 1:
+        raise FederationError(f"there are {alone} models for a client without a cluster; there must be one, or none")
     asked, pinned = arrays["row"].ravel().tolist(), [row for _, row in task.pinned]
-    least, most = (-1, models) if task.choose else (0, len(arrays["params"]))
+    least, most = (UNPLACED, models) if task.choose else (-alone, models + references)
     if not all(least <= row < most for row in asked) or not all(0 <= row < models for row in pinned):
         raise FederationError(
             f"a row is out of range; it must be {least} to {most - 1}, where pinned 0 to {models - 1}"

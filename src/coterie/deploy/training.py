@@ -20,7 +20,7 @@ from coterie.experiments.placement import FEDERATION
 from coterie.experiments.session import Finished, Session
 from coterie.models.model import Model
 from coterie.models.zoo import build_model
-from coterie.protocol.message import UNTOLD, Sizes
+from coterie.protocol.message import UNKNOWN_SIZES, Sizes
 from coterie.terminal import line
 from coterie.wire import codec
 from coterie.wire.remote import Heard, Remote, open_reply
@@ -122,7 +122,7 @@ def counted_less(told: Mapping[str, Hello], bound: float) -> list[str]:
 def sizes_told(order: Order, told: Mapping[str, Hello]) -> list[Sizes]:
     """How many examples each site says it has; nothing of one that is not heard of yet."""
     sizes = {name: Sizes(about.train, about.test, about.validation) for name, about in told.items()}
-    return [sizes.get(name, UNTOLD) for name in order.sites]
+    return [sizes.get(name, UNKNOWN_SIZES) for name in order.sites]
 
 
 def _believed(name: str, told: Any) -> Hello:

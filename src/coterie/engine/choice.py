@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
 from dataclasses import dataclass, replace
 from typing import NamedTuple
 
@@ -37,7 +37,7 @@ class Tally(NamedTuple):
 
 def race(rule: Race, work: Work, losses: ExampleLosses, workers: Workers) -> Finish:
     """Run until every client has one model left, or no examples."""
-    clients, models = len(work.clients), len(work.stack) - work.references
+    clients, models = len(work.clients), len(work.sent.models)
     orders = [work.pool.shuffled(c, work.key.generator(work.names[c], "race"), rule.examples) for c in work.clients]
     sizes = np.array([len(order) for order in orders])
     tally = Tally(np.zeros(clients, int), np.zeros((clients, models)), np.zeros((clients, models, models)))
@@ -123,7 +123,7 @@ class _Eye:
 
     @property
     def models(self) -> range:
-        return range(len(self.work.stack) - self.work.references)
+        return range(len(self.work.sent.models))
 
     def look_alone(self, place: int, view: View) -> None:
         work, trainer = self.work, desk(self.work, self.workers)
@@ -139,21 +139,19 @@ class _Eye:
         self._look(trainer, next(feed(self.work, places, batches)), places, view)
 
     def _look(self, trainer: Trainer, batch: Batch, places: int | Array, view: View) -> None:
-        for row, (params, buffers) in zip(self.models, self._rows(self.models), strict=True):
+        sent, device = self.work.sent, self.work.pool.like.device
+        for row in self.models:
+            params, buffers = (torch.from_numpy(part[row]).to(device) for part in sent.models)
             if isinstance(places, int):
                 trainer.seed_dropout(self.work.dropout(places, 0))
                 trainer.buffers.copy_(buffers)
             loss, gradient = trainer.look(params.expand_as(trainer.params), batch)
             view.losses[places, row] = loss.cpu().numpy()
             if self.agreement is not None:
-                ((before, _),) = self._rows([len(self.models) + row])
+                assert sent.references is not None, "an agreement needs the models of the round before"
+                before = torch.from_numpy(sent.references.params[row]).to(device)
                 found = agree(gradient, params - before, self.agreement, self.work.rate(self.fit))
                 view.agreements[places, row] = found.cpu().numpy()
-
-    def _rows(self, rows: Iterable[int]) -> Iterable[tuple[Tensor, Tensor]]:
-        device, stack = self.work.pool.like.device, self.work.stack
-        for row in rows:
-            yield torch.from_numpy(stack.params[row]).to(device), torch.from_numpy(stack.buffers[row]).to(device)
 
 
 def agree(gradient: Tensor, movement: Tensor, score: Agreement, lr: float) -> Tensor:
@@ -183,7 +181,7 @@ class Choice(NamedTuple):
 
 def choose(task: Task, work: Work, cross: CrossLosses, losses: ExampleLosses, plan: Plan, workers: Workers) -> Choice:
     """Ties go to the lowest number, never to a model that has diverged; pinned clients take their row."""
-    total, evaluations = np.zeros((len(work.clients), len(work.stack) - work.references)), None
+    total, evaluations = np.zeros((len(work.clients), len(work.sent.models))), None
     agreement = next((score for score in task.choose if isinstance(score, Agreement)), None)
     view = look(work, task.fit[0], agreement, plan, workers) if task.looks_ahead else None
     for score in task.choose:

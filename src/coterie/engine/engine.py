@@ -7,14 +7,14 @@ algorithm is the deployed one.
 from __future__ import annotations
 
 from contextlib import nullcontext
+from dataclasses import replace
 from functools import partial, reduce
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 import torch
 
 from coterie.data.federated import Federated, Split
-from coterie.engine import local_training as fitting
 from coterie.engine import metrics
 from coterie.engine.choice import Choice, choose
 from coterie.engine.evaluation import (
@@ -30,13 +30,14 @@ from coterie.engine.evaluation import (
     rows_of_sample,
     verdicts,
 )
+from coterie.engine.local_training import Work, train
 from coterie.engine.plan import Workers, count_threads, make_plan
 from coterie.engine.pool import Pool, Shelf
 from coterie.errors import DataError, UsageError
 from coterie.models.combined import mix_outputs
 from coterie.models.model import Model
 from coterie.protocol.replies import Replies
-from coterie.protocol.stack import Stack
+from coterie.protocol.stack import Sent, Stack
 from coterie.protocol.task import Report, Task, check_bounded
 from coterie.seeding import Key
 from coterie.typing import Array
@@ -91,39 +92,46 @@ class Engine:
         self.kept: dict[str, Array] = {}
         """What clients keep to themselves between rounds, by name."""
 
-    def run(self, task: Task, stack: Stack, rows: Array, clients: Array, key: Key) -> Replies:
-        """Let ``clients`` do the task; ``clients[i]`` works on row ``rows[i]`` of the stack unless it chooses.
+    def run(self, task: Task, sent: Sent, labels: Array, clients: Array, key: Key) -> Replies:
+        """Let clients do a task: choose, fit, report.
 
-        A row that is none of the cluster models is that of a client without a cluster. Where the report mixes outputs,
-        ``rows[i]`` are several, and each is trained first if the task says so.
+        ``clients[i]`` works on the row of ``sent`` that ``labels[i]`` names, unless it chooses. Where the report mixes
+        outputs, ``labels[i]`` are several, and each of these models is trained first if the task says so.
         """
         with self.model.blamed("fails on the clients' data") if self.model.is_users else nullcontext():
-            return self._run(task, stack, rows, clients, key)
+            return self._run(task, sent, np.asarray(labels), clients, key)
 
-    def _run(self, task: Task, stack: Stack, rows: Array, clients: Array, key: Key) -> Replies:
-        train = self._pool("train", stack)
-        choice = self._choose(task, stack, clients, key) if task.choose else Choice(np.asarray(rows))
-        labels = choice.rows
-        columns = np.atleast_2d(labels.T) if task.fit else ()
-        asked = np.atleast_2d(np.asarray(rows).T)
-        placed = (asked >= 0) & (asked < len(stack) - task.references)
-        fits = [self._fit(task, stack, *part, clients, key) for part in zip(columns, placed, strict=False)]
-        trained, failures = [fit.models for fit in fits], {i: why for fit in fits for i, why in fit.failures.items()}
-        reported = (trained[0] if trained else stack.take(labels)) if task.report.params else None
-        judged = self._reported(task, stack, labels, clients, key)
+    def _run(self, task: Task, sent: Sent, asked: Array, clients: Array, key: Key) -> Replies:
+        report = task.report
+        choice = self._choose(task, sent, clients, key) if task.choose else Choice(asked)
+        labels, placed = choice.rows, sent.names_cluster(np.atleast_2d(asked.T))
+        fits = [
+            self._fit(task, sent, own, had_cluster, clients, key)
+            for own, had_cluster in zip(np.atleast_2d(labels.T) if task.fit else (), placed, strict=False)
+        ]
+        trained = [fit.models for fit in fits]
+        judged = self._reported_losses(task, sent, labels, clients, key) if report.losses else None
+        fields: dict[str, Any] = {}
+        if report.params is not None:
+            models, layout = trained[0] if trained else sent.take(labels), self.model.layout
+            fields["params"] = models.params[:, layout.part(report.params)]
+            fields["buffers"] = models.buffers[:, layout.buffer_part(report.params)]
+        if judged is not None:
+            fields["losses"] = judged.losses
+            fields["spreads"] = judged.spreads if report.sample else None
+        if report.metrics is not None:
+            fields["metrics"] = self._metrics(report, report.metrics, sent, labels, clients, trained)
+        if fits:
+            fields["loss"] = np.mean([fit.loss for fit in fits], axis=0)
         replies = Replies(
             layout=self.model.layout,
             clients=clients,
             labels=labels,
-            examples=train.sizes[clients],
-            params=None if reported is None else self._part(reported.params, task.report),
-            buffers=None if reported is None else self._buffer_part(reported.buffers, task.report),
-            losses=judged and judged.losses,
-            spreads=judged.spreads if judged and task.report.sample else None,
-            metrics=self._metrics(task.report, stack, labels, clients, trained),
-            loss=np.mean([fit.loss for fit in fits], axis=0) if fits else None,
+            examples=self._pool("train", sent.models).sizes[clients],
             evaluations=choice.evaluations,
+            **fields,
         )
+        failures = {i: why for fit in fits for i, why in fit.failures.items()}
         broken = np.isin(np.arange(len(clients)), list(failures))
         return replies.without(broken, {self.data.names[clients[i]]: why for i, why in failures.items()})
 
@@ -150,22 +158,20 @@ class Engine:
     def _judged(self, stack: Stack, clients: Array, rows_of: RowsOf, loss: str | None) -> Judged:
         return judge(partial(self._losses, stack, bounded=loss), len(stack), clients, rows_of, self.workers)
 
-    def _reported(self, task: Task, stack: Stack, labels: Array, clients: Array, key: Key) -> Judged | None:
-        """The losses of the models, on all train data or on a part of it; nothing where none are asked for."""
-        report, models = task.report, stack.take(slice(len(stack) - task.references))
-        if not report.losses:
-            return None
+    def _reported_losses(self, task: Task, sent: Sent, labels: Array, clients: Array, key: Key) -> Judged:
+        """Return the losses of the cluster models, on all train data or on a part of it."""
+        report = task.report
         check_bounded(report.bounded, self.model.classes)
-        pool = self._pool("train", stack)
+        pool = self._pool("train", sent.models)
         rows_of: RowsOf = pool.rows_of
         if report.sample is not None:
             rows_of = rows_of_sample(report.sample, pool, self.data.names, key)
         elif report.half is not None:
             rows_of = rows_of_half(report.half, pool, self.data.names, key)
-        found = self._judged(models, clients, rows_of, report.bounded)
+        found = self._judged(sent.models, clients, rows_of, report.bounded)
         if not report.differences:
             return found
-        losses = partial(self._losses, stack, bounded=report.bounded)
+        losses = partial(self._losses, sent.rows, bounded=report.bounded)
         return differences(found, own_losses(found, labels, losses, clients, rows_of, self.workers))
 
     def _columns(self, verdicts: Verdicts, truth: Array, offsets: Array) -> Array:
@@ -174,12 +180,11 @@ class Engine:
             return metrics.regression(verdicts.predictions, truth, verdicts.losses, offsets)
         return metrics.classification(verdicts.predictions, truth, verdicts.losses, offsets, self.model.classes)
 
-    def _choose(self, task: Task, stack: Stack, clients: Array, key: Key) -> Choice:
-        models = stack.take(slice(len(stack) - task.references))
+    def _choose(self, task: Task, sent: Sent, clients: Array, key: Key) -> Choice:
         nobody = np.zeros(len(clients), dtype=np.int64)
-        work = self._work(task, stack, nobody, nobody > 0, clients, key, stack.take([]))
+        work = self._work(task, sent, nobody, clients, key)
         plan = make_plan(self.plan, self.model, len(clients), self.workers.count)
-        cross, losses = partial(self.cross_losses, models, clients), partial(self._losses, models)
+        cross, losses = partial(self.cross_losses, sent.models, clients), partial(self._losses, sent.models)
         return choose(task, work, cross, losses, plan, self.workers)
 
     def _losses(self, stack: Stack, row: int, where: Array, bounded: str | None = None) -> Array:
@@ -188,26 +193,33 @@ class Engine:
         found = evaluator.judge(pool, where)
         return found.losses if bounded is None else bound(found, pool.y.numpy()[where], bounded, self.model.classes)
 
-    def _work(
-        self, task: Task, stack: Stack, labels: Array, placed: Array, clients: Array, key: Key, out: Stack
-    ) -> fitting.Work:
-        pool, names = self._pool("train", stack), self.data.names
-        who = (labels, clients, key, out, task.references, task.sequential)
-        return fitting.Work(self.model, pool, names, stack, *who, placed, self.kept)
+    def _work(self, task: Task, sent: Sent, labels: Array, clients: Array, key: Key) -> Work:
+        return Work(
+            model=self.model,
+            pool=self._pool("train", sent.models),
+            names=self.data.names,
+            sent=sent,
+            labels=labels,
+            clients=clients,
+            key=key,
+            out=sent.models.take([]),
+            sequential=task.sequential,
+            kept=self.kept,
+        )
 
-    def _fit(self, task: Task, stack: Stack, labels: Array, placed: Array, clients: Array, key: Key) -> _Fitted:
-        """Run the passes and merge their parts; and who failed, and why."""
+    def _fit(self, task: Task, sent: Sent, labels: Array, placed: Array, clients: Array, key: Key) -> _Fitted:
+        """Run the passes of a task and merge their parts; collect who failed, and why."""
         self._check_passes(task)
+        received = sent.rows
         shape = (len(clients), self.model.layout.size)
-        out = Stack(self._shelf.take(shape, stack.params.dtype, self.spill), stack.buffers[labels])
+        out = Stack(self._shelf.take(shape, sent.dtype, self.spill), received.buffers[labels])
         loss = np.zeros(len(clients))
-        work = self._work(task, stack, labels, placed, clients, key, out)
-        merge = task.sequential or len(task.fit) > 1 or task.fit[0].part != "all"
-        if merge:
-            out.params[:] = stack.params[labels]
+        work = replace(self._work(task, sent, labels, clients, key), out=out, placed=placed)
+        if task.sequential or len(task.fit) > 1 or task.fit[0].part != "all":
+            out.params[:] = received.params[labels]
         plan = make_plan(self.plan, self.model, len(clients), self.workers.count)
         for number, fit in enumerate(task.fit):
-            loss += fitting.fit(work, fit, number, plan, self.workers) / len(task.fit)
+            loss += train(work, fit, number, plan, self.workers) / len(task.fit)
         return _Fitted(out, loss, work.failures)
 
     def _check_passes(self, task: Task) -> None:
@@ -224,19 +236,17 @@ class Engine:
             raise UsageError(f"the passes train {parts}, which overlap; the parts of a task must be disjoint")
 
     def _metrics(
-        self, report: Report, stack: Stack, labels: Array, clients: Array, trained: list[Stack]
-    ) -> Array | None:
-        """Each client's metrics on one of its splits, with its trained models or the rows that its label names."""
-        if report.metrics is None:
-            return None
-        pool, rows = self._pool(report.metrics, stack), np.atleast_2d(labels.T).T
+        self, report: Report, split: str, sent: Sent, labels: Array, clients: Array, trained: list[Stack]
+    ) -> Array:
+        """Return each client's metrics on one of its splits, with its trained models or the rows its label names."""
+        pool, rows = self._pool(split, sent.models), np.atleast_2d(labels.T).T
         shards = np.array_split(np.arange(len(clients)), self.workers.count)
         if trained:
             own = [[models.take(slice(i, i + 1)) for models in trained] for i in range(len(clients))]
             jobs = [_Served(reduce(Stack.plus, models), np.array([i])) for i, models in enumerate(own)]
         else:
             parts = [(r, s[(rows[s] == r).all(1)]) for s in shards for r in np.unique(rows[s], axis=0)]
-            jobs = [_Served(stack.take(row), places) for row, places in parts]
+            jobs = [_Served(sent.take(row), places) for row, places in parts]
         found = np.empty((len(clients), 4))
 
         def judge(job: _Served) -> None:
@@ -272,9 +282,3 @@ class Engine:
                 raise DataError(f"there is no {split} split; ask for one with --validation 0.1")
             self._pools[split, like.dtype] = Pool(found, like)
         return self._pools[split, like.dtype]
-
-    def _part(self, params: Array, report: Report) -> Array | None:
-        return None if report.params is None else params[:, self.model.layout.part(report.params)]
-
-    def _buffer_part(self, buffers: Array, report: Report) -> Array | None:
-        return None if report.params is None else buffers[:, self.model.layout.buffer_part(report.params)]

@@ -16,7 +16,7 @@ from coterie.engine.terms import NOTHING, Received
 from coterie.engine.trainer import Batch, Trainer
 from coterie.models.layout import Coordinates
 from coterie.models.model import Model
-from coterie.protocol.stack import Stack
+from coterie.protocol.stack import Sent, Stack
 from coterie.protocol.task import Fit
 from coterie.seeding import Key
 from coterie.typing import Array
@@ -120,12 +120,11 @@ class Work:
     model: Model
     pool: Pool
     names: tuple[str, ...]
-    stack: Stack
+    sent: Sent
     labels: Array
     clients: Array
     key: Key
     out: Stack
-    references: int = 0
     sequential: bool = False
     placed: Array = field(default_factory=lambda: np.ones(0, dtype=bool))
     kept: dict[str, Array] = field(default_factory=dict)
@@ -133,7 +132,7 @@ class Work:
 
     def start(self, places: int | Array) -> Stack:
         """What these clients' pass starts from: the models received, or what the pass before made of them."""
-        return self.out.take(places) if self.sequential else self.stack.take(self.labels[places])
+        return self.out.take(places) if self.sequential else self.sent.take(self.labels[places])
 
     def batches(self, place: int, fit: Fit, number: int) -> Batches:
         """The minibatches of the client at ``place`` in pass ``number``."""
@@ -150,16 +149,17 @@ class Work:
         """What these clients received that the terms of a pass may read; nothing where it has none."""
         if not fit.terms:
             return NOTHING
-        like, models = self.pool.like, len(self.stack) - self.references
-        rows, buffers = (torch.from_numpy(part).to(like.device) for part in self.stack)
-        own, placed = (torch.as_tensor(part[places], device=like.device) for part in (self.labels, self.placed))
-        return Received(rows[:models], buffers[:models], rows[models:], own, placed)
+        device = self.pool.like.device
+        models, buffers = (torch.from_numpy(part).to(device) for part in self.sent.models)
+        references = models[:0] if self.sent.references is None else torch.from_numpy(self.sent.references.params)
+        own, placed = (torch.as_tensor(part[places], device=device) for part in (self.labels, self.placed))
+        return Received(models, buffers, references.to(device), own, placed)
 
     def momentum(self, places: int | Array, fit: Fit) -> Tensor | None:
         """What the passes of these clients go on with: nothing, or the momenta that they have kept, at first zero."""
         if fit.keeps is None:
             return None
-        nothing = np.zeros(self.model.layout.size, self.stack.params.dtype)
+        nothing = np.zeros(self.model.layout.size, self.sent.dtype)
         rows = np.stack([self.kept.get(drawer, nothing) for drawer in self._drawers(places, fit)])
         return torch.from_numpy(rows[0] if isinstance(places, int) else rows).to(self.pool.like.device)
 
@@ -195,7 +195,7 @@ def _write(rows: Array, places: int | Array, part: Coordinates, values: Tensor) 
         rows[(places, part) if isinstance(part, slice) else np.ix_(places, part)] = values.cpu().numpy()[..., part]
 
 
-def fit(work: Work, fit: Fit, number: int, plan: Plan, workers: Workers) -> Array:
+def train(work: Work, fit: Fit, number: int, plan: Plan, workers: Workers) -> Array:
     """Train every client's pass ``number``; returns each one's mean minibatch loss."""
     count = len(work.clients)
     if plan.kind == "lockstep":

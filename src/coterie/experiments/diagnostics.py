@@ -13,11 +13,13 @@ from coterie.experiments.scores import clusterability, silhouette
 from coterie.models.layout import Layout
 from coterie.protocol.federation import Federation
 from coterie.protocol.replies import Replies
+from coterie.protocol.stack import Sent
 from coterie.protocol.task import Fit, Task
 from coterie.seeding import Key
 from coterie.server.contract import State
 from coterie.server.distances.vectors import columns, pairwise
-from coterie.server.loop import Round, with_mean
+from coterie.server.exchange import with_mean
+from coterie.server.loop import Round
 from coterie.server.one_shot import temperature
 from coterie.typing import Array
 
@@ -77,7 +79,7 @@ def ask_gradients(federation: Federation, state: State, seed: int, clients: Arra
     placed = clients[state.labels[clients] >= 0]
     if not len(placed):
         return None
-    return federation.ask(GRADIENT, state.stack, state.labels[placed], placed, Key(seed, state.round))
+    return federation.ask(GRADIENT, Sent(state.stack), state.labels[placed], placed, Key(seed, state.round))
 
 
 def of_gradients(state: State, replies: Replies) -> dict[str, Any]:

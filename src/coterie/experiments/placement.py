@@ -34,7 +34,7 @@ from coterie.protocol.task import Report, Task
 from coterie.runtimes.simulator import Simulator
 from coterie.seeding import Key
 from coterie.server.contract import Algorithm, State
-from coterie.server.loop import Meter
+from coterie.server.exchange import Meter
 from coterie.typing import Array
 
 FEDERATION = "federation"

@@ -18,16 +18,13 @@ from coterie.experiments.goal import PURE, Goal
 from coterie.experiments.last_rounds import judged
 from coterie.experiments.scores import agreement, client_scores, cluster_shape
 from coterie.models.model import Model
-from coterie.protocol.federation import Federation
 from coterie.protocol.message import down, form
-from coterie.protocol.replies import UNPLACED, Replies
-from coterie.protocol.stack import Stack
+from coterie.protocol.replies import Replies
+from coterie.protocol.stack import UNPLACED, Sent, Stack
 from coterie.protocol.task import Fit, Task
-from coterie.seeding import Key
-from coterie.server.clustering.advice import ADVICE
 from coterie.server.contract import State
-from coterie.server.loop import Round, with_mean
-from coterie.server.loop import served as members_of
+from coterie.server.loop import Round
+from coterie.server.serving import rows_that_serve
 from coterie.typing import Array
 
 
@@ -43,8 +40,8 @@ def fedavg_unit(model: Model) -> Unit:
     """The unit for a network as the user gave it, before an algorithm makes another of it."""
     task, layout = Task(fit=(Fit(steps=1),)), model.layout
     stack = Stack(np.zeros((1, layout.size), np.float32), np.zeros((1, layout.buffer_size), np.float32))
-    sent = sum(array.nbytes for array in down(task, stack, 0, layout).values())
-    back = sum(field.nbytes for field in form(task, stack, layout).values())
+    sent = sum(array.nbytes for array in down(task, Sent(stack), 0, layout).values())
+    back = sum(field.nbytes for field in form(task, Sent(stack), layout).values())
     return Unit(sent, back)
 
 
@@ -70,32 +67,13 @@ def in_models(history: Sequence[dict[str, Any]], unit: Unit) -> dict[str, float]
     }
 
 
-class Weighed:
-    """A federation as it is, which notes the most bytes that one client was sent in one exchange."""
-
-    def __init__(self, inner: Federation) -> None:
-        self.inner, self.names, self.model = inner, inner.names, inner.model
-        self.most = 0
-
-    def ask(self, task: Task, stack: Stack, labels: Array, clients: Array, key: Key) -> Replies:
-        """Ask, and note what a client had to store."""
-        replies = self.inner.ask(task, stack, labels, clients, key)
-        self.most = max(self.most, replies.cost.bytes_down // max(1, len(clients)))
-        return replies
-
-    def take(self) -> int:
-        """The most bytes since this was last taken."""
-        most, self.most = self.most, 0
-        return most
-
-
 MOST_MODELS = 64
 """With more models than this (local on many clients) GF1 is left to the last round."""
 
 VALIDATION = ("accuracy", "macro_f1", "rmse", "test_loss")
 """The scores of the validation split that are recorded."""
 
-Judge = Callable[[Stack, Split, Array], Array]
+Judge = Callable[[Stack, Split, Array], Array | None]
 """The metrics of these rows of a stack on one common set of examples."""
 
 
@@ -145,11 +123,12 @@ class Watch:
         """GF1: the mean over clients of their models' macro-F1 on the uniform test."""
         if self.judge is None or self.known.uniform is None:
             return {}
-        models, rows = (members_of(state)[0], served) if state.members else with_mean(state.stack, served, state.shares)
+        models, rows = rows_that_serve(state, served)
         used, place = np.unique(rows, axis=0, return_inverse=True)
         if len(used) > MOST_MODELS and state.round < self.rounds:
             return {}
-        return {"gf1": float(self.judge(models, self.known.uniform, used)[place.ravel(), 1].mean())}
+        judged = self.judge(models, self.known.uniform, used)
+        return {} if judged is None else {"gf1": float(judged[place.ravel(), 1].mean())}
 
 
 def finite(record: dict[str, Any]) -> dict[str, Any]:
@@ -184,7 +163,7 @@ def summarise(
         "rounds": history[-1]["round"] + 1,
         "seed": settings.seed,
         "weigh_by": settings.weigh_by,
-        **({"advise": dict(state.memory[ADVICE])} if ADVICE in state.memory else {}),
+        **({} if state.advice is None else {"advise": dict(state.advice)}),
         **_quality(evaluated, known, settings.weigh_by, there),
         **_clusters(history, known),
         **_reached(history, settings),

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import hashlib
 import io
 import json
 import os
@@ -14,13 +13,11 @@ from typing import Any, NoReturn
 
 import numpy as np
 import tomli_w
-from safetensors import SafetensorError, safe_open
-from safetensors.numpy import save
 
 from coterie.errors import RunFolderError
+from coterie.experiments.checkpoint import load_checkpoint, pack_state
 from coterie.experiments.hashes import HASHES, Growing, as_lines, check_hash, damaged, hash_of, load_hashes, read_file
 from coterie.files import parse_toml, write_atomically
-from coterie.protocol.stack import Stack
 from coterie.server.contract import State
 from coterie.typing import Array
 
@@ -41,98 +38,27 @@ ALWAYS, SOMETIMES = (CONFIG, ROUNDS, LABELS, CLIENTS, SUMMARY), (SCHEMA, MATRIX)
 FORMAT = 2
 """What ``config.toml`` says of a run folder that has hashes, so that none is taken for an older one."""
 
-KEPT = "kept/"
-"""The names of what clients keep, in a checkpoint, begin with this."""
-
-ONLY = "coterie"
-"""The one key of a checkpoint's header."""
-
-
-def save_state(path: Path, state: State, kept: Mapping[str, Array] | None = None) -> None:
-    """Write a state, all or nothing."""
-    write_atomically(path, pack_state(state, kept)[0])
-
-
-def pack_state(state: State, kept: Mapping[str, Array] | None = None) -> tuple[bytes, str]:
-    """A state as safetensors: arrays by name, JSON values and a hash of everything in the header; and that hash.
-
-    ``kept`` is what simulated clients keep to themselves between rounds.
-    """
-    arrays = {**_arrays(state), **{f"{KEPT}{name}": array for name, array in (kept or {}).items()}}
-    whole = {name: np.ascontiguousarray(array) for name, array in arrays.items()}
-    header = {"round": str(state.round), "memory": json.dumps(_values(state))}
-    value = fingerprint(whole, header)
-    # Of several keys safetensors would write the order by chance, and two runs' files would differ.
-    return save(whole, metadata={ONLY: json.dumps({**header, "hash": value})}), value
-
-
-def _arrays(state: State) -> dict[str, Array]:
-    members = {f"members.{i}.{k}": v for i, member in enumerate(state.members) for k, v in _arrays(member).items()}
-    return {
-        "params": state.stack.params,
-        "buffers": state.stack.buffers,
-        "previous.params": state.previous.params,
-        "previous.buffers": state.previous.buffers,
-        "labels": state.labels,
-        "shares": state.shares,
-        **{f"moments.{k}": v for k, v in state.moments.items()},
-        **{f"memory.{k}": v for k, v in state.memory.items() if isinstance(v, np.ndarray)},
-        **members,
-    }
-
-
-def _values(state: State) -> dict[str, Any]:
-    """What is JSON in a state: its memory, whether its clusters have formed, and under an empty name its members."""
-    own = {k: v for k, v in state.memory.items() if not isinstance(v, np.ndarray)}
-    own |= {} if state.formed else {"formed": False}
-    return {**own, "": [_values(member) for member in state.members]} if state.members else own
-
 
 def load_state(path: Path, known: Mapping[str, str] | None = None) -> State:
     """The state that was saved; a damaged file is an error, and so is one that is not in the ``known`` hashes."""
-    return load_checkpoint(path, known)[0]
+    return load_known(path, known)[0]
 
 
-def load_checkpoint(path: Path, known: Mapping[str, str] | None = None) -> tuple[State, dict[str, Array], str]:
-    """The state that was saved, what clients had kept, and its hash; a damaged file is an error.
+def load_known(path: Path, known: Mapping[str, str] | None = None) -> tuple[State, dict[str, Array], str]:
+    """Return the state of a checkpoint, what clients had kept, and its hash; a damaged file is an error.
 
     So is a sound one of another run: where the ``known`` hashes of a run folder have any of states, it must be there.
     """
-    try:
-        with safe_open(path, framework="np") as file:
-            arrays = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118 - not a mapping
-            header = dict(file.metadata() or {})
-        header = dict(json.loads(header[ONLY])) if ONLY in header else header
-    except (SafetensorError, OSError, ValueError, TypeError, KeyError, AttributeError, RecursionError) as error:
-        why = " ".join(str(error).split())
-        raise RunFolderError(f"checkpoint {path} cannot be read ({why}); delete the folder and run again") from None
-    value = fingerprint(arrays, {name: text for name, text in header.items() if name != "hash"})
-    if header.get("hash") != value:
-        raise RunFolderError(f"checkpoint {path} is damaged (its hash is wrong); delete the folder and run again")
+    state, kept, value = load_checkpoint(path)
     states = _states(known or {})
-    if states and states.get(f"{STATE}:{header['round']}") != value:
+    if states and states.get(f"{STATE}:{state.round}") != value:
         raise damaged(path, f"its hash is not that in {HASHES}")
-    return _state(arrays, json.loads(header["memory"]), int(header["round"])), _under(KEPT, arrays), value
+    return state, kept, value
 
 
 def _states(known: Mapping[str, str]) -> dict[str, str]:
     """The hashes of checkpoints: ``state.safetensors:3`` is the one after three rounds, whatever its file is called."""
     return {name: value for name, value in known.items() if name.startswith(f"{STATE}:")}
-
-
-def _state(arrays: Mapping[str, Array], values: dict[str, Any], number: int) -> State:
-    inner, formed = values.pop("", []), values.pop("formed", True)
-    return State(
-        stack=Stack(arrays["params"], arrays["buffers"]),
-        labels=arrays["labels"],
-        round=number,
-        previous=Stack(arrays["previous.params"], arrays["previous.buffers"]),
-        shares=arrays["shares"],
-        moments=_under("moments.", arrays),
-        memory={**_under("memory.", arrays), **values},
-        members=tuple(_state(_under(f"members.{i}.", arrays), own, number) for i, own in enumerate(inner)),
-        formed=formed,
-    )
 
 
 def _line(record: Mapping[str, Any]) -> str:
@@ -257,20 +183,6 @@ def _to_remake(path: Path, name: str) -> RunFolderError:
     return RunFolderError(f"{path / name} is not what the run wrote (its hash in {HASHES} is another); {remedy}")
 
 
-def fingerprint(arrays: Mapping[str, Array], header: Mapping[str, str]) -> str:
-    """A hash over names, shapes and bytes of all arrays and over the header."""
-    digest = hashlib.blake2b(json.dumps(dict(sorted(header.items()))).encode(), digest_size=16)
-    for name in sorted(arrays):
-        array = arrays[name]
-        digest.update(f"{name}{array.dtype}{array.shape}".encode())
-        digest.update(np.ascontiguousarray(array).data)
-    return digest.hexdigest()
-
-
-def _under(prefix: str, arrays: Mapping[str, Array]) -> dict[str, Array]:
-    return {name.removeprefix(prefix): array for name, array in arrays.items() if name.startswith(prefix)}
-
-
 class RunFolder:
     """One run on disk. ``create`` starts a new one, ``resume`` reads what is there."""
 
@@ -332,7 +244,7 @@ class RunFolder:
             if not path.exists():
                 continue
             try:
-                state, self.kept, value = load_checkpoint(path, known)
+                state, self.kept, value = load_known(path, known)
                 self._check_past(state, found, labels, known)
             except RunFolderError as error:
                 problem = problem or error

@@ -27,7 +27,7 @@ from coterie.experiments.data_facts import Known, known_of
 from coterie.experiments.diagnostics import ask_gradients, check_gradients
 from coterie.experiments.last_rounds import judged
 from coterie.experiments.placement import Placement, Trained
-from coterie.experiments.records import Weighed, fedavg_unit, in_models
+from coterie.experiments.records import fedavg_unit, in_models
 from coterie.experiments.run_folder import CONFIG, FORMAT, SCHEMA, RunFolder, check_begun, load_config
 from coterie.experiments.settings import Settings, in_words, load_settings
 from coterie.models.combined import Mixture
@@ -39,8 +39,10 @@ from coterie.protocol.task import Fit
 from coterie.runtimes.attendance import Attended
 from coterie.runtimes.simulator import Simulator
 from coterie.server.contract import Algorithm, State
-from coterie.server.loop import HandedOver, Round, check_rounds, evaluate, hand_over, rounds
-from coterie.server.one_shot import DISTANCES
+from coterie.server.exchange import Limits
+from coterie.server.loop import Conditions, Round, check_rounds, rounds
+from coterie.server.one_shot import formed_of
+from coterie.server.serving import Served, evaluate, served_models
 from coterie.typing import Array
 
 Progress = Callable[[dict[str, Any]], None]
@@ -92,15 +94,15 @@ class Run:
         return first if self.mix is None else Mixture([first, *others], self.mix, self.model.classes)
 
     @cached_property
-    def _tested(self) -> tuple[list[HandedOver], dict[int, int]]:
+    def _tested(self) -> tuple[list[Served], dict[int, int]]:
         """The models of those who were tested last, asked together as they were then, and where each of them is."""
         there = self.settings.build_attendance(self.data.names).present(self.state.round - 1)
         return self._hand_over(there), {client: at for at, client in enumerate(there.tolist())}
 
-    def _hand_over(self, clients: Array) -> list[HandedOver]:
+    def _hand_over(self, clients: Array) -> list[Served]:
         how = self.settings
         simulator = Simulator(self.data, self.model, how.threads, how.plan, how.device)
-        return hand_over(self.trained.algorithm, simulator, self.state, how.seed, clients)
+        return served_models(self.trained.algorithm, simulator, self.state, how.seed, clients)
 
     def assign(self, x: Array, y: Array) -> Placement:
         """The cluster of a client that the run has never seen, with these examples."""
@@ -232,12 +234,11 @@ class Session:
         self.algorithm, self.known, self.settings = algorithm, known, settings
         self.unit, self.model = fedavg_unit(model), algorithm.network(model)
         self.clients = reach(self.model)
-        self.weighed = Weighed(self.clients)
         self.attendance = settings.build_attendance(known.names)
-        self.federation = Attended(self.weighed, self.attendance)
-        self.mix = algorithm.mix if algorithm.members else None
-        judge = None if algorithm.serve.fit else getattr(self.clients, "judge", None)  # it knows no fine-tuned models
-        general = judge and partial(judge, mix=self.mix)
+        self.federation = Attended(self.clients, self.attendance)
+        self.mix = algorithm.serve.mix if algorithm.members else None
+        # A model that is fine-tuned by each client has no common test.
+        general = None if algorithm.serve.fit else partial(self.clients.judge, mix=self.mix)
         self.watch = summary.Watch(known, general, settings.rounds, settings.weigh_by)
         settings.check_enough(self.attendance, algorithm)
         for fit in (fit for each in (algorithm, *algorithm.members) for fit in (each.fit, *each.serve.fit)):
@@ -260,7 +261,7 @@ class Session:
             while state is None or not self._ends(state.round, history[-1]):
                 step = next(steps)
                 test, *others = self._judge(step)
-                record = self.watch.describe(step, test, *others) | {"bytes_stored": self.weighed.take()}
+                record = self.watch.describe(step, test, *others)
                 now = time.perf_counter()
                 record["seconds"], begun = now - begun, now
                 self._keep(record, step.state, folder, history)
@@ -282,8 +283,9 @@ class Session:
         total = summary.summarise(history, self.settings, self.known, state, there) | in_models(history, self.unit)
         if folder is not None:
             save_clients(folder.path, rows)
-            if DISTANCES in state.memory:
-                save_distances(folder.path, self.known.names, state.memory[DISTANCES])
+            formed = formed_of(state)
+            if formed is not None and formed.distances is not None:
+                save_distances(folder.path, self.known.names, formed.distances)
             folder.finish(total)
         trained = Trained(self.algorithm, self.model, state, rows, self.settings.seed, self.known.unit)
         return Finished(total, history, state, trained)
@@ -291,7 +293,7 @@ class Session:
     @property
     def _kept(self) -> dict[str, Array]:
         """What clients keep to themselves between rounds, where that is here; sites keep nothing."""
-        return self.clients.kept if isinstance(self.clients, Simulator) else {}
+        return self.clients.kept
 
     def _open(self, out: Path | None, resume: bool) -> tuple[RunFolder | None, State | None]:
         if out is None:
@@ -314,8 +316,9 @@ class Session:
 
     def _rounds(self, state: State | None) -> Iterator[Round]:
         how = self.settings
-        limits = how.participation, how.min_clients, how.norm_bound, how.combine(), how.weight_bound or 0
-        return rounds(self.algorithm, self.federation, how.seed, state, *limits)
+        limits = Limits(norm_bound=how.norm_bound, weight_bound=how.weight_bound or 0, combine=how.combine())
+        conditions = Conditions(participation=how.participation, min_clients=how.min_clients, limits=limits)
+        return rounds(self.algorithm, self.federation, how.seed, state, conditions)
 
     def _judge(self, step: Round) -> tuple[Replies | None, Replies | None, Replies | None]:
         """The replies of those who were there on their test and validation splits and on their gradients, if asked for.
@@ -328,7 +331,7 @@ class Session:
         ask = partial(evaluate, self.algorithm, self.clients, state, self.settings.seed, clients=step.there)
         found = partial(ask_gradients, self.clients, state, self.settings.seed, step.there)
         gradients = found() if self.settings.diagnose else None
-        return ask("test"), ask("validation") if self.known.validated else None, gradients
+        return ask(split="test"), ask(split="validation") if self.known.validated else None, gradients
 
     def _keep(
         self, record: dict[str, Any], state: State, folder: RunFolder | None, history: list[dict[str, Any]]

@@ -1,40 +1,50 @@
-"""The one port to the clients."""
+"""The one port to the clients: everything that server and experiments ask of a federation is here."""
 
 from __future__ import annotations
 
-from typing import Protocol
-
-import numpy as np
+from typing import TYPE_CHECKING, Protocol
 
 from coterie.models.model import Model
 from coterie.protocol.replies import Replies
-from coterie.protocol.stack import Stack
+from coterie.protocol.stack import Sent, Stack
 from coterie.protocol.task import Task
 from coterie.seeding import Key
 from coterie.typing import Array
 
+if TYPE_CHECKING:
+    from coterie.data.federated import Split
+
 
 class Federation(Protocol):
-    """Named clients that answer tasks. A simulator, a loopback of bytes and a real federation all look like this."""
+    """Named clients that answer tasks: a simulator, Ray workers, sites behind bytes."""
 
     @property
     def names(self) -> tuple[str, ...]:
-        """The clients' stable names; everywhere else a client is its position here."""
+        """Return the clients' stable names; everywhere else a client is its position here."""
 
     @property
     def model(self) -> Model:
-        """The network that the clients train."""
+        """Return the network that the clients train."""
 
-    def ask(self, task: Task, stack: Stack, labels: Array, clients: Array, key: Key) -> Replies:
-        """Give ``clients`` a task on the models they need and collect what comes back, a row for each that answered.
+    @property
+    def kept(self) -> dict[str, Array]:
+        """Return what clients keep between rounds, by name, if it is in this process; a checkpoint must hold it."""
 
-        ``labels`` names, for each of ``clients``, the row of ``stack`` that it works on, or ``(clients, members)`` the
+    def present(self, number: int) -> Array:
+        """Return the positions of the clients that take part in a round, ascending."""
+
+    def ask(self, task: Task, sent: Sent, labels: Array, clients: Array, key: Key) -> Replies:
+        """Give clients a task on the models they need, and return what came back, a row for each that answered.
+
+        ``labels`` names, for each of ``clients``, the row of ``sent`` that it works on, or ``(clients, members)`` the
         rows that serve it, where the report mixes outputs.
         """
 
+    def judge(self, models: Stack, split: Split, rows: Array | None = None, mix: str | None = None) -> Array | None:
+        """Return the metrics of models on examples that belong to no client; None if that cannot be done here.
 
-def present(federation: Federation, number: int) -> Array:
-    """The positions of the clients that are there in a round: all, unless the federation has a ``present`` itself."""
-    own = getattr(federation, "present", None)
-    found: Array = np.arange(len(federation.names)) if own is None else own(number)
-    return found
+        ``rows`` are the rows to judge (all unless given); where a row is several numbers those models are mixed.
+        """
+
+    def close(self) -> None:
+        """End what was started for this federation: workers, processes, connections."""

@@ -9,9 +9,6 @@ from coterie.models.layout import Layout
 from coterie.protocol.stack import Stack
 from coterie.typing import Array
 
-UNPLACED = -1
-"""The label of a client that belongs to no cluster yet; it never indexes a row."""
-
 ROWS = ("labels", "examples", "params", "buffers", "losses", "spreads", "metrics", "loss", "evaluations")
 """The fields of ``Replies`` that have a row for each client, beside ``clients``."""
 
@@ -21,12 +18,16 @@ Combine = Callable[[Stack, Array, Array], Stack]
 
 @dataclass(frozen=True)
 class Cost:
-    """What an exchange cost: bytes to and from all clients, examples x models evaluated, minibatch steps taken."""
+    """What an exchange cost: bytes to and from all clients, examples x models evaluated, minibatch steps taken.
+
+    ``bytes_stored`` is what one client had to hold at once: of two exchanges the larger, not the sum.
+    """
 
     bytes_down: int = 0
     bytes_up: int = 0
     evaluations: int = 0
     steps: int = 0
+    bytes_stored: int = 0
 
     def __add__(self, other: Cost) -> Cost:
         return Cost(
@@ -34,6 +35,7 @@ class Cost:
             self.bytes_up + other.bytes_up,
             self.evaluations + other.evaluations,
             self.steps + other.steps,
+            max(self.bytes_stored, other.bytes_stored),
         )
 
 

@@ -185,7 +185,7 @@ class Contrast:
         _require(good, "the con temperature", self.temperature, f"from {1 / LARGEST:g} to {LARGEST:g}")
 
 
-SENDS = ("rows", "halves", "global")
+SENDS = ("all", "cluster", "global")
 """What a client is sent of sums of two networks: whole rows; the cluster halves, and once the global half, which all
 rows share; or the global half alone, because the cluster halves are zero."""
 
@@ -349,7 +349,6 @@ class Task:
     takes the one that its label names. ``fit``: passes with disjoint parts, each from the *received* parameters, merged
     in the reply; empty: no training; ``sequential``: each from where the one before ended. ``examples`` of the client's
     train split always come back with the reply.
-    The last ``references`` rows of what is sent are no cluster models: nobody chooses them, terms and scores read them.
     ``pinned``: clients, by name, that take a row whatever their scores say. ``sends`` is what travels of the rows.
 
     >>> Task(choose=(Loss(),)).receives_all, Task().receives_all
@@ -359,10 +358,9 @@ class Task:
     choose: tuple[Score, ...] = ()
     fit: tuple[Fit, ...] = ()
     report: Report = Report()
-    references: int = 0
     sequential: bool = False
     pinned: tuple[tuple[str, int], ...] = ()
-    sends: str = "rows"
+    sends: str = "all"
 
     def __post_init__(self) -> None:
         _require(self.sends in SENDS, "sends", repr(self.sends), " or ".join(SENDS))

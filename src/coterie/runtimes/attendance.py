@@ -7,11 +7,12 @@ from dataclasses import dataclass, field, replace
 
 import numpy as np
 
+from coterie.data.federated import Split
 from coterie.errors import UnknownName, UsageError
 from coterie.models.model import Model
 from coterie.protocol.federation import Federation
 from coterie.protocol.replies import Replies
-from coterie.protocol.stack import Stack
+from coterie.protocol.stack import Sent, Stack
 from coterie.protocol.task import Task
 from coterie.seeding import Key
 from coterie.typing import Array
@@ -79,11 +80,24 @@ class Attended:
         """The positions of the clients that are there in a round."""
         return self.attendance.present(number)
 
-    def ask(self, task: Task, stack: Stack, labels: Array, clients: Array, key: Key) -> Replies:
+    @property
+    def kept(self) -> dict[str, Array]:
+        """Return what clients keep between rounds."""
+        return self.inner.kept
+
+    def judge(self, models: Stack, split: Split, rows: Array | None = None, mix: str | None = None) -> Array | None:
+        """Return the metrics of models on examples that belong to no client."""
+        return self.inner.judge(models, split, rows, mix)
+
+    def close(self) -> None:
+        """Close the federation inside."""
+        self.inner.close()
+
+    def ask(self, task: Task, sent: Sent, labels: Array, clients: Array, key: Key) -> Replies:
         """Ask those of the clients that are there in the key's round."""
         reasons = [self.attendance.why_not(self.names[client], key.round) for client in clients]
         there = np.array([reason is None for reason in reasons], dtype=bool)
-        replies = self.inner.ask(task, stack, labels[there], clients[there], key)
+        replies = self.inner.ask(task, sent, labels[there], clients[there], key)
         absent = {self.names[c]: why for c, why in zip(clients, reasons, strict=True) if why is not None}
         return replace(replies, missing={**replies.missing, **absent})
 

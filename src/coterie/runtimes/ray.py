@@ -26,7 +26,7 @@ from coterie.errors import FederationError, UsageError
 from coterie.models.model import Model
 from coterie.protocol import message
 from coterie.protocol.replies import Replies
-from coterie.protocol.stack import Stack
+from coterie.protocol.stack import Sent, Stack
 from coterie.protocol.task import Task
 from coterie.runtimes.simulator import drop_broken
 from coterie.seeding import Key
@@ -49,11 +49,11 @@ class Worker:
         self.engine = Engine(model, everybody, threads=1, spill=spill)
 
     def run(
-        self, plan: str, task: Task, stack: Stack, labels: Array, clients: Array, key: Key
+        self, plan: str, task: Task, sent: Sent, labels: Array, clients: Array, key: Key
     ) -> tuple[message.Arrays, dict[str, str]]:
         """The rows of those of these clients that answered, and why the others did not."""
         self.engine.plan = plan
-        reply = self.engine.run(task, stack, labels, clients, key)
+        reply = self.engine.run(task, sent, labels, clients, key)
         return {"clients": reply.clients, **message.up(reply)}, dict(reply.missing)
 
 
@@ -99,26 +99,35 @@ class RayFederation:
         """The clients' names."""
         return self.data.names
 
-    def ask(self, task: Task, stack: Stack, labels: Array, clients: Array, key: Key) -> Replies:
+    @property
+    def kept(self) -> dict[str, Array]:
+        """Return nothing: workers keep nothing between rounds."""
+        return {}
+
+    def present(self, number: int) -> Array:
+        """Return the positions of all clients: everybody takes part in every round."""
+        return np.arange(len(self.names))
+
+    def ask(self, task: Task, sent: Sent, labels: Array, clients: Array, key: Key) -> Replies:
         """Let every worker run its clients; the models are sent once, to the memory that workers share."""
         homes = self._open()
         wanted = np.unique(homes[clients]).tolist()
         self._start(wanted)
         plan = make_plan(self.plan, self.model, len(clients), int(homes.max()) + 1).kind
-        sent = self.ray.put(Stack(*map(np.ascontiguousarray, stack)))
+        shared = self.ray.put(sent.contiguous())
         asked = {}
         for home in wanted:
             places = np.flatnonzero(homes[clients] == home)
             numbers = np.searchsorted(np.flatnonzero(homes == home), clients[places])
-            reply = self._workers[home].run.remote(plan, task, sent, labels[places], numbers, key)
+            reply = self._workers[home].run.remote(plan, task, shared, labels[places], numbers, key)
             asked[home] = Asked(places, numbers, reply)
-        form = message.form(task, stack, self.model.layout, np.size(labels) // max(len(clients), 1))
+        form = message.form(task, sent, self.model.layout, served=np.size(labels) // max(len(clients), 1))
         replies = drop_broken(self._collect(form, clients, asked), self.names)
-        return replace(replies, cost=message.cost(task, stack, replies, len(clients)))
+        return replace(replies, cost=message.cost(task, sent, replies, len(clients)))
 
-    def judge(self, stack: Stack, split: Split, rows: Array | None = None, mix: str | None = None) -> Array:
+    def judge(self, models: Stack, split: Split, rows: Array | None = None, mix: str | None = None) -> Array:
         """The metrics of models on examples that belong to no client, computed here."""
-        return self.engine.judge(stack, split, rows, mix)
+        return self.engine.judge(models, split, rows, mix)
 
     def close(self) -> None:
         """End the workers, and Ray if it was started here; another exchange would start them again."""

@@ -11,7 +11,7 @@ from coterie.engine.engine import SPILL, Engine
 from coterie.models.model import Model
 from coterie.protocol import message
 from coterie.protocol.replies import Replies
-from coterie.protocol.stack import Stack
+from coterie.protocol.stack import Sent, Stack
 from coterie.protocol.task import Task
 from coterie.seeding import Key
 from coterie.typing import Array
@@ -39,14 +39,18 @@ class Simulator:
         """The clients' names."""
         return self.data.names
 
-    def ask(self, task: Task, stack: Stack, labels: Array, clients: Array, key: Key) -> Replies:
-        """Run the engine on these clients; a result that is not finite is a missing row."""
-        replies = drop_broken(self.engine.run(task, stack, labels, clients, key), self.names)
-        return replace(replies, cost=message.cost(task, stack, replies, len(clients)))
+    def present(self, number: int) -> Array:
+        """Return the positions of all clients: everybody takes part in every round."""
+        return np.arange(len(self.names))
 
-    def judge(self, stack: Stack, split: Split, rows: Array | None = None, mix: str | None = None) -> Array:
-        """The metrics of models on examples that belong to no client; see ``Engine.judge``."""
-        return self.engine.judge(stack, split, rows, mix)
+    def ask(self, task: Task, sent: Sent, labels: Array, clients: Array, key: Key) -> Replies:
+        """Run the engine on these clients; a result that is not finite is a missing row."""
+        replies = drop_broken(self.engine.run(task, sent, labels, clients, key), self.names)
+        return replace(replies, cost=message.cost(task, sent, replies, len(clients)))
+
+    def judge(self, models: Stack, split: Split, rows: Array | None = None, mix: str | None = None) -> Array:
+        """Return the metrics of models on examples that belong to no client; see ``Engine.judge``."""
+        return self.engine.judge(models, split, rows, mix)
 
     @property
     def kept(self) -> dict[str, Array]:

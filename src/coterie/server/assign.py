@@ -2,20 +2,27 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
+from dataclasses import dataclass, replace
 
 import numpy as np
 from scipy.spatial.distance import cdist
 
 from coterie.errors import UsageError
-from coterie.protocol.replies import UNPLACED, Replies
+from coterie.protocol.replies import Replies
+from coterie.protocol.stack import UNPLACED
 from coterie.seeding import Key
 from coterie.server.clustering.kmeans import KMeansClusters, match
-from coterie.server.contract import Ask, Assign, Assignment, State, Weigh
+from coterie.server.contract import Ask, Assign, Assignment, State, Weigh, memory_type
 from coterie.typing import Array
 
-CLUSTERINGS = "clusterings"
-"""What ``State.memory`` calls the number of clusterings that count as shots."""
+
+@memory_type
+@dataclass(frozen=True)
+class Clustered:
+    """What clustering every round remembers: the last centres, and how many clusterings counted as shots."""
+
+    centres: Array
+    clusterings: int
 
 
 def keep() -> Assign:
@@ -43,13 +50,14 @@ def cluster_parts(part: str, clusterer: KMeansClusters, weigh: Weigh) -> Assign:
             raise UsageError(f"the model's part {part!r} is empty; name a submodule head, or cluster layer=all")
         splits = len(state.stack) != clusters
         points = replies.part(part).astype(np.float64)
-        new, centres = clusterer(points, weigh(replies), key, state.memory.get("centres"))
+        last: Clustered | None = state.memory
+        new, centres = clusterer(points, weigh(replies), key, None if last is None else last.centres)
         numbers = match(new, state.labels[replies.clients], clusters)
         ordered = np.empty_like(centres)
         ordered[numbers] = centres
         before = replace(state, labels=np.full_like(state.labels, UNPLACED)) if splits else state
         labels = placed(before, replies, numbers[new])
-        memory = {**state.memory, "centres": ordered, CLUSTERINGS: clusterings(state) + 1}
+        memory = Clustered(ordered, clusterings(state) + 1)
         return Assignment(labels, memory, (0,) * clusters if splits else None, formed=True)
 
     return assign
@@ -62,7 +70,7 @@ def join_nearest(part: str) -> Assign:
         labels, new = replies.labels.copy(), np.flatnonzero(replies.labels == UNPLACED)
         if len(new):
             points = replies.models().params[new][:, replies.layout.part(part)]
-            labels[new] = cdist(points, state.memory["centres"]).argmin(axis=1)
+            labels[new] = cdist(points, state.memory.centres).argmin(axis=1)
         return Assignment(placed(state, replies, labels), state.memory)
 
     return assign
@@ -81,11 +89,9 @@ def until(shots: int | None, rule: Assign, then: Assign) -> Assign:
 
 
 def clusterings(state: State) -> int:
-    """How often a rule that clusters every round has done so, apart from a clustering that ended a warm-up.
-
-    Run folders that were begun before clusterings were counted have clustered in every round.
-    """
-    return int(state.memory.get(CLUSTERINGS, state.round if "centres" in state.memory else 0))
+    """Return how often a rule that clusters every round has done so, apart from a clustering that ended a warm-up."""
+    last: Clustered | None = state.memory
+    return 0 if last is None else last.clusterings
 
 
 def placed(state: State, replies: Replies, labels: Array) -> Array:

@@ -9,18 +9,26 @@ import numpy as np
 
 from coterie.errors import UsageError
 from coterie.limits import LARGEST, check_most
-from coterie.protocol.replies import UNPLACED, Replies
-from coterie.protocol.stack import Stack
+from coterie.protocol.replies import Replies
+from coterie.protocol.stack import UNPLACED, Stack
 from coterie.protocol.task import Fit
 from coterie.seeding import Key
 from coterie.server.aggregate import average
 from coterie.server.clustering.clusterers import agglomerative
 from coterie.server.clustering.number_of_clusters import clearest
-from coterie.server.contract import Ask, Assign, Assignment, Place, State, Weigh
+from coterie.server.contract import Ask, Assign, Assignment, Place, State, Weigh, memory_type
 from coterie.server.distances.vectors import columns, of_updates
 from coterie.server.one_shot import complete, joined
 from coterie.server.placement import join
 from coterie.typing import Array
+
+
+@memory_type
+@dataclass(frozen=True)
+class Longest:
+    """The length of the longest update of the run so far."""
+
+    length: float
 
 
 @dataclass(frozen=True)
@@ -93,7 +101,8 @@ def bipartition(
         if not len(at_home):
             return kept
         norms = norms_of(at_home, state.stack.params[at_home.labels])[1]
-        largest = max(float(state.memory.get("largest", 0.0)), longest(norms))
+        before: Longest | None = state.memory
+        largest = max(0.0 if before is None else before.length, longest(norms))
         labels, parents, compared = kept.labels.copy(), list(range(len(state.stack))), []
         for cluster in range(len(state.stack)) if state.round > minimum else ():
             members = np.flatnonzero(state.labels == cluster)
@@ -111,7 +120,7 @@ def bipartition(
             labels[own.clients] = np.where(half == 0, cluster, len(parents))
             parents.append(cluster)
             compared.append(own)
-        memory = {**kept.memory, "largest": largest}
+        memory = Longest(largest)
         if not compared:
             return replace(kept, memory=memory)
         return Assignment(labels, memory, tuple(parents), _halves(compared, labels, weigh))

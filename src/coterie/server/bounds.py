@@ -2,12 +2,10 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
-
 import numpy as np
 
-from coterie.protocol.replies import UNPLACED, Replies
-from coterie.protocol.stack import Stack
+from coterie.protocol.replies import Replies
+from coterie.protocol.stack import UNPLACED, Sent
 from coterie.protocol.task import Task
 from coterie.typing import Array
 
@@ -30,19 +28,16 @@ SHORT = 1e-2
 """A median shorter than this share of the model itself is that of clients that have nothing left to learn."""
 
 
-def bounded(
-    replies: Replies, task: Task, stack: Stack, clusters: int, names: tuple[str, ...], factor: float
-) -> Replies:
-    """The replies to a training without those whose update is longer than ``factor`` times what is ``usual``.
+def bounded(replies: Replies, task: Task, sent: Sent, names: tuple[str, ...], factor: float) -> Replies:
+    """Return the replies to a training without updates longer than ``factor`` times what is ``usual``.
 
-    An update is what a client added to the parameters that it began with, buffers left aside. ``replies.labels`` name
-    rows of ``stack``, of which the first ``clusters`` are cluster models. With a factor of 0, or fewer than three
-    updates, all replies count.
+    An update is what a client added to the parameters that it began with, buffers left aside. With a factor of 0, or
+    fewer than three updates, all replies count.
     """
     if not factor or not task.fit or replies.params is None or len(replies) < FEWEST:
         return replies
-    lengths = update_lengths(replies.params, stack.params, replies.labels)
-    limits = factor * usual(lengths, task, replies, stack, clusters)
+    lengths = update_lengths(replies.params, sent.rows.params, replies.labels)
+    limits = factor * usual(lengths, task, replies, sent)
     broken = lengths > limits
     reasons = {
         names[replies.clients[i]]: f"sent an update of length {lengths[i]:.3g}; at most {limits[i]:.3g}, "
@@ -66,21 +61,21 @@ def update_lengths(params: Array, starts: Array, rows: Array) -> Array:
     return found
 
 
-def usual(lengths: Array, task: Task, replies: Replies, stack: Stack, clusters: int) -> Array:
+def usual(lengths: Array, task: Task, replies: Replies, sent: Sent) -> Array:
     """How long each client's update may be expected to be.
 
     The median of the cluster where five or more began with its model, otherwise of all. A client without a cluster
     begins far from all of them, and half of the way to the farthest is usual; one that takes more steps than the median
     may go as many times as far; and where models are all but done a hundredth of their own length is nothing strange.
     """
-    rows, homes = replies.labels, np.where(replies.labels >= clusters, UNPLACED, replies.labels)
-    found = medians(lengths, homes)
-    for row in np.unique(rows):
-        same = rows == row
-        if row >= clusters:
-            found[same] = np.maximum(found[same], FAR * _farthest(stack.params, row, clusters))
-        found[same] = np.maximum(found[same], SHORT * np.linalg.norm(stack.params[row]))
-    sizes = believed(replace(replies, labels=homes))
+    labels, rows = replies.labels, sent.rows.params
+    found = medians(lengths, labels)
+    for label in np.unique(labels):
+        same = labels == label
+        if label == UNPLACED:
+            found[same] = np.maximum(found[same], FAR * _farthest(rows[label], sent.models.params))
+        found[same] = np.maximum(found[same], SHORT * np.linalg.norm(rows[label]))
+    sizes = believed(replies)
     steps = np.array([sum(fit.count(int(examples)) for fit in task.fit) for examples in sizes])
     share: Array = np.maximum(1, steps / np.median(steps))
     return found * share
@@ -114,6 +109,6 @@ def believed(replies: Replies) -> Array:
     return counted
 
 
-def _farthest(params: Array, row: int, clusters: int) -> float:
-    """How far one of the models sent is from the cluster model that is farthest from it."""
-    return max(float(np.linalg.norm(params[k] - params[row])) for k in range(clusters))
+def _farthest(params: Array, models: Array) -> float:
+    """Return how far a model is from the cluster model that is farthest from it."""
+    return max(float(np.linalg.norm(model - params)) for model in models)

@@ -2,15 +2,16 @@
 
 An algorithm is a value with parts; it has no loop of its own. In every round the loop does this with the parts::
 
-    task     = algorithm.task(state)                            what clients are asked to do
-    replies  = ask(task, models, labels, clients)               what those who answered sent
-    found    = algorithm.assign(state, replies, key, ask)       every client's cluster from now on
-    weights  = algorithm.weigh(replies)                         how much each counts in its cluster
+    task     = algorithm.task(state)                              what clients are asked to do
+    replies  = ask(task, models, labels, clients, references)     what those who answered sent
+    found    = algorithm.assign(state, replies, key, ask)         every client's cluster from now on
+    weights  = algorithm.weigh(replies)                           how much each counts in its cluster
     mean     = the weighted mean of the clients' models in each cluster
     models   = algorithm.update(models, mean, moments, answered)
 
-and the new models, the labels of ``found`` and what the rule remembers are the next state. Before the first round
-``algorithm.start`` makes the first state; a client that was never seen gets its cluster by ``algorithm.place``.
+The new models, the labels of ``found`` and what the rule remembers are the next state. Before the first round
+``algorithm.start`` makes the first state; ``algorithm.place`` finds the cluster of a client that was never seen;
+``algorithm.serve`` says how a client gets the model it is tested with.
 
 A whole method, as small as they get (it is ``fedavg``)::
 
@@ -23,15 +24,15 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, Protocol, TypeVar
 
 import numpy as np
 
 from coterie.models.model import Model
 from coterie.protocol.federation import Federation
-from coterie.protocol.replies import UNPLACED, Replies
-from coterie.protocol.stack import Stack
-from coterie.protocol.task import Fit, Report, Task
+from coterie.protocol.replies import Replies
+from coterie.protocol.stack import UNPLACED, Stack
+from coterie.protocol.task import Fit, Report, Score, Task
 from coterie.seeding import Key
 from coterie.server.bounds import believed
 from coterie.typing import Array
@@ -41,10 +42,14 @@ from coterie.typing import Array
 class State:
     """What the server knows between two rounds: a stack of cluster models and every client's label.
 
-    ``previous`` are the models before the last round, ``shares`` each cluster's share of the weight (examples, or
-    clients) in the last aggregation, ``moments`` the server optimiser's rows, ``memory`` what an assign rule carries:
-    arrays and JSON. ``members`` are the states of an ensemble's further members. ``formed`` is False as long as all
-    clients work on one model because no clustering has taken place yet.
+    previous  the models before the last round
+    shares    each cluster's share of the weight (examples, or clients) in the last aggregation
+    moments   the server optimiser's rows
+    memory    what the assign rule remembers: a value of a type of that rule (see ``memory_type``), None at first
+    advice    what a probe found about the number of clusters, if one was made
+    waiting   cluster models that take their places when a warm-up ends
+    members   the states of an ensemble's further members
+    formed    False as long as all clients work on one model because no clustering has taken place yet
     """
 
     stack: Stack
@@ -53,13 +58,15 @@ class State:
     previous: Stack
     shares: Array
     moments: Mapping[str, Array] = field(default_factory=dict)
-    memory: Mapping[str, Any] = field(default_factory=dict)
+    memory: Any = None
+    advice: Mapping[str, Any] | None = None
+    waiting: Stack | None = None
     members: tuple[State, ...] = ()
     formed: bool = True
 
     @property
     def placed(self) -> Array:
-        """Which clients have a cluster: clusters have formed, and the client is in one."""
+        """Return which clients have a cluster: clusters have formed, and the client is in one."""
         found: Array = (self.labels != UNPLACED) & self.formed
         return found
 
@@ -72,38 +79,65 @@ class State:
 class Assignment:
     """Where an assign rule puts the clients.
 
-    ``labels`` of all clients; ``parents[k]`` is the row from which cluster k goes on when the number of clusters
-    changes (None: the same rows as before); ``finish`` turns the averaged models into the next, where a rule has a say;
-    ``rounds`` is how many rounds the exchange counts as; ``formed`` says that clusters have formed, if only one.
+    labels    the cluster of every client
+    memory    what the rule remembers from now on
+    parents   ``parents[k]`` is the row from which cluster k continues when the number of clusters changes (None: the
+              same rows as before)
+    finish    turns the averaged models into the next ones, where the rule decides on them
+    rounds    how many rounds the exchange counts as
+    formed    True if clusters have formed in this round, even a single one
+    advice    what the rule found out about the number of clusters, if nobody has before
     """
 
     labels: Array
-    memory: Mapping[str, Any] = field(default_factory=dict)
+    memory: Any = None
     parents: tuple[int, ...] | None = None
     finish: Callable[[Stack], Stack] | None = None
     rounds: int = 1
     formed: bool = False
+    advice: Mapping[str, Any] | None = None
+
+
+Remembered = TypeVar("Remembered", bound=type)
+MEMORY_TYPES: dict[str, type] = {}
+"""The types that rules remember, by name, so that a run folder can make them again."""
+
+
+def memory_type(kind: Remembered) -> Remembered:
+    """Let values of a frozen dataclass be what a rule remembers: saved, loaded and resumed bit for bit.
+
+    Its fields may be arrays, stacks, numbers, strings, mappings, lists, None, and further memory types.
+    """
+    MEMORY_TYPES[kind.__name__] = kind
+    return kind
 
 
 class Scores(NamedTuple):
-    """Which newcomers answered, and the score of each in every cluster, ``(r, K)``."""
+    """The newcomers that answered, and the score of each in every cluster, ``(r, K)``."""
 
     clients: Array
     values: Array
 
     @property
     def clusters(self) -> Array:
-        """The cluster of the highest score of each; ties to the lowest number, never one whose score is no number."""
+        """Return the cluster of the highest score of each; ties to the lowest number, never a score that is NaN."""
         best: Array = np.where(np.isfinite(self.values), self.values, -np.inf).argmax(axis=1)
         return best
 
 
-Ask = Callable[[Task, Stack, Array, Array], Replies]
-"""``(task, stack, labels, clients) -> replies``: the clients, as a part sees them.
+class Ask(Protocol):
+    """The clients, as a part sees them. A rule may ask as often as it likes within a round."""
 
-``labels`` names, for each of ``clients``, the row of ``stack`` that it works on. Costs are counted, the norm bound
-holds, and those who did not answer are not in the replies. A rule may ask as often as it likes within a round.
-"""
+    def __call__(
+        self, task: Task, models: Stack, labels: Array, clients: Array, references: Stack | None = None
+    ) -> Replies:
+        """Give clients a task and return the replies of those that answered.
+
+        ``labels`` names, for each of ``clients``, the row of ``models`` that it works on. ``references`` are sent
+        beside the models: nobody chooses them, penalty terms and scores read them. Costs are counted, the norm bound
+        holds.
+        """
+
 
 Start = Callable[[Federation, Key, Ask], State]
 """``(federation, key, ask) -> state``: where a run begins. ``key`` is the address of every random draw."""
@@ -124,24 +158,38 @@ Place = Callable[[State, Ask, Array], Scores]
 """``(state, ask, newcomers) -> scores``: how well each cluster would suit clients that have none."""
 
 Opinion = Callable[[Federation, Key, Ask], Mapping[str, Any]]
-"""``(federation, key, ask) -> what --advise says beside its own advice``, JSON values with a ``text`` among them."""
+"""``(federation, key, ask) -> what --advise adds to its own advice``, JSON values with a ``text`` among them."""
 
 
-# What a method has where it says nothing.
+@dataclass(frozen=True)
+class Serving:
+    """How a client gets the model it is tested with, and is handed over at the end.
+
+    choose    scores by which it chooses again among the cluster models (none: its cluster's model)
+    fit       passes of training on its own train data first (fine-tuning)
+    mix       how the outputs of all members of an ensemble become one (None: there is one model)
+    """
+
+    choose: tuple[Score, ...] = ()
+    fit: tuple[Fit, ...] = ()
+    mix: str | None = None
+
+
+# The defaults of a method's parts.
 
 
 def by_examples(replies: Replies) -> Array:
-    """A client weighs as much as it has train examples, as far as it is believed."""
+    """Weigh each client by its train examples, as far as its claim is believed."""
     return believed(replies).astype(np.float64)
 
 
 def replace_models(models: Stack, mean: Stack, moments: Moments, answered: Array) -> tuple[Stack, Moments]:
-    """The mean is the new model."""
+    """Take the mean as the new model."""
     return mean, moments
 
 
 def least_loss(state: State, ask: Ask, clients: Array) -> Scores:
-    """Minus the mean train loss of each cluster's model: a newcomer chooses as clients that choose do."""
+    """Score clusters by minus the mean train loss of their models: a newcomer chooses as clients that choose do."""
     return score_by_loss(state.stack, ask, clients)
 
 
@@ -152,38 +200,47 @@ def score_by_loss(models: Stack, ask: Ask, clients: Array) -> Scores:
     return Scores(replies.clients, np.empty((0, 1)) if replies.losses is None or not len(replies) else -replies.losses)
 
 
+def no_references(state: State) -> Stack | None:
+    """Send nothing beside the cluster models."""
+    return None
+
+
 def mean_model(state: State) -> Stack:
-    """The mean of all cluster models by their shares of examples: what one model for all would be now."""
+    """Return the mean of all cluster models by their shares of examples: what one model for all would be now."""
     return state.stack.mix(state.shares[None])
 
 
+def previous_models(state: State) -> Stack:
+    """Return the cluster models before the last round: where each of them came from."""
+    return state.previous
+
+
 def as_it_is(model: Model) -> Model:
-    """The model itself."""
+    """Return the model itself."""
     return model
 
 
 @dataclass(frozen=True)
 class Algorithm:
-    """A clustered federated algorithm as a composition of parts; it has no loop of its own.
+    """A clustered federated algorithm as a composition of parts.
 
     start     where it begins
     task      what clients are asked, a function of the state
-    references  rows that clients are sent beside the cluster models, where the task names a number of them
     assign    from the replies to every client's cluster
     weigh     how much a client counts in its cluster's mean
     update    from the mean to the next model
     update_before  the same as long as no clusters have formed and all clients are on one model
     shared    a part of the model averaged over everyone, whatever the cluster
     place     the cluster of a client that was never seen
-    serve     what a client does to get its model at test time (nothing: it uses its label's model)
+    serve     how a client gets the model it is tested with
+    references  models that clients are sent beside the cluster models, a function of the state
     network   what is made of the user's model before anything begins (nothing: it is trained as it is)
     members   what runs beside it: an ensemble, in which this one leads and gives the clusters
-    mix       how outputs of all members become one where clients are tested
     repeat    which of several runs of the same seed it is: 0 has that seed, others have one derived from it
     chooses   whether clients choose among the cluster models
     least_rounds  how many rounds there must be for its warm-up and its shots to take place
     least_answers  how many clients must answer in a round for it to cluster
-    name, fit what it is called and how its clients train, for tables and run folders only
+    name, fit the text that names it, and how its clients train, for tables and run folders only
     opinion   what else it can say where advice is asked for
     """
 
@@ -195,11 +252,10 @@ class Algorithm:
     update_before: Update = replace_models
     shared: str | None = None
     place: Place = least_loss
-    serve: Task = Task()
-    references: Callable[[State], Stack] = mean_model
+    serve: Serving = Serving()
+    references: Callable[[State], Stack | None] = no_references
     network: Callable[[Model], Model] = as_it_is
     members: tuple[Algorithm, ...] = ()
-    mix: str | None = None
     repeat: int = 0
     chooses: bool = False
     least_rounds: int = 1
@@ -212,5 +268,5 @@ class Algorithm:
         return f"Algorithm({self.name})"
 
     def __add__(self, add_on: Callable[[Algorithm], Algorithm]) -> Algorithm:
-        """The algorithm with an add-on, as a text says it: ``wecfl(clusters=4) + cks(strength=0.1)``."""
+        """Return the algorithm with an add-on, as a text names it: ``wecfl(clusters=4) + cks(strength=0.1)``."""
         return add_on(self)

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
-from dataclasses import replace
+from collections.abc import Callable
+from dataclasses import dataclass, replace
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -11,26 +11,227 @@ from scipy.optimize import linear_sum_assignment
 
 from coterie.errors import UnknownName, UsageError
 from coterie.limits import POWER, check_most
-from coterie.protocol.replies import ROWS, UNPLACED, Replies
-from coterie.protocol.stack import Stack
+from coterie.protocol.replies import ROWS, Replies
+from coterie.protocol.stack import UNPLACED, Stack
 from coterie.protocol.task import Fit, Task
 from coterie.seeding import Key
 from coterie.server.aggregate import average
 from coterie.server.assign import keep, placed
-from coterie.server.clustering.advice import ADVICE, on_distances
+from coterie.server.clustering.advice import on_distances
 from coterie.server.clustering.clusterers import Clusterer
-from coterie.server.contract import Ask, Assign, Assignment, State, Weigh
+from coterie.server.contract import Ask, Assign, Assignment, State, Weigh, memory_type
 from coterie.server.distances.vectors import KeyedMeasure, columns, cosines, pairwise
 from coterie.typing import Array
 
+STARTS = ("mean", "global", "medoid")
+
+MOST_KEPT = 500
+"""Distances are kept up to this number of clients: they are saved with every state, and have 2 MB then."""
+
+
+@memory_type
+@dataclass(frozen=True)
+class Formed:
+    """The round in which clusters formed: the model that was sent, each cluster's mean, and the distances, if few."""
+
+    sent: Stack
+    means: Stack
+    distances: Array | None
+
+
+@memory_type
+@dataclass(frozen=True)
+class OneShot:
+    """What clustering once remembers: what its event has seen, how often it has clustered, and how clusters formed."""
+
+    seen: float | None = None
+    shots: int = 0
+    formed: Formed | None = None
+
+
+def formed_of(state: State) -> Formed | None:
+    """Return how the clusters of a state formed; None if they have not, or not by clustering once."""
+    return state.memory.formed if isinstance(state.memory, OneShot) else None
+
+
+def sent_when_formed(state: State) -> Stack:
+    """Return the model from which clients trained when the clusters formed; before that, the one there is."""
+    formed = formed_of(state)
+    return state.stack.take(slice(1)) if formed is None else formed.sent
+
+
+def means_when_formed(state: State) -> Stack:
+    """Return the mean of each cluster's models when the clusters formed; before that, the models there are."""
+    formed = formed_of(state)
+    return state.stack if formed is None else formed.means
+
+
+Event = Callable[[float | None, State, Replies], tuple[bool, float | None]]
+"""``(seen, state, replies) -> (does it happen now, what it has seen)``."""
+
+Rule = Callable[[State, Replies, Key, Ask], Assignment | None]
+"""An assign rule that may find that it cannot be applied yet."""
+
+
+def once(when: Event, rule: Rule, then: Assign, shots: int = 1) -> Assign:
+    """Keep labels until an event, apply ``rule`` in that round and in the next ``shots - 1``, and ``then`` for ever.
+
+    Where the rule cannot be applied (too few answers), the event has not happened.
+    """
+    if shots < 1:
+        raise UsageError(f"shots is {shots}; it must be at least 1")
+
+    def assign(state: State, replies: Replies, key: Key, ask: Ask) -> Assignment:
+        memory = state.memory or OneShot()
+        if memory.shots >= shots:
+            return then(replace(state, memory=replace(memory, seen=None)), replies, key, ask)
+        happens, seen = (True, memory.seen) if memory.shots else when(memory.seen, state, replies)
+        known = replace(state, memory=replace(memory, seen=seen))
+        found = rule(known, replies, key, ask) if happens else None
+        if found is None:
+            return keep()(known, replies, key, ask)
+        return replace(found, memory=replace(found.memory, shots=memory.shots + 1))
+
+    return assign
+
+
+def after(rounds: int) -> Event:
+    """Happen as soon as this number of rounds is done."""
+    if rounds < 0:
+        raise UsageError(f"warmup is {rounds}; it must be at least 0")
+    return lambda seen, state, replies: (state.round >= rounds, None)
+
+
+def temperature_rises(p: float = 2.0) -> Event:
+    """Happen at the first rise of the clustering temperature from one round to the next, so never in the first.
+
+    The clients disagree less and less about a model that is far from all of them, until it is near and they begin to
+    pull in different directions. With fewer than two answers there is no temperature and nothing happens.
+    """
+    if not p >= 1:
+        raise UsageError(f"p is {p}; it must be at least 1")
+    check_most("p", p, POWER)
+
+    def event(before: float | None, state: State, replies: Replies) -> tuple[bool, float | None]:
+        if len(replies) < 2:
+            return False, before
+        distances = pairwise(columns(replies, state.stack.params[replies.labels]), len(replies), "cosine")
+        now = temperature(distances, p)
+        return before is not None and now > before, now
+
+    return event
+
+
+def temperature(distances: Array, p: float = 2.0) -> float:
+    """Return the p-norm of all cosine distances, as a share of the largest it can be: |D|_p / (n (n - 1) 2^p)^(1/p).
+
+    >>> temperature(np.array([[0.0, 2.0], [2.0, 0.0]]))
+    1.0
+    >>> temperature(np.array([[0.0, 1.0], [1.0, 0.0]]), p=1)
+    0.5
+    """
+    count = len(distances)
+    return float((np.sum(distances**p) / (count * (count - 1) * 2**p)) ** (1 / p))
+
+
+def cluster_once(
+    measure: KeyedMeasure,
+    clusterer: Clusterer,
+    weigh: Weigh,
+    fit: Fit,
+    *,
+    all_clients: bool = True,
+    start: str = "mean",
+    compared: Fit | None = None,
+) -> Rule:
+    """Cluster the clients by a measure of what they made of one model.
+
+    ``all_clients``: those that were not drawn in this round train as well. ``start`` of the cluster models: the mean of
+    their clients' models, the model that all were sent (global), or that of the client nearest to the others (medoid);
+    without ``all_clients`` they are what the round's own update makes of them. When applied again, the clients that
+    answered train once more from the model of the first time. ``compared``: all clients train so in a further exchange
+    to make the models that are measured, whatever the round's training is; the mean with which clusters begin is that
+    of the round's.
+    """
+    if start not in STARTS:
+        raise UnknownName("start", start, STARTS)
+    enough = max(2, clusterer.least_points)
+
+    def rule(state: State, replies: Replies, key: Key, ask: Ask) -> Assignment | None:
+        answers, sent = models_to_compare(state, replies, fit, ask, all_clients, compared), sent_when_formed(state)
+        if len(answers) < enough:
+            return None
+        starts = np.broadcast_to(sent.params[0], (len(answers), sent.params.shape[1]))
+        answers, distances = measure(key)(answers, starts, ask)
+        if len(answers) < enough:
+            return None
+        found = follow_old_numbers(state, answers, clusterer(distances, key), weigh)
+        same, again = len(found.parents) == len(state.stack), state.memory.shots > 0
+        old = state if same else replace(state, labels=np.full_like(state.labels, UNPLACED))
+        labels = placed(old, answers, found.labels)
+        finish = None
+        if len(found.parents) > 1 and all_clients and not again:
+            means = found.means
+            if compared is not None:
+                kind = sent.take([0] * len(found.parents))
+                means = average(replies, labels[replies.clients], weigh(replies), kind)[0]
+            finish = put_in_place(first_models(start, answers, found.labels, distances, means, sent))
+        formed = Formed(sent, found.means, among_all(answers.clients, distances, len(state.labels)))
+        return Assignment(
+            labels,
+            replace(state.memory, formed=formed),
+            parents=None if same else found.parents,
+            finish=finish,
+            formed=True,
+            advice=on_distances(clusterer, distances, key) if state.advice is None else None,
+        )
+
+    return rule
+
+
+def models_to_compare(
+    state: State, replies: Replies, fit: Fit, ask: Ask, all_clients: bool, compared: Fit | None
+) -> Replies:
+    """Return replies that can be compared: all trained from one and the same model."""
+    everyone = np.arange(len(state.labels))
+    if compared is not None or state.memory.shots:
+        asked = replies.clients if compared is None else everyone
+        return train(asked, sent_when_formed(state), np.zeros_like(asked), compared or fit, ask)
+    return complete(replies, everyone, state.stack, state.labels, fit, ask) if all_clients else replies
+
+
+def put_in_place(models: Stack) -> Callable[[Stack], Stack]:
+    """Return these models whatever was averaged."""
+    return lambda averaged: models
+
+
+def first_models(start: str, answers: Replies, labels: Array, distances: Array, means: Stack, sent: Stack) -> Stack:
+    """Return the models that the clusters begin with."""
+    if start == "medoid":
+        return answers.models().take(medoids(distances, labels))
+    return sent.take([0] * len(means)) if start == "global" else means
+
+
+def among_all(clients: Array, distances: Array, count: int) -> Array | None:
+    """Return the distances of some clients in a matrix of all; NaN for the others; None beyond ``MOST_KEPT``.
+
+    >>> among_all(np.array([0, 2]), np.array([[0.0, 5.0], [5.0, 0.0]]), 3).tolist()[0]
+    [0.0, nan, 5.0]
+    """
+    if count > MOST_KEPT:
+        return None
+    whole = np.full((count, count), np.nan)
+    whole[np.ix_(clients, clients)] = distances
+    return whole
+
 
 def train(clients: Array, stack: Stack, labels: Array, fit: Fit, ask: Ask) -> Replies:
-    """What these clients make of the models that their labels name."""
+    """Let these clients train the models that their labels name."""
     return ask(Task(fit=(fit,)), stack, labels, clients)
 
 
 def complete(replies: Replies, wanted: Array, stack: Stack, labels: Array, fit: Fit, ask: Ask) -> Replies:
-    """The replies of all ``wanted`` clients; those that have not answered yet train now, if they can be reached.
+    """Return the replies of all ``wanted`` clients; those that have not answered yet train now, if they are reached.
 
     ``labels`` are those of all clients.
     """
@@ -40,7 +241,7 @@ def complete(replies: Replies, wanted: Array, stack: Stack, labels: Array, fit: 
 
 
 def joined(one: Replies, other: Replies) -> Replies:
-    """The rows of both, in the order of the clients."""
+    """Return the rows of both, in the order of the clients."""
     if not len(other):
         return one
     if not len(one):
@@ -53,212 +254,26 @@ def joined(one: Replies, other: Replies) -> Replies:
     return replace(one, **rows, missing={**one.missing, **other.missing})
 
 
-DISTANCES = "distances"
-"""What ``State.memory`` calls the matrix of distances."""
-
-MOST_KEPT = 500
-"""The matrix is kept up to so many clients: it is saved with every state, and has 2 MB then."""
-
-
-def remembered(sent: Stack, means: Stack) -> Mapping[str, Any]:
-    """The model that was sent, and the mean of each cluster's models."""
-    names = ("origin", "origin_buffers", "means", "means_buffers")
-    return dict(zip(names, (*sent, *means), strict=True))
-
-
-def matrix_of(clients: Array, distances: Array, count: int) -> Mapping[str, Any]:
-    """The distances by which the clusters formed, among all ``count`` clients; NaN for those who were not measured.
-
-    Nothing where there are more than ``MOST_KEPT``.
-
-    >>> matrix_of(np.array([0, 2]), np.array([[0.0, 5.0], [5.0, 0.0]]), 3)["distances"].tolist()[0]
-    [0.0, nan, 5.0]
-    """
-    if count > MOST_KEPT:
-        return {}
-    whole = np.full((count, count), np.nan)
-    whole[np.ix_(clients, clients)] = distances
-    return {DISTANCES: whole}
-
-
-def have_formed(state: State) -> bool:
-    """Whether there was such a round."""
-    return "means" in state.memory
-
-
-def origin(state: State) -> Stack:
-    """The model from which clients trained when the clusters formed; before that, the one there is."""
-    if have_formed(state):
-        return Stack(state.memory["origin"], state.memory["origin_buffers"])
-    return state.stack.take(slice(1))
-
-
-def means(state: State) -> Stack:
-    """The mean of each cluster's models when the clusters formed; before that, the models there are."""
-    return Stack(state.memory["means"], state.memory["means_buffers"]) if have_formed(state) else state.stack
-
-
-Event = Callable[[State, Replies], tuple[bool, Mapping[str, Any]]]
-"""``(state, replies) -> (does it happen now, what to remember)``."""
-
-
-def after(rounds: int) -> Event:
-    """As soon as so many rounds are done."""
-    if rounds < 0:
-        raise UsageError(f"warmup is {rounds}; it must be at least 0")
-    return lambda state, replies: (state.round >= rounds, {})
-
-
-def temperature_rises(p: float = 2.0) -> Event:
-    """At the first rise of the clustering temperature from one round to the next, so never in the first.
-
-    The clients disagree less and less about a model that is far from all of them, until it is near and they begin to
-    pull in different directions. With fewer than two answers there is no temperature and nothing happens.
-    """
-    if not p >= 1:
-        raise UsageError(f"p is {p}; it must be at least 1")
-    check_most("p", p, POWER)
-
-    def event(state: State, replies: Replies) -> tuple[bool, Mapping[str, Any]]:
-        if len(replies) < 2:
-            return False, {}
-        distances = pairwise(columns(replies, state.stack.params[replies.labels]), len(replies), "cosine")
-        now, before = temperature(distances, p), state.memory.get("temperature")
-        return before is not None and now > before, {"temperature": now}
-
-    return event
-
-
-def temperature(distances: Array, p: float = 2.0) -> float:
-    """The p-norm of all cosine distances, as a share of the largest it can be: |D|_p / (n (n - 1) 2^p)^(1/p).
-
-    >>> temperature(np.array([[0.0, 2.0], [2.0, 0.0]]))
-    1.0
-    >>> temperature(np.array([[0.0, 1.0], [1.0, 0.0]]), p=1)
-    0.5
-    """
-    count = len(distances)
-    return float((np.sum(distances**p) / (count * (count - 1) * 2**p)) ** (1 / p))
-
-
-Rule = Callable[[State, Replies, Key, Ask], Assignment | None]
-"""An assign rule that may find that it cannot be applied yet."""
-
-STARTS = ("mean", "global", "medoid")
-
-
-def once(when: Event, rule: Rule, then: Assign, shots: int = 1) -> Assign:
-    """Keep labels until an event, apply ``rule`` in that round and in the next ``shots - 1``, and ``then`` for ever.
-
-    Where the rule cannot be applied (too few answers), the event has not happened.
-    """
-    if shots < 1:
-        raise UsageError(f"shots is {shots}; it must be at least 1")
-
-    def assign(state: State, replies: Replies, key: Key, ask: Ask) -> Assignment:
-        done = state.memory.get("shots", 0)
-        if done >= shots:
-            kept = {name: value for name, value in state.memory.items() if name != "temperature"}
-            return then(replace(state, memory=kept), replies, key, ask)
-        happens, learnt = (True, {}) if done else when(state, replies)
-        known = replace(state, memory={**state.memory, **learnt})
-        found = rule(known, replies, key, ask) if happens else None
-        if found is None:
-            return keep()(known, replies, key, ask)
-        return replace(found, memory={**found.memory, "shots": done + 1})
-
-    return assign
-
-
-def cluster_once(
-    measure: KeyedMeasure,
-    clusterer: Clusterer,
-    weigh: Weigh,
-    fit: Fit,
-    all_clients: bool = True,
-    start: str = "mean",
-    compared: Fit | None = None,
-) -> Rule:
-    """Cluster the clients by a measure of what they made of one model.
-
-    ``all_clients``: those that were not drawn in this round train as well. ``start`` of the cluster models: the mean of
-    the members' models, the model that all were sent (global), or that of the member nearest to the others (medoid);
-    without ``all_clients`` they are what the round's own update makes of them. When applied again, the clients that
-    answered train once more from the model of the first time. ``compared``: all clients train so in a further exchange
-    to make the models that are measured, whatever the round's training is; the mean with which clusters begin is that
-    of the round's.
-    """
-    if start not in STARTS:
-        raise UnknownName("start", start, STARTS)
-
-    enough = max(2, clusterer.least_points)
-
-    def rule(state: State, replies: Replies, key: Key, ask: Ask) -> Assignment | None:
-        answers, sent = _answers(state, replies, fit, all_clients, ask, compared), origin(state)
-        if len(answers) < enough:
-            return None
-        starts = np.broadcast_to(sent.params[0], (len(answers), sent.params.shape[1]))
-        answers, distances = measure(key)(answers, starts, ask)
-        if len(answers) < enough:
-            return None
-        found = _numbered(state, answers, clusterer(distances, key), weigh)
-        same, again = len(found.parents) == len(state.stack), "shots" in state.memory
-        old = state if same else replace(state, labels=np.full_like(state.labels, UNPLACED))
-        labels = placed(old, answers, found.labels)
-        advice = {} if ADVICE in state.memory else {ADVICE: on_distances(clusterer, distances, key)}
-        kept = {**remembered(sent, found.means), **matrix_of(answers.clients, distances, len(state.labels))}
-        finish = None
-        if len(found.parents) > 1 and all_clients and not again:
-            kind = sent.take([0] * len(found.parents))
-            own = average(replies, labels[replies.clients], weigh(replies), kind)[0] if compared else found.means
-            finish = _begin(start, answers, found.labels, distances, own, sent)
-        parents = None if same else found.parents
-        return Assignment(labels, {**state.memory, **kept, **advice}, parents, finish, formed=True)
-
-    return rule
-
-
-class _Numbered(NamedTuple):
-    """Clusters that follow the old ones: the labels of those that answered, where each goes on from, mean models."""
+class Numbered(NamedTuple):
+    """Clusters that follow the old ones: the labels of those that answered, where each continues from, mean models."""
 
     labels: Array
     parents: tuple[int, ...]
     means: Stack
 
 
-def _numbered(state: State, answers: Replies, new: Array, weigh: Weigh) -> _Numbered:
-    """New clusters with numbers that follow the old ones; in a further shot those that formed before stay."""
-    sent, weights, old = origin(state), weigh(answers), state.labels[answers.clients]
+def follow_old_numbers(state: State, answers: Replies, new: Array, weigh: Weigh) -> Numbered:
+    """Number new clusters so that they follow the old ones; in a further shot those that formed before stay."""
+    sent, weights, old = sent_when_formed(state), weigh(answers), state.labels[answers.clients]
     found = average(answers, new, weights, sent.take([0] * (int(new.max()) + 1)))[0]
-    if not have_formed(state):
+    formed = formed_of(state)
+    if formed is None:
         numbers, parents = follow(new, old, len(state.stack))
-        return _Numbered(numbers[new], parents, found.take(np.argsort(numbers)))
-    part, formed = answers.layout.part("all"), means(state)
-    likeness = cosines((found.params - sent.params)[:, part], (formed.params - sent.params)[:, part])
+        return Numbered(numbers[new], parents, found.take(np.argsort(numbers)))
+    part, means = answers.layout.part("all"), formed.means
+    likeness = cosines((found.params - sent.params)[:, part], (means.params - sent.params)[:, part])
     numbers, parents = join_or_follow(new, old, likeness)
-    return _Numbered(numbers[new], parents, average(answers, numbers[new], weights, formed.take(list(parents)))[0])
-
-
-def _answers(
-    state: State, replies: Replies, fit: Fit, all_clients: bool, ask: Ask, compared: Fit | None = None
-) -> Replies:
-    """The models to compare: all trained from one and the same."""
-    everyone = np.arange(len(state.labels))
-    if compared is not None or "shots" in state.memory:
-        asked = replies.clients if compared is None else everyone
-        return train(asked, origin(state), np.zeros_like(asked), compared or fit, ask)
-    return complete(replies, everyone, state.stack, state.labels, fit, ask) if all_clients else replies
-
-
-def _begin(
-    start: str, answers: Replies, labels: Array, distances: Array, means: Stack, sent: Stack
-) -> Callable[[Stack], Stack]:
-    """The models that the clusters begin with."""
-    if start == "medoid":
-        means = answers.models().take(medoids(distances, labels))
-    elif start == "global":
-        means = sent.take([0] * len(means))
-    return lambda averaged: means
+    return Numbered(numbers[new], parents, average(answers, numbers[new], weights, means.take(list(parents)))[0])
 
 
 def medoids(distances: Array, labels: Array) -> list[int]:

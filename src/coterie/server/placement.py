@@ -7,20 +7,20 @@ from collections.abc import Callable
 import numpy as np
 from scipy.spatial.distance import cdist
 
-from coterie.protocol.replies import UNPLACED, Replies
-from coterie.protocol.stack import Stack
+from coterie.protocol.replies import Replies
+from coterie.protocol.stack import UNPLACED, Stack
 from coterie.protocol.task import Fit, Task
 from coterie.seeding import Key
 from coterie.server.assign import placed
 from coterie.server.contract import Ask, Assign, Assignment, Place, Scores, State, least_loss, score_by_loss
 from coterie.server.distances.vectors import cosines
-from coterie.server.one_shot import means, origin
+from coterie.server.one_shot import means_when_formed, sent_when_formed
 from coterie.typing import Array
 
 
 def least_loss_when_formed(state: State, ask: Ask, clients: Array) -> Scores:
     """Minus the mean train loss of each cluster's model as it was when the clusters formed."""
-    return score_by_loss(means(state), ask, clients)
+    return score_by_loss(means_when_formed(state), ask, clients)
 
 
 def nearest_centre(part: str, fit: Fit) -> Place:
@@ -31,12 +31,12 @@ def nearest_centre(part: str, fit: Fit) -> Place:
     """
 
     def place(state: State, ask: Ask, clients: Array) -> Scores:
-        if "centres" not in state.memory:
+        if state.memory is None:
             return least_loss(state, ask, clients)
         middle = state.stack.mix(np.full((1, len(state.stack)), 1 / len(state.stack)))
 
         def score(replies: Replies) -> Array:
-            distances: Array = cdist(replies.part(part).astype(np.float64), state.memory["centres"])
+            distances: Array = cdist(replies.part(part).astype(np.float64), state.memory.centres)
             return -distances
 
         return _scores(Task(fit=(fit,)), middle, score, ask, clients)
@@ -51,8 +51,8 @@ def nearest_update(fit: Fit) -> Place:
     """
 
     def place(state: State, ask: Ask, clients: Array) -> Scores:
-        sent = origin(state)
-        formed = means(state).params - sent.params
+        sent = sent_when_formed(state)
+        formed = means_when_formed(state).params - sent.params
 
         def score(replies: Replies) -> Array:
             part = replies.layout.part("all")

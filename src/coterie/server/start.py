@@ -3,25 +3,33 @@
 from __future__ import annotations
 
 import logging
-from dataclasses import replace
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
 
 import numpy as np
 
 from coterie.errors import FederationError, UnknownName
 from coterie.limits import check_memory
-from coterie.protocol.federation import Federation, present
-from coterie.protocol.replies import UNPLACED
-from coterie.protocol.stack import Stack
+from coterie.protocol.federation import Federation
+from coterie.protocol.stack import UNPLACED, Stack
 from coterie.protocol.task import BOUNDED, Fit, Report, Task, check_bounded
 from coterie.seeding import Key
 from coterie.server.assign import check_clusters
-from coterie.server.contract import Ask, Start, State
+from coterie.server.contract import Ask, Start, State, memory_type
 from coterie.typing import Array
 
 _log = logging.getLogger(__name__)
 
 BEGINNING = -1
 """The round number of draws and exchanges before round 0."""
+
+
+@memory_type
+@dataclass(frozen=True)
+class Pinned:
+    """The clients that keep their cluster for ever: the cluster of each, by name."""
+
+    rows: Mapping[str, int]
 
 
 def one_model() -> Start:
@@ -102,11 +110,11 @@ def random_labels(start: Start, clusters: int, pinned: bool) -> Start:
 
     def begin(federation: Federation, key: Key, ask: Ask) -> State:
         state, names = start(federation, key, ask), federation.names
-        there = [names[i] for i in present(federation, BEGINNING)]
+        there = [names[i] for i in federation.present(BEGINNING)]
         drawn = sorted(there, key=lambda name: key.number(name, "pinned"))[: clusters if pinned else 0]
         rows = {name: row for row, name in enumerate(drawn)}
         labels = [rows.get(name, key.number(name, "first label") % clusters) for name in names]
-        return replace(state, labels=np.array(labels, dtype=np.int64), memory={"pinned": rows})
+        return replace(state, labels=np.array(labels, dtype=np.int64), memory=Pinned(rows))
 
     return begin
 

@@ -11,11 +11,12 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
+from coterie.data.federated import Split
 from coterie.errors import FederationError
 from coterie.models.model import Model
 from coterie.protocol import message
 from coterie.protocol.replies import Replies
-from coterie.protocol.stack import Stack
+from coterie.protocol.stack import Sent, Stack
 from coterie.protocol.task import Task
 from coterie.runtimes.simulator import BROKEN
 from coterie.seeding import Key
@@ -59,33 +60,48 @@ class Remote:
         sizes: Sequence[message.Sizes] | None = None,
     ) -> None:
         self.names, self.model, self.exchange, self.run = names, model, exchange, run
-        self.sizes = sizes or [message.UNTOLD] * len(names)
+        self.sizes = sizes or [message.UNKNOWN_SIZES] * len(names)
 
-    def ask(self, task: Task, stack: Stack, labels: Array, clients: Array, key: Key) -> Replies:
+    @property
+    def kept(self) -> dict[str, Array]:
+        """Return nothing: what clients keep between rounds stays with them."""
+        return {}
+
+    def present(self, number: int) -> Array:
+        """Return the positions of all clients: who is not connected is a missing row."""
+        return np.arange(len(self.names))
+
+    def judge(self, models: Stack, split: Split, rows: Array | None = None, mix: str | None = None) -> None:
+        """Return nothing: there are no examples that belong to no client."""
+
+    def close(self) -> None:
+        """Do nothing: what carries the bytes is opened and closed by its owner."""
+
+    def ask(self, task: Task, sent: Sent, labels: Array, clients: Array, key: Key) -> Replies:
         """One packed exchange with each client; clients that work on the same rows get the same bytes."""
         rows = dict(zip(clients.tolist(), labels, strict=True))
-        heard, layout = self._exchange(task, stack, rows, key), self.model.layout
+        heard, layout = self._exchange(task, sent, rows, key), self.model.layout
         missing = {self.names[client]: line(why, codec.LONGEST_PROBLEM) for client, why in heard.missing.items()}
         served, classes = np.size(labels) // max(len(clients), 1), self.model.classes
         answers: dict[int, message.Arrays] = {}
         for client, content in heard.answers.items():
-            wanted = message.form(task, stack, layout, served, classes, self.sizes[client])
+            wanted = message.form(task, sent, layout, served=served, classes=classes, sizes=self.sizes[client])
             try:
                 answers[client] = read_reply(content, wanted, task, rows[client])
             except FederationError as error:
                 missing[self.names[client]] = line(error, codec.LONGEST_PROBLEM)
-        replies = message.collect(layout, message.form(task, stack, layout, served), answers, missing)
-        return replace(replies, cost=message.cost(task, stack, replies, len(clients)))
+        replies = message.collect(layout, message.form(task, sent, layout, served=served), answers, missing)
+        return replace(replies, cost=message.cost(task, sent, replies, len(clients)))
 
-    def _exchange(self, task: Task, stack: Stack, rows: Mapping[int, Array], key: Key) -> Heard:
+    def _exchange(self, task: Task, sent: Sent, rows: Mapping[int, Array], key: Key) -> Heard:
         """What the clients answer, each asked on its rows; part after part where different messages are large."""
         groups: dict[bytes, list[int]] = {}
         for client, row in rows.items():
             groups.setdefault(row.tobytes(), []).append(client)
         whole, requests, size = Heard({}, {}), dict[int, bytes](), 0
         for clients in groups.values():
-            arrays = message.down(task, stack, rows[clients[0]], self.model.layout)
-            packed = pack_task(self.run, message.told(task), key, self.model, arrays)
+            arrays = message.down(task, sent, rows[clients[0]], self.model.layout)
+            packed = pack_task(self.run, task, key, self.model, arrays)
             if requests and size + len(packed) > MOST_BYTES:
                 whole, requests, size = whole.plus(self.exchange(requests)), {}, 0
             requests, size = requests | dict.fromkeys(clients, packed), size + len(packed)

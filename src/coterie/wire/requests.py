@@ -69,6 +69,6 @@ def pack_task(run: str, task: Task, key: Key, model: Model, arrays: Arrays) -> b
 
 def answer(engine: Engine, task: Task, arrays: Arrays, key: Key) -> tuple[Arrays, str | None]:
     """Do the task on the one client's data: exactly the arrays that the report names, or why there are none."""
-    stack = message.received(task, arrays, engine.model.layout)
-    reply = engine.run(task, stack, arrays["row"], np.array([0]), key)
+    sent = message.received(task, arrays, engine.model.layout)
+    reply = engine.run(task, sent, arrays["row"], np.array([0]), key)
     return (message.up(reply), None) if len(reply) else ({}, next(iter(reply.missing.values())))

@@ -96,9 +96,6 @@ def _block(products: Array, rows: int, columns: int) -> Array:
     return part
 
 
-ADVICE = "advice"
-"""What ``State.memory`` calls it."""
-
 SAMPLES = 50
 LARGEST = 150
 """So many samples are drawn, none of more clients than this."""

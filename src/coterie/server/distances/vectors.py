@@ -144,20 +144,20 @@ def ask_losses(
     size = max(1, stack.nbytes // max(1, len(stack)))
     most = OWN_BYTES // size if report.differences else len(places)
     for rows, some in product(parts(models, BLOCK_BYTES // size), parts(places, most)):
-        block, labels = stack.take(rows), np.zeros(len(some), dtype=np.int64)
+        labels, own = np.zeros(len(some), dtype=np.int64), None
         if report.differences:
-            block, labels = with_own(block, rows, stack, some)
-        sent = Stack(*map(np.ascontiguousarray, block))
-        scored = ask(Task(report=report, references=len(sent) - len(rows)), sent, labels, replies.clients[some])
+            labels, own = own_rows(rows, stack, some)
+        block = stack.take(rows).contiguous()
+        scored = ask(Task(report=report), block, labels, replies.clients[some], own)
         if len(scored):
             yield rows, np.searchsorted(replies.clients, scored.clients), scored
 
 
-def with_own(block: Stack, rows: Array, stack: Stack, places: Array) -> tuple[Stack, Array]:
-    """A block of models in which clients find their own, and where: among them, or if some are not, all behind them."""
+def own_rows(rows: Array, stack: Stack, places: Array) -> tuple[Array, Stack | None]:
+    """Return the label of each client's own model: among the models sent, or if some are not there, as a reference."""
     if np.isin(places, rows).all():
-        return block, np.searchsorted(rows, places)
-    return block.plus(stack.take(places)), len(rows) + np.arange(len(places))
+        return np.searchsorted(rows, places), None
+    return len(rows) + np.arange(len(places)), stack.take(places)
 
 
 def parts(numbers: Array, most: int) -> list[Array]:

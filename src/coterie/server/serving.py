@@ -1,0 +1,91 @@
+"""Serving: which models clients are tested with, how they are mixed, and whether they are fine-tuned first.
+
+Evaluation, ``Run.model_for``, the placement of newcomers and a federation all go through here, so that the model that
+is handed over is the one that was scored.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import NamedTuple
+
+import numpy as np
+
+from coterie.protocol.federation import Federation
+from coterie.protocol.replies import Replies
+from coterie.protocol.stack import UNPLACED, Sent, Stack
+from coterie.protocol.task import Report, Task
+from coterie.seeding import Key
+from coterie.server.contract import Algorithm, Serving, State
+from coterie.server.exchange import Meter, with_mean
+from coterie.typing import Array
+
+
+def evaluate(
+    algorithm: Algorithm,
+    federation: Federation,
+    state: State,
+    seed: int,
+    *,
+    split: str = "test",
+    clients: Array | None = None,
+) -> Replies:
+    """Return every client's metrics on one of its splits, with the model it is served; no cost is counted.
+
+    ``clients``: only these.
+    """
+    asked = np.arange(len(federation.names)) if clients is None else clients
+    return _serve(algorithm.serve, federation, state, Key(seed, state.round), Report(params=None, metrics=split), asked)
+
+
+class Served(NamedTuple):
+    """The models of one member of an ensemble, or of the only one, and the row that serves each client (-1: none)."""
+
+    models: Stack
+    rows: Array
+
+
+def served_models(
+    algorithm: Algorithm, federation: Federation, state: State, seed: int, clients: Array
+) -> list[Served]:
+    """Return the very models with which ``evaluate`` tests these clients, member by member."""
+    key, serving = Key(seed, state.round), algorithm.serve
+    chosen = _serve(replace(serving, fit=()), federation, state, key, Report(params=None), clients).labels
+    stack, rows = rows_that_serve(state, chosen)
+    columns = np.atleast_2d(rows.T)
+    if not serving.fit:
+        return [Served(stack, column) for column in columns]
+    task = Task(fit=serving.fit)
+    return [_trained(federation.ask(task, Sent(stack), column, clients, key), clients) for column in columns]
+
+
+def rows_that_serve(state: State, labels: Array | None = None) -> tuple[Stack, Array]:
+    """Return the models, and the row that serves each client: its label's, or the mean where it has none.
+
+    Of an ensemble these are the models of all members, one below the other, and rows ``(clients, members)``. ``labels``
+    are those under which clients were served, if not all of the state's.
+    """
+    if not state.members:
+        return with_mean(state.stack, state.labels if labels is None else labels, state.shares)
+    stack, rows = with_mean(state.stack, state.labels, state.shares)
+    columns = [rows]
+    for member in state.members:
+        models, rows = with_mean(member.stack, member.labels, member.shares)
+        columns.append(len(stack) + rows)
+        stack = stack.plus(models)
+    return stack, np.column_stack(columns) if labels is None else labels
+
+
+def _serve(serving: Serving, federation: Federation, state: State, key: Key, report: Report, clients: Array) -> Replies:
+    """Let clients do what they do to get their models, and report on the result."""
+    mix = serving.mix if state.members else None
+    task = Task(choose=serving.choose, fit=serving.fit, report=replace(report, mix=mix))
+    if mix is not None:
+        stack, rows = rows_that_serve(state)
+        return federation.ask(task, Sent(stack), rows[clients], clients, key)
+    return Meter(federation, key, state.shares).ask(task, state.stack, state.labels[clients], clients)
+
+
+def _trained(replies: Replies, clients: Array) -> Served:
+    places = np.searchsorted(replies.clients, clients)
+    return Served(replies.models(), np.where(np.isin(clients, replies.clients), places, UNPLACED))
