@@ -29,7 +29,7 @@ from coterie.experiments.session import Session
 from coterie.experiments.settings import Settings
 from coterie.protocol.federation import Federation
 from coterie.protocol.replies import Replies
-from coterie.protocol.stack import Stack
+from coterie.protocol.stack import Sent
 from coterie.protocol.task import Task
 from coterie.seeding import Key
 from coterie.typing import Array
@@ -86,14 +86,14 @@ class Attacked:
     def __getattr__(self, name: str) -> Any:
         return getattr(self.inner, name)
 
-    def ask(self, task: Task, stack: Stack, labels: Array, clients: Array, key: Key) -> Replies:
+    def ask(self, task: Task, sent: Sent, labels: Array, clients: Array, key: Key) -> Replies:
         """What the clients send; attackers send something else."""
-        replies = self.inner.ask(task, stack, labels, clients, key)
+        replies = self.inner.ask(task, sent, labels, clients, key)
         if not task.fit or replies.params is None:
             return replies
         params, lies = np.array(replies.params), self.case.lies(len(self.inner.names))[replies.clients]
         for i in np.flatnonzero(lies):
-            start = stack.params[replies.labels[i]]
+            start = sent.rows.params[replies.labels[i]]
             generator = key.generator(self.inner.names[replies.clients[i]], "attack")
             params[i] = start + ATTACKS[self.case.attack](params[i] - start, generator)
         examples = replies.examples if self.case.claim is None else np.where(lies, self.case.claim, replies.examples)

@@ -26,7 +26,7 @@ from coterie.data import Federated, Split
 from coterie.engine.engine import Engine
 from coterie.engine.plan import available_cores, torch_threads
 from coterie.models.zoo import build_model
-from coterie.protocol.stack import Stack
+from coterie.protocol.stack import Sent, Stack
 from coterie.protocol.task import Fit, Task
 from coterie.seeding import Key
 
@@ -101,7 +101,7 @@ def engine_round(case: Case, data: Federated, plan: str) -> Callable[[], object]
     engine, stack = Engine(model, data, plan=plan), Stack(*(part[None] for part in model.initial(0)))
     task = Task(fit=(Fit(steps=STEPS, batch=BATCH, lr=LR, momentum=MOMENTUM),))
     everyone, rows = np.arange(len(data)), np.zeros(len(data), dtype=np.int64)
-    return lambda: engine.run(task, stack, rows, everyone, Key(1, 0))
+    return lambda: engine.run(task, Sent(stack), rows, everyone, Key(1, 0))
 
 
 def products(count: int = 10) -> Callable[[], object]:

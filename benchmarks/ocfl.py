@@ -23,7 +23,8 @@ from coterie.data import Federated
 from coterie.models.zoo import build_model
 from coterie.runtimes.simulator import Simulator
 from coterie.server.contract import Algorithm, State
-from coterie.server.loop import Round, evaluate, rounds
+from coterie.server.loop import Round, rounds
+from coterie.server.serving import evaluate
 
 FIT = ct.Fit(epochs=3, steps=None, batch=32, lr=0.01, momentum=0.0)
 OTHERS = ("ocfl-kmeans(3)", "ocfl-meanshift", "ocfl-affinity", "briggs")

@@ -9,7 +9,7 @@ import numpy as np
 from coterie.data import load
 from coterie.engine.plan import available_cores
 from coterie.models.zoo import build_model
-from coterie.protocol.stack import Stack
+from coterie.protocol.stack import Sent, Stack
 from coterie.protocol.task import Fit, Task
 from coterie.runtimes.ray import RayFederation
 from coterie.runtimes.simulator import Simulator
@@ -29,7 +29,7 @@ def main() -> None:
         for turn in range(TURNS):
             for each in (near, far) if turn % 2 else (far, near):
                 begun = perf_counter()
-                each.ask(Task(fit=(Fit(),)), stack, np.zeros(count, int), np.arange(count), Key(1, turn))
+                each.ask(Task(fit=(Fit(),)), Sent(stack), np.zeros(count, int), np.arange(count), Key(1, turn))
                 seconds[each].append(perf_counter() - begun)
         far.close()
         ours, theirs = (float(np.median(seconds[each][1:])) for each in (near, far))

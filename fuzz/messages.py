@@ -27,7 +27,7 @@ from coterie.errors import CoterieError
 from coterie.experiments.settings import Settings
 from coterie.models.zoo import build_model
 from coterie.protocol import message
-from coterie.protocol.stack import Stack
+from coterie.protocol.stack import Sent, Stack
 from coterie.protocol.task import BatchLoss, Contrast, Fit, Loss, Proximal, Race, Report, Task
 from coterie.seeding import Key
 from coterie.server.loop import rounds
@@ -44,7 +44,7 @@ TASKS = (
     Task(choose=(Race(first=4),), fit=(Fit(steps=1),)),
     Task(choose=(BatchLoss(),), fit=(Fit(steps=1),)),
     Task(fit=(Fit(steps=1, terms=(Proximal(0.1),)), Fit(epochs=1, part="head"))),
-    Task(fit=(Fit(steps=1, terms=(Contrast(1.0, 0.5),)),), references=1),
+    Task(fit=(Fit(steps=1, terms=(Contrast(1.0, 0.5),)),)),
     Task(report=Report(None, losses=True)),
     Task(report=Report(None, metrics="test")),
     Task(report=Report("head", losses=True, bounded="clipped")),
@@ -79,14 +79,15 @@ def _site(client: int = 0) -> Site:
     return Site(own.names[0], own, Policy(least_examples=1, largest_mb=8), Audit(f"audit-{client}.jsonl"))
 
 
-def _asked(rng: Random) -> tuple[Task, Stack, Any, bytes]:
+def _asked(rng: Random) -> tuple[Task, Sent, Any, bytes]:
     """A task, the models it is about, and the request that says so."""
     task, data = rng.choice(TASKS), _data()
     model = build_model("mlp(4)", data.shape, data.classes)
     stack = Stack(*(np.stack([part] * 3) for part in model.initial(1)))
+    sent = Sent(stack.take([0, 1]), stack.take([2])) if task.receives_all and rng.random() < 0.5 else Sent(stack)
     row = -1 if task.choose else 0
-    arrays = message.down(task, stack, row, model.layout)
-    return task, stack, model, answering.pack_task("run", message.told(task), Key(1, 0), model, arrays)
+    arrays = message.down(task, sent, row, model.layout)
+    return task, sent, model, answering.pack_task("run", task, Key(1, 0), model, arrays)
 
 
 def _request(rng: Random) -> Case:
@@ -106,12 +107,12 @@ def _request(rng: Random) -> Case:
 
 
 def _reply(rng: Random) -> Case:
-    task, stack, model, packed = _asked(rng)
+    task, sent, model, packed = _asked(rng)
     good = _site().answer(packed)
     bad = _damaged(rng, good)
     row = np.asarray(-1 if task.choose else 0)
-    told = message.Sizes(24, 6, 0) if rng.random() < 0.5 else message.UNTOLD
-    wanted = message.form(task, stack, model.layout, 1, model.classes, told)
+    told = message.Sizes(24, 6, 0) if rng.random() < 0.5 else message.UNKNOWN_SIZES
+    wanted = message.form(task, sent, model.layout, classes=model.classes, sizes=told)
 
     def work() -> int:
         try:

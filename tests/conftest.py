@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Mapping, Sequence
-from dataclasses import replace
+from dataclasses import fields, replace
 from itertools import islice
 from typing import Any
 
@@ -17,12 +17,13 @@ from coterie.data.federated import Federated, Split
 from coterie.models.zoo import build_model
 from coterie.protocol.federation import Federation
 from coterie.protocol.replies import Replies
-from coterie.protocol.stack import Stack
+from coterie.protocol.stack import Sent
 from coterie.protocol.task import Fit, Task
 from coterie.runtimes.simulator import Simulator
 from coterie.seeding import Key
 from coterie.server.contract import Algorithm
-from coterie.server.loop import Round, rounds
+from coterie.server.exchange import Limits
+from coterie.server.loop import Conditions, Round, rounds
 
 Array = np.ndarray[Any, Any]
 Client = tuple[Array, Array]
@@ -107,9 +108,9 @@ class Flaky:
     def __getattr__(self, name: str) -> Any:
         return getattr(self.inner, name)
 
-    def ask(self, task: Task, stack: Stack, labels: Array, clients: Array, key: Key) -> Replies:
+    def ask(self, task: Task, sent: Sent, labels: Array, clients: Array, key: Key) -> Replies:
         gone = np.isin(clients, list(self.absent.get(key.round, ())))
-        replies = self.inner.ask(task, stack, labels[~gone], clients[~gone], key)
+        replies = self.inner.ask(task, sent, labels[~gone], clients[~gone], key)
         missing = {self.inner.names[c]: "did not answer" for c in clients[gone]}
         return replace(replies, missing={**replies.missing, **missing})
 
@@ -127,9 +128,17 @@ def run_rounds(
     fit: Fit = QUICK,
     **options: Any,
 ) -> list[Round]:
-    """The first rounds of the algorithm that a text names."""
+    """The first rounds of the algorithm that a text names; options of ``rounds``, its conditions and its limits."""
     algorithm = build_algorithm(text, clusters, fit)
-    return list(islice(rounds(algorithm, dress(federation, algorithm), **{"seed": 1, **options}), count))
+    given = {name: options.pop(name) for name in ("seed", "state") if name in options}
+    steps = rounds(algorithm, dress(federation, algorithm), **{"seed": 1, **given}, conditions=conditions(**options))
+    return list(islice(steps, count))
+
+
+def conditions(**options: Any) -> Conditions:
+    """The conditions of rounds, with those of their limits among the options."""
+    limits = {f.name: options.pop(f.name) for f in fields(Limits) if f.name in options}
+    return Conditions(**options, limits=Limits(**limits))
 
 
 @pytest.fixture(scope="session", autouse=True)

@@ -22,12 +22,11 @@ from coterie.cli.main import app
 from coterie.errors import FederationError, UsageError
 from coterie.experiments.session import run_settings
 from coterie.experiments.settings import Settings, load_settings
-from coterie.protocol.stack import Stack
+from coterie.protocol.stack import Sent, Stack
 from coterie.protocol.task import Fit, Task
 from coterie.seeding import Key
 from coterie.server.clustering import advice as advice_module
 from coterie.server.clustering.advice import (
-    ADVICE,
     MOST,
     SAMPLES,
     STEPS,
@@ -40,7 +39,8 @@ from coterie.server.clustering.advice import (
     sentence,
 )
 from coterie.server.clustering.clusterers import agglomerative, hdbscan, kmeans, kmedoids
-from coterie.server.loop import Meter, rounds
+from coterie.server.exchange import Meter
+from coterie.server.loop import rounds
 from coterie.server.start import BEGINNING
 
 KEY = Key(1, BEGINNING)
@@ -73,7 +73,9 @@ class TestHalves:
         """At weight w, bias 0 the points (1, s) and (-1, -s) pull the weight alike and the bias apart."""
         sim = simulator(lines([3.0], [1]), "linear", threads=1)
         stack, zero = Stack(np.array([[1.0, 0.0]]), np.zeros((1, 0))), np.array([0])
-        found = [sim.ask(Task(fit=(replace(RATE, half=half),)), stack, zero, zero, KEY).params[0] for half in (0, 1)]
+        found = [
+            sim.ask(Task(fit=(replace(RATE, half=half),)), Sent(stack), zero, zero, KEY).params[0] for half in (0, 1)
+        ]
         assert [w for w, _ in found] == pytest.approx([1.4, 1.4])
         assert sorted(b for _, b in found) == pytest.approx([-0.4, 0.4])
 
@@ -84,14 +86,14 @@ class TestHalves:
         stack = Stack(*(part[None] for part in sim.model.initial(1)))
         whole = replace(RATE, steps=3)
         for half in (0, 1):
-            found = sim.ask(Task(fit=(replace(whole, half=half),)), stack, zeros, clients, KEY).params
+            found = sim.ask(Task(fit=(replace(whole, half=half),)), Sent(stack), zeros, clients, KEY).params
             for client, size in enumerate(data.train.sizes):
                 order = KEY.generator(data.names[client], "halves").permutation(size)
                 first = (size + 1) // 2
                 rows = order[:first] if half == 0 or size == 1 else order[first:]
                 x, y = data.train.of(client)
                 alone = replace(data.select([client]), train=ct.Split.join([(x[rows], y[rows])]))
-                wanted = simulator(alone, threads=1).ask(Task(fit=(whole,)), stack, zeros[:1], clients[:1], KEY)
+                wanted = simulator(alone, threads=1).ask(Task(fit=(whole,)), Sent(stack), zeros[:1], clients[:1], KEY)
                 np.testing.assert_allclose(found[client], wanted.params[0], atol=1e-6)
 
     def test_epochs_and_their_cost_are_those_of_the_half(self, images, simulator):
@@ -100,7 +102,7 @@ class TestHalves:
         stack = Stack(*(part[None] for part in sim.model.initial(1)))
         for half, steps in ((None, 4 + 5 + 1), (0, 2 + 3 + 1), (1, 2 + 3 + 1)):
             fit = Fit(epochs=1, batch=2, half=half)
-            assert sim.ask(Task(fit=(fit,)), stack, zeros, np.arange(3), KEY).cost.steps == steps
+            assert sim.ask(Task(fit=(fit,)), Sent(stack), zeros, np.arange(3), KEY).cost.steps == steps
 
     def test_a_third_half_is_refused(self):
         with pytest.raises(UsageError, match="half is 2; it must be 0 or 1"):
@@ -303,7 +305,7 @@ class TestAuto:
         for one, other in zip(auto, told, strict=True):
             np.testing.assert_array_equal(one.state.stack.params, other.state.stack.params)
             np.testing.assert_array_equal(one.state.labels, other.state.labels)
-            assert one.state.memory[ADVICE]["clusters"] == 3
+            assert one.state.advice["clusters"] == 3
 
     @pytest.mark.parametrize("name", list(algorithms))
     def test_advice_stays_in_the_state_of_every_algorithm_and_changes_nothing_else(self, name, lines, simulator):
@@ -311,14 +313,14 @@ class TestAuto:
         plain = build_algorithm(name, 2, RATE)
         asked, told = (list(islice(rounds(each, sim, 1), 3))[-1].state for each in (plain, advised(plain)))
         np.testing.assert_array_equal(asked.stack.params, told.stack.params)
-        assert told.memory[ADVICE]["by"] == "halves"
-        assert told.memory[ADVICE]["clusters"] == 2
+        assert told.advice["by"] == "halves"
+        assert told.advice["clusters"] == 2
 
     def test_methods_that_cluster_on_a_matrix_give_advice_for_nothing(self, train, images, simulator):
         sim = simulator(images((30,) * 12, groups=3), threads=1)
         done = train("gradcos", sim, 3, clusters=2)
-        assert done[0].state.memory.get(ADVICE) is None
-        found = done[-1].state.memory[ADVICE]
+        assert done[0].state.advice is None
+        found = done[-1].state.advice
         assert (found["clusters"], found["by"]) == (3, "silhouette")
         assert len(done[-1].state.stack) == 2
 

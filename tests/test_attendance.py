@@ -16,8 +16,7 @@ from coterie.errors import RunFolderError, UnknownName, UsageError
 from coterie.experiments.clients import load_rows
 from coterie.experiments.session import run_settings
 from coterie.experiments.settings import Settings, load_settings, make_settings
-from coterie.protocol.federation import present
-from coterie.protocol.stack import Stack
+from coterie.protocol.stack import Sent, Stack
 from coterie.protocol.task import Fit, Report, Task
 from coterie.runtimes.attendance import Attendance, Attended, attendance
 from coterie.seeding import Key
@@ -94,19 +93,19 @@ class TestTheFederation:
                 (10, [0, 1, 2, 3], {}),
                 (20, [0, 1, 3], {"client-2": "left in round 20"}),
             ):
-                replies = changing.ask(task, stack, rows, np.arange(4), Key(1, number))
+                replies = changing.ask(task, Sent(stack), rows, np.arange(4), Key(1, number))
                 assert (replies.clients.tolist(), replies.missing) == (there, missing)
-                alone = changing.inner.ask(task, stack, rows[there], np.array(there), Key(1, number))
+                alone = changing.inner.ask(task, Sent(stack), rows[there], np.array(there), Key(1, number))
                 assert replies.labels.tolist() == rows[there].tolist()
                 assert replies.cost == alone.cost
 
     def test_where_nobody_is_there_the_replies_are_empty(self, changing):
         stack = Stack(np.zeros((1, 2), np.float32), np.zeros((1, 0), np.float32))
-        assert len(changing.ask(Task(fit=(Fit(),)), stack, np.array([0]), np.array([1]), Key(1, 0))) == 0
+        assert len(changing.ask(Task(fit=(Fit(),)), Sent(stack), np.array([0]), np.array([1]), Key(1, 0))) == 0
 
     def test_a_federation_that_does_not_say_has_everybody(self, changing):
-        assert present(changing.inner, 15).tolist() == [0, 1, 2, 3]
-        assert present(changing, 20).tolist() == [0, 1, 3]
+        assert changing.inner.present(15).tolist() == [0, 1, 2, 3]
+        assert changing.present(20).tolist() == [0, 1, 3]
 
     def test_participants_are_drawn_from_those_that_are_there(self, changing, train):
         done = train("fedavg", changing, 24, participation=0.5)
@@ -126,7 +125,7 @@ class TestTheFederation:
 
     def test_only_clients_that_are_there_are_pinned(self, changing, train):
         for seed in range(8):
-            pinned = train("joint(pinned=true)", changing, 1, seed=seed)[0].state.memory["pinned"]
+            pinned = train("joint(pinned=true)", changing, 1, seed=seed)[0].state.memory.rows
             assert sorted(pinned.values()) == [0, 1]
             assert "client-1" not in pinned
 

@@ -15,9 +15,8 @@ from sklearn.metrics import adjusted_rand_score
 import coterie as ct
 from coterie.errors import UnknownName, UsageError
 from coterie.models.layout import Layout
-from coterie.protocol.stack import UNPLACED
 from coterie.protocol.replies import Replies
-from coterie.protocol.stack import Stack
+from coterie.protocol.stack import UNPLACED, Stack
 from coterie.protocol.task import Fit
 from coterie.runtimes.attendance import Attendance, Attended
 from coterie.seeding import Key
@@ -175,7 +174,7 @@ class TestSattler:
 
     def test_the_largest_update_is_remembered(self, toy, train):
         done = train("sattler", toy, 3, fit=replace(HALF, lr_decay=0.5), state=begin([0.0], [0] * 8))
-        assert [step.state.memory["largest"] for step in done] == pytest.approx([1.5] * 3)
+        assert [step.state.memory.length for step in done] == pytest.approx([1.5] * 3)
 
     def test_one_long_update_early_in_the_run_does_not_stop_the_splits(self, toy, train):
         """Beyond the others, within the norm bound: what is measured by it would never again be large enough."""
@@ -187,17 +186,19 @@ class TestSattler:
             def __getattr__(self, name):
                 return getattr(self.inner, name)
 
-            def ask(self, task, stack, labels, clients, key):
-                replies = self.inner.ask(task, stack, labels, clients, key)
+            def ask(self, task, sent, labels, clients, key):
+                replies = self.inner.ask(task, sent, labels, clients, key)
                 jump = (
-                    5 * (replies.params - stack.params[labels]) * ((replies.clients == 0) & (key.round == 0))[:, None]
+                    5
+                    * (replies.params - sent.rows.params[labels])
+                    * ((replies.clients == 0) & (key.round == 0))[:, None]
                 )
                 return replace(replies, params=replies.params + jump.astype(replies.params.dtype))
 
         state = begin([0.0], [0] * 8)
         done = train("sattler(minimum=0)", Jumping(toy), 8, fit=HALF, state=state)
         assert not done[0].missing
-        assert done[0].state.memory["largest"] == pytest.approx(1.5)
+        assert done[0].state.memory.length == pytest.approx(1.5)
         assert [len(step.state.stack) for step in done[:3]] == [1, 2, 3]
 
 

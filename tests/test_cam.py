@@ -28,12 +28,13 @@ from coterie.models.combined import additive
 from coterie.models.model import Model
 from coterie.models.zoo import build_model
 from coterie.protocol import message
-from coterie.protocol.stack import UNPLACED
-from coterie.protocol.stack import Stack
+from coterie.protocol.stack import UNPLACED, Sent, Stack
 from coterie.protocol.task import Fit, Task
 from coterie.runtimes.simulator import Simulator
 from coterie.seeding import Key
-from coterie.server.loop import evaluate, rounds
+from coterie.server.loop import Conditions, rounds
+from coterie.server.one_shot import OneShot
+from coterie.server.serving import evaluate
 from coterie.server.start import BEGINNING, first_state
 
 RATE = 0.05
@@ -58,7 +59,8 @@ def begin(common, clusters, labels):
 
 
 def run(text, federation, count, fit=STEP, clusters=2, **options):
-    return list(islice(rounds(build_algorithm(text, clusters, fit), federation, **{"seed": 1, **options}), count))
+    algorithm = build_algorithm(text, clusters, fit)
+    return list(islice(rounds(algorithm, federation, 1, options.pop("state", None), Conditions(**options)), count))
 
 
 def globals_of(state):
@@ -184,7 +186,7 @@ class TestPasses:
         stack = Stack(*(np.stack(part).astype(np.float64) for part in zip(*rows, strict=True)))
         fits = (replace(QUICK, part="cluster", pull=0.1), replace(QUICK, part="global"))
         key, labels = Key(3, 1), np.array([0, 1, 1])
-        found = sim.ask(Task(fit=fits, sequential=sequential), stack, labels, np.arange(3), key).models()
+        found = sim.ask(Task(fit=fits, sequential=sequential), Sent(stack), labels, np.arange(3), key).models()
         for client, row in enumerate(labels):
             wanted = by_torch(sim, Stack(*(part[row] for part in stack)), client, fits, key, sequential)
             np.testing.assert_allclose(found.params[client], wanted[0], rtol=0, atol=1e-12)
@@ -254,7 +256,7 @@ class TestAlternating:
         assert all(np.isfinite(step.state.stack.params).all() for step in done)
 
     def test_both_orders_at_once_are_refused(self):
-        with pytest.raises(UsageError, match="choose one order of the halves"):
+        with pytest.raises(UsageError, match="choose one order of the parts"):
             build_algorithm("ifca+cam(sequential=true,alternate=true)")
 
 
@@ -345,13 +347,13 @@ class TestClusters:
         seen = algorithm.assign(done.before, replace(done.replies, params=loud), Key(1, 0), None)
         assert seen.labels.tolist() == done.state.labels.tolist()
         size = len(sim.model.layout.numbers("cluster" if layer == "all" else layer))
-        assert seen.memory["centres"].shape == (2, size)
+        assert seen.memory.centres.shape == (2, size)
 
     @pytest.mark.parametrize("text", ["gradcos(warmup=0)+cam", "diffnorm(warmup=0)+cam", "ocfl-kmeans+cam"])
     def test_methods_that_cluster_once_see_the_cluster_half_alone(self, images, text):
         sim, algorithm = sums(images()), build_algorithm(text, 2, QUICK)
         done = next(rounds(algorithm, sim, 1))
-        before = replace(done.before, memory={"temperature": 0.0})
+        before = replace(done.before, memory=OneShot(seen=0.0))
         loud = done.replies.params.copy()
         loud[:, sim.model.layout.part("global")] += 100.0 * (np.arange(8) < 4)[:, None]
         found = [
@@ -420,7 +422,7 @@ class TestWarmUp:
             assert set(step.before.labels) == {0}
         assert np.array_equal(warm[2].before.stack.params[:, halves], started)
         assert set(warm[2].before.labels) == {UNPLACED}
-        assert warm[2].before.memory == {}
+        assert warm[2].before.waiting is None
         assert not np.array_equal(warm[2].state.stack.params[:, halves], started)
 
     def test_one_cluster_is_warmed_up_too(self, images):
@@ -526,14 +528,15 @@ class TestRuns:
         sim, seen = sums(images(), "cnn"), []
 
         class Apart(Simulator):
-            def ask(self, task, stack, labels, clients, key):
+            def ask(self, task, sent, labels, clients, key):
                 for row in labels:
-                    arrays = message.down(task, stack, row, self.model.layout)
+                    arrays = message.down(task, sent, row, self.model.layout)
                     whole = message.received(task, arrays, self.model.layout)
-                    own = whole.take(arrays["row"][0]) if row >= 0 else whole.take(0)
-                    wanted = stack.take(max(int(row), 0))
+                    chooses = row < 0 and sent.unplaced is None
+                    own = whole.take(0 if chooses else arrays["row"][0])
+                    wanted = sent.take(0 if chooses else row)
                     seen.append(all(np.array_equal(a, b) for a, b in zip(own, wanted, strict=True)))
-                return super().ask(task, stack, labels, clients, key)
+                return super().ask(task, sent, labels, clients, key)
 
         run(text, Apart(sim.data, sim.model), 4, fit=QUICK, participation=0.6)
         assert len(seen) > 15

@@ -24,7 +24,7 @@ from coterie.seeding import Key
 from coterie.server import one_shot as formed
 from coterie.server.distances.separation import certain_differences, differ, findings
 from coterie.server.distances.vectors import cross_losses
-from coterie.server.loop import Meter
+from coterie.server.exchange import Meter
 from coterie.server.start import BEGINNING
 from coterie.testing import Loopback
 
@@ -151,8 +151,8 @@ class TestOpinion:
         def start(text):
             return advised(build_algorithm(text)).start(sim, KEY, Meter(sim, KEY).ask)
 
-        assert "certain" not in start("lcfl").memory["advice"]
-        assert start("lcfl(loss=clipped)").memory["advice"]["certain"]["pairs"] == 28
+        assert "certain" not in start("lcfl").advice
+        assert start("lcfl(loss=clipped)").advice["certain"]["pairs"] == 28
 
     def test_over_bytes_it_is_the_same_and_costs_what_is_packed(self, images):
         """One training on a half, and four models to four clients, who judge them on the other half."""
@@ -191,14 +191,14 @@ class TestRuns:
         assert head == ["client", *data.names]
         assert [row[0] for row in rows] == list(data.names)
         table = np.array([row[1:] for row in rows], dtype=float)
-        assert np.array_equal(table, run.state.memory["distances"])
+        assert np.array_equal(table, run.state.memory.formed.distances)
         assert np.array_equal(table, table.T)
         assert not table.diagonal().any()
         assert (table > 0).sum() == 8 * 7
 
     def test_who_was_not_measured_has_an_empty_place(self, images, simulator, flaky, train):
         sim = flaky(simulator(images(), threads=1), {1: [2]})
-        found = train("lcfl", sim, 2)[-1].state.memory["distances"]
+        found = train("lcfl", sim, 2)[-1].state.memory.formed.distances
         assert np.isnan(found[2]).all()
         assert np.isnan(found).sum() == 8 + 8 - 1
 

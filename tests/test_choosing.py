@@ -19,13 +19,13 @@ from coterie.engine.plan import make_plan
 from coterie.engine.pool import Pool
 from coterie.errors import UsageError
 from coterie.models.model import Model
-from coterie.protocol.stack import Stack
+from coterie.protocol.stack import Sent, Stack
 from coterie.protocol.task import Agreement, BatchLoss, Fit, Loss, Task
 from coterie.runtimes.simulator import Simulator
 from coterie.seeding import Key
 from coterie.server.aggregate import uniform
 from coterie.server.loop import rounds
-from coterie.server.start import first_state
+from coterie.server.start import Pinned, first_state
 from coterie.testing import Loopback
 
 KEY = Key(seed=7, round=3)
@@ -86,8 +86,14 @@ def reference(sim, scores, stack, client):
 def choice(federation, scores, stack, **options):
     """What every client chooses, rows of references behind the models."""
     everyone = np.arange(len(federation.names))
-    task = Task(choose=scores, fit=(FIT,), references=len(stack) // 2, **options)
-    return federation.ask(task, stack, np.zeros_like(everyone), everyone, KEY)
+    task = Task(choose=scores, fit=(FIT,), **options)
+    return federation.ask(task, in_two(stack), np.zeros_like(everyone), everyone, KEY)
+
+
+def in_two(stack):
+    """The first half of the rows as models, the others as references."""
+    count = len(stack) // 2
+    return Sent(stack.take(slice(count)), stack.take(slice(count, None)))
 
 
 @pytest.fixture(scope="module")
@@ -119,8 +125,8 @@ class TestScores:
     def test_the_numbers_themselves_are_those_of_plain_autograd(self, request, net, plan):
         sim = request.getfixturevalue(net)
         stack, everyone, workers = make_stack(sim.model), np.arange(len(SIZES)), sim.engine.workers
-        work = Work(sim.model, Pool(sim.data.train, torch.empty(0).double()), sim.names, stack, everyone, everyone, KEY,
-                    stack, references=4)  # fmt: skip
+        pool = Pool(sim.data.train, torch.empty(0).double())
+        work = Work(sim.model, pool, sim.names, in_two(stack), everyone, everyone, KEY, stack)
         for score in (Agreement(), Agreement(euclidean=True)):
             view = look(work, FIT, score, make_plan(plan, sim.model, len(SIZES), 2), workers)
             for found, part in ((view.losses, BatchLoss(-1.0)), (view.agreements, score)):
@@ -143,7 +149,7 @@ class TestScores:
         for sim in (normed, dense):
             federation, stack = Simulator(sim.data, sim.model, threads=1, plan=plan), make_stack(sim.model)
             chosen = choice(federation, SCORES["joint"], stack)
-            named = federation.ask(Task(fit=(FIT,)), stack, chosen.labels, chosen.clients, KEY)
+            named = federation.ask(Task(fit=(FIT,)), Sent(stack), chosen.labels, chosen.clients, KEY)
             np.testing.assert_allclose(chosen.params, named.params, atol=1e-12)
             np.testing.assert_allclose(chosen.buffers, named.buffers, atol=1e-12)
 
@@ -164,7 +170,7 @@ class TestScores:
         assert agree(gradient, movement, Agreement(printed=True), 0.1).item() == pytest.approx(-1.0)
         assert agree(gradient, movement, Agreement(euclidean=True, printed=True), 0.1).item() == pytest.approx(-2.3)
         scores = (build_algorithm(f"joint(sign={sign})").task for sign in ("descent", "printed"))
-        state = SimpleNamespace(round=1, memory={"pinned": {}}, stack=())
+        state = SimpleNamespace(round=1, memory=Pinned({}), stack=())
         assert [task(state).choose[0].printed for task in scores] == [False, True]
         with pytest.raises(UsageError, match="sign is 'up'; it must be descent or printed"):
             build_algorithm("joint(sign=up)")
@@ -276,13 +282,13 @@ def begun(weights, labels):
     params = np.array([[w, 0.0] for w in weights])
     state = first_state(Stack(params, np.zeros((len(weights), 0))), np.array(labels))
     before = Stack(np.zeros_like(params), state.stack.buffers)
-    return replace(state, round=1, previous=before, memory={"pinned": {}})
+    return replace(state, round=1, previous=before, memory=Pinned({}))
 
 
 class TestPinned:
     def test_one_client_of_each_cluster_stays_there_for_ever(self, train, dense):
         done = train("joint(pinned=true)", dense, 8, clusters=3)
-        rows = done[0].state.memory["pinned"]
+        rows = done[0].state.memory.rows
         assert sorted(rows.values()) == [0, 1, 2]
         for step in done:
             assert {name: step.state.labels[dense.names.index(name)] for name in rows} == rows

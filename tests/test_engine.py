@@ -20,7 +20,7 @@ from coterie.engine.local_training import draw
 from coterie.engine.terms import NOTHING, Received, gradient
 from coterie.errors import DataError, UnknownName, UsageError
 from coterie.models.model import Model, head_of
-from coterie.protocol.stack import Stack
+from coterie.protocol.stack import Sent, Stack
 from coterie.protocol.task import Contrast, Fit, Loss, Near, Others, Proximal, Report, Task
 from coterie.runtimes.simulator import Simulator
 from coterie.seeding import Key
@@ -175,12 +175,12 @@ def ask(sim, task, stack, clients=None, rows=None, key=KEY):
     if any(isinstance(term, Near) for fit in task.fit for term in fit.terms):
         return ask_with_reference(sim, task, stack, key)
     clients = np.arange(len(sim.names)) if clients is None else np.asarray(clients)
-    return sim.ask(task, stack, clients % len(stack) if rows is None else np.asarray(rows), clients, key)
+    return sim.ask(task, Sent(stack), clients % len(stack) if rows is None else np.asarray(rows), clients, key)
 
 
 def ask_with_reference(sim, task, stack, key):
     clients = np.arange(len(sim.names))
-    return sim.ask(replace(task, references=1), stack.plus(stack.take([-1])), clients % len(stack), clients, key)
+    return sim.ask(task, Sent(stack, stack.take([-1])), clients % len(stack), clients, key)
 
 
 def trained(sim, fit, stack, **options):
@@ -686,7 +686,7 @@ class TestBrokenClients:
         data = images(sizes=(9, 8, 16))
         build = lambda: nn.Sequential(nn.Flatten(), nn.Linear(64, 5), nn.BatchNorm1d(5), nn.Linear(5, 4))  # noqa: E731
         sim = Simulator(data, Model("mine", build, data.shape, 4))
-        replies = sim.ask(Task(fit=(Fit(epochs=1, batch=8),)), make_stack(sim, count=1), *two_zeros(3), KEY)
+        replies = sim.ask(Task(fit=(Fit(epochs=1, batch=8),)), Sent(make_stack(sim, count=1)), *two_zeros(3), KEY)
         assert replies.clients.tolist() == [1, 2]
         assert "ValueError" in replies.missing["client-0"]
 

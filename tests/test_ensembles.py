@@ -14,15 +14,18 @@ from sklearn.metrics import f1_score
 import coterie as ct
 from coterie.algorithms import build_algorithm, ensemble, soft_vote
 from coterie.errors import UsageError
+from coterie.experiments.checkpoint import save_state
 from coterie.experiments.data_facts import uniform_test
-from coterie.experiments.run_folder import load_state, save_state
+from coterie.experiments.run_folder import load_state
 from coterie.experiments.session import run_settings
 from coterie.experiments.settings import Settings
 from coterie.models.combined import mix_outputs
 from coterie.protocol.message import cost, down, up
+from coterie.protocol.stack import Sent
 from coterie.protocol.task import Fit, Race, Report, Task
 from coterie.seeding import Key
-from coterie.server.loop import evaluate, member_seed, rounds, served
+from coterie.server.loop import Conditions, member_seed, rounds
+from coterie.server.serving import evaluate, rows_that_serve
 from coterie.testing import Loopback
 from coterie.textforms import parse
 
@@ -31,7 +34,11 @@ QUICK = Fit(steps=3, batch=8, lr=0.05)
 
 def run(algorithm, federation, count=3, **options):
     made = build_algorithm(algorithm, 2, QUICK) if isinstance(algorithm, str) else algorithm
-    return list(islice(rounds(made, federation, **{"seed": 1, **options}), count))
+    return list(
+        islice(
+            rounds(made, federation, options.pop("seed", 1), options.pop("state", None), Conditions(**options)), count
+        )
+    )
 
 
 def outputs_of(sim, state, client, split="test"):
@@ -125,10 +132,10 @@ class TestMixing:
     def test_how_members_are_mixed_can_be_chosen(self):
         for text in ("fedavg-ensemble", "fedprox-ensemble", "vote"):
             for by in ("softmax", "logits", "majority"):
-                assert build_algorithm(f"{text}(by={by})").mix == by
+                assert build_algorithm(f"{text}(by={by})").serve.mix == by
             with pytest.raises(UsageError, match="by is 'mean'; it must be softmax or logits or majority"):
                 build_algorithm(f"{text}(by=mean)")
-        assert [build_algorithm(text).mix for text in ("fedavg-ensemble", "vote")] == ["softmax", "logits"]
+        assert [build_algorithm(text).serve.mix for text in ("fedavg-ensemble", "vote")] == ["softmax", "logits"]
 
     @pytest.mark.parametrize("rule", ["softmax", "logits", "majority"])
     def test_predictions_of_a_number_are_averaged(self, rule):
@@ -155,7 +162,7 @@ class TestMixing:
     def test_someone_without_a_cluster_is_served_the_mean_by_each_member(self, images, simulator, flaky):
         sim = simulator(images())
         state = run("vote(fedavg,wecfl)", flaky(sim, {0: {2}}), 1)[0].state
-        stack, rows = served(state)
+        stack, rows = rows_that_serve(state)
         assert rows[2].tolist() == [2, 3]
         np.testing.assert_allclose(stack.params[2], state.shares @ state.stack.params, atol=1e-6)
         np.testing.assert_array_equal(stack.params[3], state.members[0].stack.params[0])
@@ -171,8 +178,10 @@ class TestMixing:
         text = "vote(fedavg,ifca)+finetune"
         algorithm, state = build_algorithm(text, 2, QUICK), run(text, sim, 1)[-1].state
         found = evaluate(algorithm, sim, state, seed=1).metrics
-        stack, rows = served(state)
-        tuned = [sim.ask(Task(fit=(QUICK,)), stack, rows[:, j], np.arange(8), Key(1, state.round)) for j in (0, 1)]
+        stack, rows = rows_that_serve(state)
+        tuned = [
+            sim.ask(Task(fit=(QUICK,)), Sent(stack), rows[:, j], np.arange(8), Key(1, state.round)) for j in (0, 1)
+        ]
         for client in range(8):
             x, y = (torch.from_numpy(part) for part in sim.data.test.of(client))
             with torch.no_grad():
@@ -181,9 +190,9 @@ class TestMixing:
 
     def test_a_message_holds_the_models_of_all_members_and_costs_as_much(self, images, simulator):
         sim = simulator(images((8, 9, 10)), "cnn")
-        stack, rows = served(run("vote(fedavg,ifca)", sim, 1)[0].state)
+        stack, rows = rows_that_serve(run("vote(fedavg,ifca)", sim, 1)[0].state)
         task = Task(report=Report(params=None, metrics="test", mix="logits"))
-        replies = sim.ask(task, stack, rows, np.arange(3), Key(1, 0))
+        replies = sim.ask(task, Sent(stack), rows, np.arange(3), Key(1, 0))
         sent = [down(task, stack, row, sim.model.layout) for row in rows]
         assert [message["params"].shape[0] for message in sent] == [2] * 3
         spent = cost(task, stack, replies, 3)
@@ -191,7 +200,7 @@ class TestMixing:
         assert spent.bytes_up == sum(a.nbytes for a in up(replies).values())
         far = Loopback(sim.data, sim.model)
         np.testing.assert_allclose(
-            far.ask(task, stack, rows, np.arange(3), Key(1, 0)).metrics, replies.metrics, atol=1e-5
+            far.ask(task, Sent(stack), rows, np.arange(3), Key(1, 0)).metrics, replies.metrics, atol=1e-5
         )
         assert far.payload.bytes_down == spent.bytes_down
 
@@ -218,12 +227,11 @@ class TestRuns:
 
     def test_a_state_is_saved_with_its_members(self, tmp_path):
         state = run_settings(small("vote(wecfl,ifca)", 2)).state
-        state = replace(state, members=(replace(state.members[0], memory={**state.members[0].memory, "word": [1]}),))
         save_state(tmp_path / "state", state)
         loaded = load_state(tmp_path / "state")
-        assert (loaded.memory, loaded.round, len(loaded.members)) == ({}, 2, 1)
-        assert loaded.members[0].memory["word"] == [1]
-        np.testing.assert_array_equal(loaded.members[0].memory["centres"], state.members[0].memory["centres"])
+        assert (loaded.memory, loaded.round, len(loaded.members)) == (None, 2, 1)
+        assert loaded.members[0].memory.clusterings == state.members[0].memory.clusterings == 2
+        np.testing.assert_array_equal(loaded.members[0].memory.centres, state.members[0].memory.centres)
         np.testing.assert_array_equal(loaded.members[0].labels, state.members[0].labels)
 
     @pytest.mark.parametrize("text", ["fedavg-ensemble(members=2)", "vote(fedavg,wecfl)"])

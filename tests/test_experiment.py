@@ -23,7 +23,7 @@ from coterie.experiments.data_facts import uniform_test
 from coterie.experiments.run_folder import RunFolder, load_state
 from coterie.experiments.session import run_settings
 from coterie.experiments.settings import Settings, load_settings
-from coterie.server.loop import evaluate
+from coterie.server.serving import evaluate
 
 SMALL = {"clients": 12, "clusters": 2, "partition": "rotation(0,180)", "steps": 2}
 

@@ -33,7 +33,7 @@ from coterie.experiments.session import run_settings
 from coterie.experiments.settings import Settings
 from coterie.models.zoo import build_model
 from coterie.protocol import message
-from coterie.protocol.stack import Stack
+from coterie.protocol.stack import Sent, Stack
 from coterie.protocol.task import Fit, Loss, Report, Task
 from coterie.wire import codec
 from coterie.wire.remote import Heard, read_reply
@@ -305,7 +305,7 @@ class TestReplies:
         return Stack(*(np.stack([part, part]) for part in self.MODEL.initial(1)))
 
     def read(self, task, arrays, **header):
-        wanted = message.form(task, self.stack(), self.MODEL.layout)
+        wanted = message.form(task, Sent(self.stack()), self.MODEL.layout)
         return read_reply(codec.encode(arrays, **{"problem": None, **header}), wanted, task, np.int64(1))
 
     def arrays(self, **changed):

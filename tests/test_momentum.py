@@ -15,14 +15,16 @@ from coterie.deploy.order import Order
 from coterie.deploy.policy import Policy
 from coterie.engine.local_training import draw
 from coterie.errors import Refused, UsageError
-from coterie.experiments.run_folder import RunFolder, load_checkpoint
+from coterie.experiments.checkpoint import load_checkpoint
+from coterie.experiments.run_folder import RunFolder
 from coterie.experiments.session import run_settings
 from coterie.experiments.settings import Settings
 from coterie.models.zoo import build_model
 from coterie.protocol.task import Fit, Task
 from coterie.runtimes.simulator import Simulator
 from coterie.seeding import Key
-from coterie.server.loop import evaluate, rounds
+from coterie.server.loop import rounds
+from coterie.server.serving import evaluate
 
 FIT = Fit(steps=3, batch=8, lr=0.05, momentum=0.9)
 SIZES = (24, 9, 17)

@@ -25,7 +25,7 @@ from coterie.deploy.training import agree, greet
 from coterie.errors import FederationError
 from coterie.models.zoo import build_model
 from coterie.protocol import message
-from coterie.protocol.stack import Stack
+from coterie.protocol.stack import Sent, Stack
 from coterie.protocol.task import Task
 from coterie.seeding import Key
 from coterie.terminal import line
@@ -101,7 +101,9 @@ def test_a_policy_s_own_words_leave_in_one_line(images, tmp_path, limit):
 def test_the_names_of_models_and_arrays_are_told_in_one_line(site, images, name):
     model = build_model("mlp(4)", (1, 8, 8), 4)
     stack = Stack(*(part[None] for part in model.initial(1)))
-    packed = answering.pack_task("heart-1", Task(), Key(1, 0), model, message.down(Task(), stack, 0, model.layout))
+    packed = answering.pack_task(
+        "heart-1", Task(), Key(1, 0), model, message.down(Task(), Sent(stack), 0, model.layout)
+    )
     arrays, header = codec.decode(packed)
     for bad in (
         codec.encode(arrays, **{**header, "model": {**header["model"], "text": name}}),
@@ -158,7 +160,7 @@ def test_a_site_s_problem_is_one_line_for_the_server(images, name):
     extra = codec.encode({name.encode("utf-8", "replace").decode() or " ": np.zeros(1)}, problem=None)
     for heard in (Heard({0: bad, 1: extra}, {}), Heard({}, {0: name, 1: name})):
         told = Remote(data.names, model, lambda _, heard=heard: heard).ask(
-            Task(), stack, np.zeros(2, int), np.arange(2), Key(1, 0)
+            Task(), Sent(stack), np.zeros(2, int), np.arange(2), Key(1, 0)
         )
         assert len(told.missing) == 2
         assert all(map(is_plain, told.missing.values()))
@@ -167,7 +169,7 @@ def test_a_site_s_problem_is_one_line_for_the_server(images, name):
     with pytest.raises(FederationError) as failed:
         reading(lost)
     with pytest.raises(FederationError) as error:
-        read_reply(extra, message.form(Task(), stack, model.layout), Task(), np.array(0))
+        read_reply(extra, message.form(Task(), Sent(stack), model.layout), Task(), np.array(0))
     assert is_plain(str(failed.value))
     assert is_plain(str(error.value))
 

@@ -17,7 +17,7 @@ from coterie.errors import DataError, RunFolderError
 from coterie.experiments.placement import load_trained, misfit, standards
 from coterie.experiments.session import run_settings
 from coterie.experiments.settings import Settings
-from coterie.protocol.stack import Stack
+from coterie.protocol.stack import Sent, Stack
 from coterie.protocol.task import Report, Task
 from coterie.seeding import Key
 from coterie.server.contract import Scores, least_loss
@@ -179,7 +179,7 @@ class TestRules:
 
 
 def asker(federation):
-    return lambda task, stack, labels, clients: federation.ask(task, stack, labels, clients, Key(1, 0))
+    return lambda task, stack, labels, clients: federation.ask(task, Sent(stack), labels, clients, Key(1, 0))
 
 
 @pytest.fixture

@@ -11,22 +11,23 @@ from sklearn.metrics import adjusted_rand_score
 
 import coterie as ct
 from coterie.errors import UnknownName, UsageError
+from coterie.experiments.checkpoint import save_state
 from coterie.experiments.diagnostics import diagnostics
-from coterie.experiments.run_folder import load_state, save_state
+from coterie.experiments.run_folder import load_state
 from coterie.models.layout import Layout
-from coterie.protocol.stack import UNPLACED
 from coterie.protocol.replies import Replies
-from coterie.protocol.stack import Stack
+from coterie.protocol.stack import UNPLACED, Stack
 from coterie.protocol.task import Fit, Report, Sample, Task
 from coterie.seeding import Key
 from coterie.server import one_shot as events
 from coterie.server.clustering.kmeans import clusterers
 from coterie.server.contract import Assignment
+from coterie.server.distances import vectors as distances
 from coterie.server.distances.separation import differ, separation_threshold
 from coterie.server.distances.vectors import cross_losses, of_losses, of_parameters, of_updates, pairwise
-from coterie.server.distances.vectors import vectors as distances
-from coterie.server.loop import Meter
+from coterie.server.exchange import Meter
 from coterie.server.one_shot import (
+    OneShot,
     after,
     complete,
     follow,
@@ -209,9 +210,9 @@ class TestCrossLosses:
         one, sent = replies.models().nbytes // 6, []
         monkeypatch.setattr(distances, "BLOCK_BYTES", 4 * one + one // 2)
 
-        def listen(task, stack, labels, clients):
+        def listen(task, stack, labels, clients, references=None):
             sent.append(len(stack))
-            return ask(task, stack, labels, clients)
+            return ask(task, stack, labels, clients, references)
 
         cross_losses(replies, listen)
         assert sent == [4, 2]
@@ -220,9 +221,9 @@ class TestCrossLosses:
         _, ask, replies = softmax
         L = np.random.default_rng(0).normal(size=(6, 6))
 
-        def made(task, stack, labels, clients):
+        def made(task, stack, labels, clients, references=None):
             told = np.abs(L - L.diagonal()[:, None]) if task.report.differences else L
-            return replace(ask(task, stack, labels, clients), losses=told)
+            return replace(ask(task, stack, labels, clients, references), losses=told)
 
         for name, formula in {
             "data": lambda i, j: abs(L[i, i] - L[i, j]) + abs(L[j, i] - L[j, j]),
@@ -235,7 +236,7 @@ class TestCrossLosses:
     def test_a_client_that_does_not_answer_cannot_be_measured(self, softmax):
         _, ask, replies = softmax
 
-        def deaf(task, stack, labels, clients):
+        def deaf(task, stack, labels, clients, references=None):
             return ask(task, stack, labels[clients != 2], clients[clients != 2])
 
         kept, found = of_losses()(replies, None, deaf)
@@ -248,9 +249,9 @@ class TestCrossLosses:
         _, ask, replies = softmax
         asked = []
 
-        def listen(task, stack, labels, clients):
+        def listen(task, stack, labels, clients, references=None):
             asked.append(task)
-            return ask(task, stack, labels, clients)
+            return ask(task, stack, labels, clients, references)
 
         of_losses(losses)(replies, None, listen)
         assert asked == [Task(report=Report(params=None, losses=True, differences=differences))]
@@ -266,8 +267,8 @@ class TestCrossLosses:
         _, ask, replies = softmax
         told = []
 
-        def listen(task, stack, labels, clients):
-            scored = ask(task, stack, labels, clients)
+        def listen(task, stack, labels, clients, references=None):
+            scored = ask(task, stack, labels, clients, references)
             told.append(scored.cost)
             return scored
 
@@ -283,8 +284,8 @@ class TestCrossLosses:
     def test_a_difference_that_is_not_finite_counts_as_the_largest_and_the_own_is_0(self, softmax):
         _, ask, replies = softmax
 
-        def broken(task, stack, labels, clients):
-            found = ask(task, stack, labels, clients)
+        def broken(task, stack, labels, clients, references=None):
+            found = ask(task, stack, labels, clients, references)
             losses = found.losses.copy()
             losses[0, [0, 1]] = np.nan
             return replace(found, losses=losses)
@@ -304,8 +305,8 @@ class TestCrossLosses:
     def test_a_loss_that_is_not_finite_counts_as_the_largest(self, softmax):
         _, ask, replies = softmax
 
-        def broken(task, stack, labels, clients):
-            found = ask(task, stack, labels, clients)
+        def broken(task, stack, labels, clients, references=None):
+            found = ask(task, stack, labels, clients, references)
             losses = found.losses.copy()
             losses[0, 1] = np.inf
             return replace(found, losses=losses)
@@ -384,12 +385,11 @@ class TestTemperature:
         """The rounds in which hand-made temperatures make the event happen."""
         left = iter(series)
         monkeypatch.setattr(events, "temperature", lambda distances, p: next(left))
-        state, happened = begin(0.3, 6), []
+        state, happened, seen = begin(0.3, 6), [], None
         replies = Meter(toy, KEY).ask(Task(fit=(HALF,)), state.stack, state.labels, np.arange(6))
         for t, value in enumerate(series):
-            now, learnt = temperature_rises()(replace(state, round=t), replies)
-            assert learnt == {"temperature": value}
-            state = replace(state, memory=learnt)
+            now, seen = temperature_rises()(seen, replace(state, round=t), replies)
+            assert seen == value
             happened += [t] if now else []
         return happened
 
@@ -413,20 +413,20 @@ class TestTemperature:
         assert fired.state.labels.tolist() == [0, 1, 0, 1, 0, 1]
         origin = fired.before.stack.params[0, 0]
         assert fired.state.stack.params[:, 0].tolist() == pytest.approx([(origin + 1) / 2, (origin - 1) / 2])
-        assert [step.state.memory.get("temperature") for step in done] == [0.41, 0.39, 0.41, None, None]
+        assert [step.state.memory.seen for step in done] == [0.41, 0.39, 0.41, None, None]
 
     def test_two_answers_have_one(self, toy):
         """The slopes 1 and -1 pull a weight of 0.3 in opposite directions: as far apart as can be."""
         state = begin(0.3, 6)
         replies = Meter(toy, KEY).ask(Task(fit=(HALF,)), state.stack, state.labels[:2], np.arange(2))
-        happens, learnt = temperature_rises()(state, replies)
+        happens, seen = temperature_rises()(None, state, replies)
         assert not happens
-        assert learnt["temperature"] == pytest.approx(1.0)
+        assert seen == pytest.approx(1.0)
 
     def test_with_one_answer_there_is_none(self, toy):
         state = begin(0.3, 6)
         replies = Meter(toy, KEY).ask(Task(fit=(HALF,)), state.stack, state.labels[:1], np.arange(1))
-        assert temperature_rises()(state, replies) == (False, {})
+        assert temperature_rises()(0.5, state, replies) == (False, 0.5)
 
     @pytest.mark.parametrize("text", ["ocfl-kmeans", "ocfl-kmeans+cam"])
     def test_records_show_in_every_round_what_the_event_sees_until_the_clusters_form(
@@ -434,7 +434,7 @@ class TestTemperature:
     ):
         done = train(text, simulator(images(), "mlp(8)"), 6)
         shown = [diagnostics(step)["temperature"] for step in done]
-        seen = [step.state.memory.get("temperature") for step in done]
+        seen = [step.state.memory.seen for step in done]
         fired = [len(step.state.stack) for step in done].index(2)
         assert shown[: fired + 1] == seen[: fired + 1]
         assert seen[fired + 1 :] == [None] * (5 - fired)
@@ -448,32 +448,34 @@ class TestTemperature:
 
 class TestOnce:
     def run(self, rule, shots=1, when=None, state=None):
-        seen = []
+        seen, last = [], []
 
         def applied(state, replies, key, ask):
             seen.append(state.round)
             return rule(state)
 
         def then(state, replies, key, ask):
-            return Assignment(state.labels, {**state.memory, "then": state.round})
+            last.append(state.round)
+            return Assignment(state.labels, state.memory)
 
         assign = once(when or after(2), applied, then, shots)
         state = state or begin(0.0, 3)
         for t in range(6):
             found = assign(replace(state, round=t), made_up(np.zeros((3, 2))), KEY, None)
             state = replace(state, memory=found.memory)
-        return seen, state.memory
+        return seen, state.memory, last
 
     @pytest.mark.parametrize(("shots", "wanted"), [(1, [2]), (3, [2, 3, 4])])
     def test_the_rule_is_applied_in_so_many_rounds_and_never_again(self, shots, wanted):
-        seen, memory = self.run(lambda state: Assignment(state.labels, state.memory), shots)
+        seen, memory, last = self.run(lambda state: Assignment(state.labels, state.memory), shots)
         assert seen == wanted
-        assert memory == {"shots": shots, "then": 5}
+        assert memory == OneShot(shots=shots)
+        assert last == list(range(wanted[-1] + 1, 6))
 
     def test_a_rule_that_cannot_be_applied_yet_is_tried_again(self):
-        seen, memory = self.run(lambda state: Assignment(state.labels, {}) if state.round == 4 else None)
+        seen, memory, _ = self.run(lambda state: Assignment(state.labels, state.memory) if state.round == 4 else None)
         assert seen == [2, 3, 4]
-        assert memory["shots"] == 1
+        assert memory.shots == 1
 
     def test_impossible_numbers_are_refused(self):
         with pytest.raises(UsageError, match="shots is 0; it must be at least 1"):
@@ -553,7 +555,7 @@ class TestMethods:
 
     def test_ocfl_s_server_optimiser_makes_the_first_models_of_the_clusters_too(self, toy, train):
         """From 0 the clusters' means are 0.5 and -0.5; half of the way is taken, also in the round of the rise."""
-        state = replace(begin(0.0, 6), memory={"temperature": 0.0}, round=1)
+        state = replace(begin(0.0, 6), memory=OneShot(seen=0.0), round=1)
         text = "ocfl(clusterer=kmeans,server=sgd,server_lr=0.5)"
         done = train(text, toy, 1, fit=HALF, state=state)[0].state
         assert sorted(done.stack.params[:, 0].tolist()) == pytest.approx([-0.25, 0.25])
@@ -588,9 +590,9 @@ class TestMethods:
         """
         text = f"lcfl(warmup=0,losses={losses},iterations=2)"
         apart, plain = (train(each, toy, 1, fit=HALF, state=begin(0.0, 6))[0] for each in (text, "lcfl(warmup=0)"))
-        assert apart.state.memory["distances"][0].tolist() == pytest.approx([0, 6, 0, 6, 0, 6], abs=1e-9)
-        assert plain.state.memory["distances"][0].tolist() == pytest.approx([0, 4, 0, 4, 0, 4], abs=1e-9)
-        assert apart.state.memory["means"][:, 0].tolist() == pytest.approx([0.75, -0.75])
+        assert apart.state.memory.formed.distances[0].tolist() == pytest.approx([0, 6, 0, 6, 0, 6], abs=1e-9)
+        assert plain.state.memory.formed.distances[0].tolist() == pytest.approx([0, 4, 0, 4, 0, 4], abs=1e-9)
+        assert apart.state.memory.formed.means.params[:, 0].tolist() == pytest.approx([0.75, -0.75])
         assert apart.state.labels.tolist() == [0, 1, 0, 1, 0, 1]
         assert apart.state.stack.params[:, 0].tolist() == pytest.approx([0.5, -0.5])
         assert (apart.cost.steps, plain.cost.steps) == (6 * 1 + 6 * 2, 6 * 1)
@@ -650,7 +652,7 @@ class TestMethods:
     def test_too_few_answers_postpone_the_clustering(self, toy, train, flaky):
         federation = flaky(toy, {0: [1, 2, 3, 4, 5]})
         first, second = train("lcfl(warmup=0)", federation, 2, fit=HALF, state=begin(0.0, 6))
-        assert "shots" not in first.state.memory
+        assert first.state.memory.shots == 0
         assert first.state.labels.tolist() == [0] * 6
         assert second.state.labels.tolist() == [0, 1, 0, 1, 0, 1]
 
@@ -709,9 +711,9 @@ class TestNewcomers:
         assert done[2].state.labels.tolist() == done[3].state.labels.tolist() == [1, 0, 1, 0, 1, 0]
         assert [step.cost.steps for step in done] == [6, 4, 12, 6]
         origin = done[1].before.stack.params
-        assert np.array_equal(done[3].state.memory["origin"], origin)
+        assert np.array_equal(done[3].state.memory.formed.sent.params, origin)
         wanted = [(origin[0, 0] - 1) / 2, (origin[0, 0] + 1) / 2]
-        assert done[3].state.memory["means"][:, 0].tolist() == pytest.approx(wanted)
+        assert done[3].state.memory.formed.means.params[:, 0].tolist() == pytest.approx(wanted)
 
 
 @pytest.mark.parametrize("text", ["lcfl(warmup=2)", "ocfl-hdbscan", "sattler(minimum=1)"])

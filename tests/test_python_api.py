@@ -17,7 +17,7 @@ from coterie.errors import FederationError, RunFolderError
 from coterie.experiments.clients import load_rows
 from coterie.experiments.run_folder import load_rounds
 from coterie.runtimes.simulator import Simulator
-from coterie.server.loop import evaluate
+from coterie.server.serving import evaluate
 
 MODULES = [found.name for found in pkgutil.iter_modules(ct.__path__)]
 

@@ -17,7 +17,7 @@ from coterie.engine.plan import Workers
 from coterie.engine.pool import Pool
 from coterie.errors import UsageError
 from coterie.experiments.settings import Settings
-from coterie.protocol.stack import Stack
+from coterie.protocol.stack import Sent, Stack
 from coterie.protocol.task import Loss, Race, Report, Task
 from coterie.runtimes.simulator import Simulator
 from coterie.seeding import Key
@@ -167,7 +167,7 @@ def models_of(sim, count=4):
 
 def ask(federation, stack, rule=Race(bound=1.0)):  # noqa: B008 - a frozen value
     everyone = np.arange(len(federation.names))
-    return federation.ask(Task(choose=(rule,), report=NOTHING), stack, everyone * 0, everyone, KEY)
+    return federation.ask(Task(choose=(rule,), report=NOTHING), Sent(stack), everyone * 0, everyone, KEY)
 
 
 class TestInTheEngine:

@@ -28,12 +28,13 @@ from coterie.models.combined import additive
 from coterie.models.model import Model
 from coterie.models.zoo import build_model
 from coterie.protocol.replies import ROWS
-from coterie.protocol.stack import Stack
+from coterie.protocol.stack import Sent, Stack
 from coterie.protocol.task import Fit, Report, Task
 from coterie.runtimes.ray import QUIET, RayFederation, deal
 from coterie.runtimes.simulator import Simulator
 from coterie.seeding import Key
-from coterie.server.loop import evaluate, rounds
+from coterie.server.loop import Conditions, rounds
+from coterie.server.serving import evaluate
 
 ray = pytest.importorskip("ray")
 
@@ -117,12 +118,14 @@ def assert_same_states(ours, theirs):
 
 def assert_same_rounds(name, near, far, **options):
     algorithm = build_algorithm(name, clusters=2, fit=SHORT)
-    ours, theirs = (list(islice(rounds(algorithm, each, 1, **options), 3)) for each in (near, far))
+    ours, theirs = (
+        list(islice(rounds(algorithm, each, 1, conditions=Conditions(**options)), 3)) for each in (near, far)
+    )
     for a, b in zip(ours, theirs, strict=True):
         assert_same_states(a.state, b.state)
         assert a.cost == b.cost
     for split in ("test", "train"):
-        mine, yours = (evaluate(algorithm, each, ours[-1].state, 1, split) for each in (near, far))
+        mine, yours = (evaluate(algorithm, each, ours[-1].state, 1, split=split) for each in (near, far))
         np.testing.assert_allclose(yours.metrics, mine.metrics, rtol=1e-6, atol=1e-6)
 
 
@@ -142,26 +145,26 @@ class TestSameNumbers:
         near, far = pair("images")
         clients, labels = np.array([6, 0, 7, 3, 1]), np.array([2, 0, 1, 1, 0])
         task = Task(fit=(SHORT,), report=Report(metrics="test", losses=True))
-        both = [each.ask(task, start(near), labels, clients, Key(3, 5)) for each in (near, far)]
+        both = [each.ask(task, Sent(start(near)), labels, clients, Key(3, 5)) for each in (near, far)]
         assert both[1].clients.tolist() == clients.tolist()
         assert_same(*both)
 
     def test_a_part_of_a_model_is_all_that_comes_back(self, pair):
         near, far = pair("images")
         task = Task(fit=(SHORT,), report=Report(params="head"))
-        assert_same(*(each.ask(task, start(near), EVERYBODY % 3, EVERYBODY, Key(3, 5)) for each in (near, far)))
+        assert_same(*(each.ask(task, Sent(start(near)), EVERYBODY % 3, EVERYBODY, Key(3, 5)) for each in (near, far)))
 
     def test_a_client_that_fails_is_missing_for_the_same_reason(self, pair):
         near, far = pair("images")
         task = Task(fit=(replace(SHORT, steps=None, epochs=1),))
-        both = [each.ask(task, start(near), 0 * EVERYBODY, EVERYBODY, Key(1, 0)) for each in (near, far)]
+        both = [each.ask(task, Sent(start(near)), 0 * EVERYBODY, EVERYBODY, Key(1, 0)) for each in (near, far)]
         assert list(both[1].missing) == ["client-7"]
         assert_same(*both)
 
     def test_models_that_blew_up_are_missing_too(self, pair):
         near, far = pair("halves")
         task = Task(fit=(replace(SHORT, lr=1e30),))
-        both = [each.ask(task, start(near), 0 * EVERYBODY, EVERYBODY, Key(1, 0)) for each in (near, far)]
+        both = [each.ask(task, Sent(start(near)), 0 * EVERYBODY, EVERYBODY, Key(1, 0)) for each in (near, far)]
         assert "client-0" in both[1].missing
         assert_same(*both)
 
@@ -187,12 +190,14 @@ class TestPlans:
         near, far = pair("halves")
         monkeypatch.setattr(near.engine, "plan", "auto")
         monkeypatch.setattr(far, "plan", "auto")
-        far.ask(Task(), start(near), 0 * EVERYBODY, EVERYBODY, Key(1, 0))
+        far.ask(Task(), Sent(start(near)), 0 * EVERYBODY, EVERYBODY, Key(1, 0))
         plans = []
         monkeypatch.setattr(far, "_workers", {i: Overheard(w, plans) for i, w in far._workers.items()})
         first, second = (np.flatnonzero(far.homes == home) for home in (0, 1))
         clients = np.sort(np.concatenate([first[:of_first], second[:of_second]]))
-        both = [each.ask(Task(fit=(SHORT,)), start(near), clients % 3, clients, Key(1, 0)) for each in (near, far)]
+        both = [
+            each.ask(Task(fit=(SHORT,)), Sent(start(near)), clients % 3, clients, Key(1, 0)) for each in (near, far)
+        ]
         assert_same(*both, exact=False)
         assert set(plans) == {plan}
         assert plan == make_plan("auto", near.model, len(clients), 2).kind
@@ -200,7 +205,7 @@ class TestPlans:
     def test_a_worker_has_one_thread_and_its_own_clients_in_memory_of_its_own(self, pair):
         """Rows that are read-only would lie in the shared memory, and be copied once more to be read."""
         _, far = pair("images")
-        far.ask(Task(), start(far), 0 * EVERYBODY, EVERYBODY, Key(1, 0))
+        far.ask(Task(), Sent(start(far)), 0 * EVERYBODY, EVERYBODY, Key(1, 0))
         names = []
         for home, worker in sorted(far._workers.items()):
             threads, torchs, own, examples, writeable = ray.get(
@@ -223,7 +228,7 @@ class TestPlans:
         near, far = pair("images")
         monkeypatch.setattr(far, "spill", 100)
         task = Task(fit=(SHORT,))
-        both = [each.ask(task, start(near), 0 * EVERYBODY, EVERYBODY, Key(1, 0)) for each in (near, far)]
+        both = [each.ask(task, Sent(start(near)), 0 * EVERYBODY, EVERYBODY, Key(1, 0)) for each in (near, far)]
         assert isinstance(both[1].params.base, np.memmap)
         assert_same(*both)
 
@@ -232,9 +237,9 @@ class TestDeadWorkers:
     def test_its_clients_are_missing_once_and_another_takes_its_place(self, pair):
         near, far = pair("halves")
         task, stack, labels = Task(fit=(SHORT,)), start(near), EVERYBODY % 3
-        first = far.ask(task, stack, labels, EVERYBODY, Key(1, 0))
+        first = far.ask(task, Sent(stack), labels, EVERYBODY, Key(1, 0))
         ray.kill(far._workers[1])
-        second = far.ask(task, stack, labels, EVERYBODY, Key(1, 0))
+        second = far.ask(task, Sent(stack), labels, EVERYBODY, Key(1, 0))
         lost = np.flatnonzero(far.homes == 1)
         assert list(second.missing) == [far.names[i] for i in lost]
         assert all(why.startswith("its Ray worker died: ") for why in second.missing.values())
@@ -242,7 +247,7 @@ class TestDeadWorkers:
         np.testing.assert_array_equal(second.params, first.params[far.homes == 0])
         assert second.cost.bytes_down == first.cost.bytes_down
         assert second.cost.bytes_up == first.cost.bytes_up // 2
-        assert_same(*(each.ask(task, stack, labels, EVERYBODY, Key(1, 0)) for each in (near, far)))
+        assert_same(*(each.ask(task, Sent(stack), labels, EVERYBODY, Key(1, 0)) for each in (near, far)))
 
     def test_if_all_die_the_round_fails_with_the_reason(self, pair):
         _, far = pair("halves")
@@ -264,7 +269,7 @@ class TestDeadWorkers:
         data = images(sizes=(8, 8))
         far = RayFederation(data, Model("mine", module.build, data.shape, 4), 1)
         stack = Stack(np.zeros((1, 260), np.float32), np.zeros((1, 0), np.float32))
-        replies = far.ask(Task(fit=(SHORT,)), stack, np.zeros(2, int), np.arange(2), Key(1, 0))
+        replies = far.ask(Task(fit=(SHORT,)), Sent(stack), np.zeros(2, int), np.arange(2), Key(1, 0))
         far.close()
         assert "No module named 'only_here'" in replies.missing["client-0"]
 
@@ -274,13 +279,13 @@ class TestErrors:
         task = Task(report=Report(params=None, metrics="validation"))
         for each in pair("images"):
             with pytest.raises(DataError, match=r"^there is no validation split"):
-                each.ask(task, start(each), 0 * EVERYBODY, EVERYBODY, Key(1, 0))
+                each.ask(task, Sent(start(each)), 0 * EVERYBODY, EVERYBODY, Key(1, 0))
 
     def test_an_unknown_name_travels_between_processes(self, pair):
         task = Task(report=Report(params="tail"))
         for each in pair("images"):
             with pytest.raises(UnknownName, match=r"^unknown part of a model 'tail'"):
-                each.ask(task, start(each), 0 * EVERYBODY, EVERYBODY, Key(1, 0))
+                each.ask(task, Sent(start(each)), 0 * EVERYBODY, EVERYBODY, Key(1, 0))
         told = UnknownName("plan", "autp", ["auto", "single"])
         assert str(pickle.loads(pickle.dumps(told))) == str(told)
 
@@ -289,7 +294,7 @@ class TestErrors:
         data = images()
         far = RayFederation(data, build_model("mlp(4)", data.shape, 4), threads)
         with pytest.raises(UsageError, match=f"threads is {threads}; it must be between 1 and 8 on this Ray cluster"):
-            far.ask(Task(), start(far), 0 * EVERYBODY, EVERYBODY, Key(1, 0))
+            far.ask(Task(), Sent(start(far)), 0 * EVERYBODY, EVERYBODY, Key(1, 0))
 
     def test_a_missing_package_is_a_usage_error(self, monkeypatch):
         monkeypatch.setitem(sys.modules, "ray", None)

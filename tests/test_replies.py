@@ -20,7 +20,7 @@ from coterie.models.zoo import build_model
 from coterie.protocol import message
 from coterie.protocol.message import Field, Sizes
 from coterie.protocol.replies import ROWS, Replies
-from coterie.protocol.stack import Stack
+from coterie.protocol.stack import Sent, Stack
 from coterie.protocol.task import Fit, Loss, Race, Report, Sample, Task
 from coterie.seeding import Key
 from coterie.testing import Loopback
@@ -33,7 +33,7 @@ TASKS = {
     "race": Task(choose=(Race(),), fit=FIT),
     "sample": Task(report=Report(params=None, losses=True, sample=Sample(0, 8))),
     "bounded": Task(report=Report(params=None, losses=True, bounded="clipped", sample=Sample(0, 8))),
-    "differences": Task(report=Report(params=None, losses=True, differences=True), references=1),
+    "differences": Task(report=Report(params=None, losses=True, differences=True)),
     "metrics": Task(report=Report(params=None, metrics="test")),
     "validation": Task(report=Report(params=None, metrics="validation")),
 }
@@ -54,8 +54,9 @@ ODD = {"int64": WHOLE, "float64": (*WHOLE, 0.5, 1.0000001, -1e-300, 1e300, INF, 
 
 def asked(task: Task, sizes: Sizes = SIZES, classes: int | None = 10) -> message.Form:
     model = build_model("mlp(2)", (3,), classes)
-    stack = Stack(*(np.stack([part] * (2 + task.references)) for part in model.initial(1)))
-    return message.form(task, stack, model.layout, 1, classes, sizes)
+    stack = Stack(*(np.stack([part] * 2) for part in model.initial(1)))
+    sent = Sent(stack, stack.take([0]) if task.report.differences else None)
+    return message.form(task, sent, model.layout, classes=classes, sizes=sizes)
 
 
 def filled(field: Field) -> np.ndarray:
@@ -122,7 +123,7 @@ def test_a_squared_error_and_a_variance_may_be_above_one():
 
 
 def test_of_a_client_that_told_nothing_any_number_from_one_is_taken():
-    form = asked(TASKS["metrics"], sizes=message.UNTOLD)
+    form = asked(TASKS["metrics"], sizes=message.UNKNOWN_SIZES)
     assert read(TASKS["metrics"], form, examples=np.array([99]))["examples"].tolist() == [99]
     with pytest.raises(FederationError, match="sent 0 in examples; it must be 1 to inf"):
         read(TASKS["metrics"], form, examples=np.array([0]))
@@ -163,7 +164,8 @@ def test_honest_clients_of_every_task_are_believed(images):
     for task in tasks:
         if task.report.metrics == "validation":
             continue
-        replies = federation.ask(task, stack, np.zeros(2, int), np.arange(2), Key(1, 0))
+        sent = Sent(stack.take([0, 1]), stack.take([2])) if task.report.differences else Sent(stack)
+        replies = federation.ask(task, sent, np.zeros(2, int), np.arange(2), Key(1, 0))
         assert not replies.missing, task
 
 

@@ -35,13 +35,13 @@ class Boasting:
     def __getattr__(self, name):
         return getattr(self.inner, name)
 
-    def ask(self, task, stack, labels, clients, key):
-        replies = self.inner.ask(task, stack, labels, clients, key)
+    def ask(self, task, sent, labels, clients, key):
+        replies = self.inner.ask(task, sent, labels, clients, key)
         if not task.fit or replies.params is None:
             return replies
         whole = task.report.params == "all"
         place = slice(None) if whole else replies.layout.part(task.report.params)
-        starts, params = stack.params[replies.labels][:, place], np.array(replies.params)
+        starts, params = sent.rows.params[replies.labels][:, place], np.array(replies.params)
         lying = np.isin(replies.clients, self.attackers)
         params[lying] = starts[lying] + self.factor * (params[lying] - starts[lying])
         return replace(replies, params=params)

@@ -15,7 +15,7 @@ import coterie as ct
 from coterie.engine.evaluation import Evaluator
 from coterie.errors import UnknownName, UsageError
 from coterie.protocol.replies import Replies
-from coterie.protocol.stack import Stack
+from coterie.protocol.stack import Sent, Stack
 from coterie.protocol.task import Fit, Report, Sample, Task, standard_error
 from coterie.runtimes.simulator import Simulator
 from coterie.seeding import Key
@@ -25,7 +25,7 @@ from coterie.server.contract import by_examples
 from coterie.server.distances.sampled import Sampling, Tally, look, of_sampled_losses, plausible, still_open
 from coterie.server.distances.vectors import loss_distance
 from coterie.server.distances.vectors import sampled as sampled_losses
-from coterie.server.loop import Meter
+from coterie.server.exchange import Meter
 from coterie.server.one_shot import cluster_once
 from coterie.server.start import first_state
 from coterie.testing import Loopback
@@ -62,8 +62,8 @@ class Clients:
         models = np.arange(count, dtype=float)[:, None]
         return Replies(None, np.arange(count), np.zeros(count, int), sizes, models, np.zeros((count, 0)))
 
-    def ask(self, task, stack, labels, clients):
-        part, models = task.report.sample, stack.params[:, 0].astype(int)
+    def ask(self, task, models, labels, clients, references=None):
+        part, models = task.report.sample, models.params[:, 0].astype(int)
         here = [i for i in clients if self.questions[i] < self.gone.get(i, 1000)]
         self.questions[clients] += 1
         seen = [self.tables[i][models, part.begin : part.end] for i in here]
@@ -116,7 +116,7 @@ class TestTheTally:
         """A mean over one example is that example's loss."""
         clients, lengths = grouped([size, 99], [0, 1]), []
 
-        def listen(task, stack, labels, asked):
+        def listen(task, stack, labels, asked, references=None):
             lengths.extend(int(task.report.sample.count(np.array([size]))[0]) for i in asked if i == 0)
             return clients.ask(task, stack, labels, asked)
 
@@ -368,7 +368,7 @@ def models_of(federation, count=3):
 
 def ask(federation, part, clients=(0, 1, 2, 3)):
     task, clients = Task(report=Report(params=None, losses=True, sample=part)), np.array(clients)
-    return federation.ask(task, models_of(federation), clients * 0, clients, KEY)
+    return federation.ask(task, Sent(models_of(federation)), clients * 0, clients, KEY)
 
 
 class TestInTheEngine:

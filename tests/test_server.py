@@ -10,16 +10,17 @@ import pytest
 
 from coterie.algorithms import build_algorithm, fedavg
 from coterie.errors import FederationError, UnknownName, UsageError
-from coterie.protocol.stack import UNPLACED
 from coterie.protocol.replies import Cost
-from coterie.protocol.stack import Stack
+from coterie.protocol.stack import UNPLACED, Stack
 from coterie.protocol.task import Fit, Loss, Report, Task
 from coterie.seeding import Key
 from coterie.server.aggregate import SERVERS, average, optimiser_named, server_optimiser, uniform
-from coterie.server.assign import cluster_parts, join_nearest, keep, until
+from coterie.server.assign import Clustered, cluster_parts, join_nearest, keep, until
 from coterie.server.clustering.kmeans import KMeansClusters, match
 from coterie.server.contract import Algorithm, Assignment, by_examples, replace_models
-from coterie.server.loop import Meter, advance, evaluate, participants, rounds
+from coterie.server.exchange import Meter
+from coterie.server.loop import Conditions, advance, participants, rounds
+from coterie.server.serving import evaluate
 from coterie.server.start import (
     BEGINNING,
     farthest_first,
@@ -238,7 +239,7 @@ class TestAssign:
         state = state_of([[-0.9, 0.0], [0.8, 0.0]], [1, 0, 1, 0])
         assignment = self.apply(self.rule(), state, asked(toy, state, Task(fit=(STEP,))))
         assert assignment.labels.tolist() == [1, 0, 1, 0]
-        assert assignment.memory["centres"][:, 0].tolist() == pytest.approx([-0.92, 0.84])
+        assert assignment.memory.centres[:, 0].tolist() == pytest.approx([-0.92, 0.84])
 
     def test_those_absent_keep_their_labels(self, toy):
         state = state_of([[-0.9, 0.0], [0.8, 0.0]], [1, 0, 0, 1])
@@ -427,7 +428,7 @@ class TestParticipants:
 class TestTheLoop:
     def test_too_few_answers_stop_the_run_with_counts_and_reasons(self, toy, flaky):
         federation = flaky(toy, {1: [0, 1, 2]})
-        run = rounds(fedavg(fit=STEP), federation, seed=1, min_clients=2)
+        run = rounds(fedavg(fit=STEP), federation, seed=1, conditions=Conditions(min_clients=2))
         assert next(run).state.round == 1
         with pytest.raises(FederationError, match=r"only 1 of 4 clients answered in round 1, at least 2.*client-0"):
             next(run)
@@ -451,8 +452,8 @@ class TestTheLoop:
         assert state.memory == {"seen": 1}
 
     def test_a_rule_need_not_remember_anything(self, toy):
-        state = replace(state_of([[1.0, 0.0]], [0] * 4), memory={"centres": np.zeros(2)})
-        assert advance(fedavg(STEP), state, asked(toy, state, Task()), Assignment(state.labels)).memory == {}
+        state = replace(state_of([[1.0, 0.0]], [0] * 4), memory=Clustered(np.zeros(2), 1))
+        assert advance(fedavg(STEP), state, asked(toy, state, Task()), Assignment(state.labels)).memory is None
 
     def test_a_cluster_of_which_nobody_answered_does_not_follow_its_momentum(self, toy):
         """Cluster 0 goes by the mean of its clients' steps and half of its last movement; cluster 1 rests."""

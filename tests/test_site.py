@@ -25,13 +25,14 @@ from coterie.errors import DataError, FederationError
 from coterie.models.combined import additive
 from coterie.models.zoo import build_model
 from coterie.protocol import message
-from coterie.protocol.stack import Stack
+from coterie.protocol.stack import Sent, Stack
 from coterie.protocol.task import Contrast, Fit, Loss, Report, Task
 from coterie.runtimes.simulator import Simulator
 from coterie.seeding import Key
 from coterie.server.aggregate import with_part
-from coterie.server.distances.vectors import vectors as distances
-from coterie.server.loop import evaluate, rounds
+from coterie.server.distances import vectors as distances
+from coterie.server.loop import rounds
+from coterie.server.serving import evaluate
 from coterie.wire import codec
 from coterie.wire import remote as runtime
 from coterie.wire import requests as answering
@@ -60,13 +61,15 @@ def site(make):
     return make()
 
 
-def request(data, asked: Task = TASK, text: str = "mlp(4)", models: int = 2, **changed) -> bytes:
+def request(data, asked: Task = TASK, text: str = "mlp(4)", models: int = 2, beside: int = 0, **changed) -> bytes:
     """A good request; what is changed replaces words of the header, or arrays."""
     model = build_model(text, data.shape, data.classes)
     params, buffers = model.initial(1)
     stack = Stack(np.stack([params] * models), np.stack([buffers] * models))
+    mean = stack.mix(np.full((1, models), 1 / models))
+    sent = Sent(stack, stack.take([0] * beside) if beside else None, mean if beside else None)
     arrays, header = codec.decode(
-        answering.pack_task("run", asked, Key(1, 0), model, message.down(asked, stack, 0, model.layout))
+        answering.pack_task("run", asked, Key(1, 0), model, message.down(asked, sent, 0, model.layout))
     )
     words = {name: value for name, value in changed.items() if not isinstance(value, np.ndarray)}
     own = {name: value for name, value in changed.items() if isinstance(value, np.ndarray)}
@@ -81,14 +84,36 @@ def problem(site: Site, content: bytes) -> str:
     return header["problem"]
 
 
-def test_a_client_without_a_cluster_works_on_a_reference(site, data):
+def test_a_client_without_a_cluster_works_on_the_model_for_such_clients(site, data):
     """The mean of all models, which is none of those to choose from; where clients choose there is no row yet."""
-    held = Task(fit=(Fit(steps=2, terms=(Contrast(1.0, 1.0),)),), references=1)
-    for asked, row in ((held, 2), (Task(choose=(Loss(),), fit=(Fit(steps=2),)), -1)):
-        arrays, header = codec.decode(site.answer(request(data, asked, models=3, row=np.array([row]))))
+    held = Task(fit=(Fit(steps=2, terms=(Contrast(1.0, 1.0),)),))
+    for asked, beside in ((held, 1), (Task(choose=(Loss(),), fit=(Fit(steps=2),)), 0)):
+        packed = request(data, asked, models=3, beside=beside, row=np.array([-1]))
+        arrays, header = codec.decode(site.answer(packed))
         assert header["problem"] is None
         assert "params" in arrays
-    assert "out of range; it must be 0 to 2" in problem(site, request(data, held, models=3, row=np.array([3])))
+    for row in (-2, 4):
+        packed = request(data, held, models=3, beside=1, row=np.array([row]))
+        assert "out of range; it must be -1 to 3" in problem(site, packed)
+    assert "out of range; it must be 0 to 2" in problem(site, request(data, held, models=3, row=np.array([-1])))
+
+
+def test_models_beside_the_clusters_must_fit_them(site, data):
+    held = Task(fit=(Fit(steps=2, terms=(Contrast(1.0, 1.0),)),))
+    arrays, _ = codec.decode(request(data, held, models=3, beside=1))
+    params, buffers = arrays["reference_params"], arrays["unplaced_buffers"]
+    two = {f"unplaced_{name}": np.repeat(arrays[f"unplaced_{name}"], 2, axis=0) for name in ("params", "buffers")}
+    for changed, said in (
+        ({"reference_params": params[:, :-1].copy()}, "reference_params are of shape"),
+        ({"unplaced_buffers": np.zeros((2, buffers.shape[1]), np.float32)}, "unplaced_buffers of (2, 0)"),
+        (two, "2 models for a client without a cluster"),
+    ):
+        assert said in problem(site, request(data, held, models=3, beside=1, **changed))
+    alone = codec.encode(
+        {name: array for name, array in arrays.items() if name != "reference_buffers"},
+        **codec.decode(request(data, held, models=3, beside=1))[1],
+    )
+    assert "this task has" in problem(site, alone)
 
 
 def test_the_global_half_of_sums_comes_once(site, data):
@@ -98,8 +123,8 @@ def test_the_global_half_of_sums_comes_once(site, data):
     stack = with_part(
         Stack(*map(np.stack, zip(*rows, strict=True))), Stack(*(p[None] for p in rows[0])), model.layout, "global"
     )
-    task = Task(fit=(Fit(steps=2, part="cluster"),), report=Report(params="cluster"), choose=(Loss(),), sends="halves")
-    sent = message.down(task, stack, -1, model.layout)
+    task = Task(fit=(Fit(steps=2, part="cluster"),), report=Report(params="cluster"), choose=(Loss(),), sends="cluster")
+    sent = message.down(task, Sent(stack), -1, model.layout)
     half = model.layout.size // 2
     assert {name: array.shape for name, array in sent.items() if "params" in name} == {
         "params": (2, half),
@@ -142,7 +167,7 @@ def test_sites_tell_differences_to_their_own_models_in_blocks_of_others(make, da
     near, far = (list(islice(rounds(algorithm, f, 1), 2)) for f in (Simulator(data, net), remote(make, data, net)))
     assert not far[-1].missing
     assert near[-1].cost == far[-1].cost
-    matrices = [done[-1].state.memory["distances"] for done in (near, far)]
+    matrices = [done[-1].state.memory.formed.distances for done in (near, far)]
     np.testing.assert_allclose(*matrices, atol=1e-6)
     asked = [line["asked"] for line in read_audit(make().audit.path)]
     assert asked.count("report differences of losses") == 4
@@ -286,7 +311,7 @@ def test_a_model_that_does_not_fit_is_a_problem_and_takes_no_memory(site, data, 
         ({"params": np.zeros((2, 279), np.float32)}, "280 parameters"),
         ({"params": np.zeros((3, 280), np.float32)}, "as many rows"),
         ({"params": np.zeros(280, np.float32)}, "as many rows"),
-        ({"params": np.zeros((0, 280), np.float32), "buffers": np.zeros((0, 0), np.float32)}, "as many rows"),
+        ({"params": np.zeros((0, 280), np.float32), "buffers": np.zeros((0, 0), np.float32)}, "there must be a model"),
         ({"params": np.full((2, 280), np.nan, np.float32)}, "not finite"),
         ({"params": np.full((2, 280), np.inf, np.float32)}, "not finite"),
         ({"buffers": np.zeros((2, 1), np.float32)}, "0 buffers"),
@@ -337,8 +362,7 @@ FIT = codec.to_json(Fit(steps=2))
         ({"task": task_json(choose=[FIT])}, "choose of Task is a dict"),
         ({"task": task_json(pinned=[["a"]])}, "pinned of Task has 1 values"),
         ({"task": task_json(pinned=[["a", 9]])}, "out of range"),
-        ({"task": task_json(references=2)}, "references is 2"),
-        ({"task": task_json(references=-1)}, "references is -1"),
+        ({"task": task_json(sends="halves")}, "sends is 'halves'"),
         ({"task": task_json(report={"kind": "Report", "params": "toes"})}, "parts in its policy"),
         ({"task": task_json(secret=1)}, "no 'secret'"),
         ({"model": "mlp"}, "model is 'mlp'"),
@@ -578,6 +602,6 @@ def test_no_more_than_so_many_bytes_of_different_messages_are_packed_at_a_time(d
 
     monkeypatch.setattr(runtime, "MOST_BYTES", 2 * stack.nbytes + 2000)
     for labels in ([0, 1, 2, 3], [0, 1, 0, 2], [2, 2, 2, 2]):
-        found = Remote(data.names, model, exchange).ask(TASK, stack, np.array(labels), np.arange(4), Key(1, 0))
+        found = Remote(data.names, model, exchange).ask(TASK, Sent(stack), np.array(labels), np.arange(4), Key(1, 0))
         assert sorted(found.missing) == sorted(data.names)
     assert waves == [[0, 1], [2, 3], [0, 1, 2], [3], [0, 1, 2, 3]]

@@ -14,7 +14,7 @@ from coterie.models.combined import additive
 from coterie.models.zoo import build_model
 from coterie.protocol.task import Fit
 from coterie.runtimes.simulator import Simulator
-from coterie.server.loop import check_rounds, rounds
+from coterie.server.loop import Conditions, check_rounds, rounds
 
 QUICK = Fit(steps=2, batch=8, lr=0.05)
 
@@ -77,8 +77,8 @@ class TestShots:
     def moved(text, sim, count, **options):
         """In which rounds the centres changed."""
         found, before = [], None
-        for step in islice(rounds(build_algorithm(text, 2, QUICK), sim, 1, **options), count):
-            centres = step.state.memory["centres"]
+        for step in islice(rounds(build_algorithm(text, 2, QUICK), sim, 1, conditions=Conditions(**options)), count):
+            centres = step.state.memory.centres
             if before is None or (centres != before).any():
                 found.append(step.state.round - 1)
             before = centres

@@ -31,8 +31,8 @@ class Claiming:
     def __getattr__(self, name):
         return getattr(self.inner, name)
 
-    def ask(self, task, stack, labels, clients, key):
-        replies = self.inner.ask(task, stack, labels, clients, key)
+    def ask(self, task, sent, labels, clients, key):
+        replies = self.inner.ask(task, sent, labels, clients, key)
         return replace(replies, examples=np.where(replies.clients == self.client, self.size, replies.examples))
 
 

@@ -18,12 +18,12 @@ from coterie.engine import plan
 from coterie.errors import UnknownName, UsageError
 from coterie.experiments.placement import load_trained
 from coterie.protocol.message import down
-from coterie.protocol.stack import UNPLACED
-from coterie.protocol.stack import Stack
+from coterie.protocol.stack import UNPLACED, Stack
 from coterie.protocol.task import Fit
 from coterie.runtimes.attendance import Attendance, Attended
 from coterie.server import aggregate
-from coterie.server.loop import evaluate, rounds
+from coterie.server.loop import rounds
+from coterie.server.serving import evaluate
 from coterie.textforms import first_line, parse
 
 VARIANTS = (
@@ -291,10 +291,10 @@ class Scales:
     def __getattr__(self, name):
         return getattr(self.inner, name)
 
-    def ask(self, task, stack, labels, clients, key):
-        replies = self.inner.ask(task, stack, labels, clients, key)
+    def ask(self, task, sent, labels, clients, key):
+        replies = self.inner.ask(task, sent, labels, clients, key)
         self.weighed["down"] += sum(
-            a.nbytes for row in labels for a in down(task, stack, row, self.inner.model.layout).values()
+            a.nbytes for row in labels for a in down(task, sent, row, self.inner.model.layout).values()
         )
         self.weighed["up"] += sum(getattr(replies, a).nbytes for a in ARRAYS if getattr(replies, a) is not None)
         return replies
@@ -316,7 +316,9 @@ def test_steps_are_counted(text, plain):
         members = zip((algorithm, *algorithm.members), (done.before, *done.before.members), strict=True)
         passes = sum(len(each.task(state).fit) for each, state in members)
         passes += text.count("alternate")  # the second half has an exchange of its own
-        passes += text.startswith("ocfl") and done.before.memory.get("shots") == 1 and "shots=2" in text  # once more
+        passes += (
+            text.startswith("ocfl") and getattr(done.before.memory, "shots", 0) == 1 and "shots=2" in text
+        )  # once more
         assert done.cost.steps == 8 * steps * passes
 
 

@@ -15,8 +15,9 @@ from coterie.models.model import Model
 from coterie.models.zoo import build_model
 from coterie.protocol.task import Fit, Task
 from coterie.runtimes.simulator import Simulator
-from coterie.server.distances.vectors import vectors as distances
-from coterie.server.loop import evaluate, rounds
+from coterie.server.distances import vectors as distances
+from coterie.server.loop import rounds
+from coterie.server.serving import evaluate
 from coterie.testing import Loopback
 from coterie.wire import codec, remote
 
@@ -72,10 +73,12 @@ def test_models_in_several_blocks_are_packed_and_counted_like_one(digits, name, 
     monkeypatch.setattr(remote, "MOST_BYTES", 1)
     again = list(islice(rounds(algorithm, Loopback(digits, net), 1), 2))
     assert [step.cost for step in again] == [step.cost for step in theirs], "one message at a time costs the same"
-    assert np.array_equal(again[-1].state.memory["distances"], theirs[-1].state.memory["distances"])
+    assert np.array_equal(again[-1].state.memory.formed.distances, theirs[-1].state.memory.formed.distances)
     together = ours[0].cost + ours[1].cost
     assert (together.bytes_down, together.bytes_up) == (far.payload.bytes_down, far.payload.bytes_up)
-    np.testing.assert_allclose(ours[-1].state.memory["distances"], whole[-1].state.memory["distances"], atol=1e-6)
+    np.testing.assert_allclose(
+        ours[-1].state.memory.formed.distances, whole[-1].state.memory.formed.distances, atol=1e-6
+    )
 
 
 def test_a_client_that_fails_is_missing_in_every_runtime(images):

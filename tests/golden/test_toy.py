@@ -13,10 +13,10 @@ import pytest
 from sklearn.metrics import adjusted_rand_score
 
 from coterie.algorithms import wecfl
-from coterie.protocol.stack import UNPLACED
-from coterie.protocol.stack import Stack
+from coterie.protocol.stack import UNPLACED, Stack
 from coterie.protocol.task import Fit
-from coterie.server.loop import evaluate
+from coterie.server.assign import Clustered
+from coterie.server.serving import evaluate
 from coterie.server.start import first_state
 
 RATE = 0.05
@@ -169,7 +169,7 @@ class TestWecfl:
     def test_after_the_shots_clients_stay_where_they_are(self, train, federation):
         """The frozen labels are of the starts: rule and labels part from what clustering again would give."""
         starts = [0, 1, 0, 1]
-        state = replace(begin([0.01, -0.01], starts), round=2, memory={"clusterings": 2})
+        state = replace(begin([0.01, -0.01], starts), round=2, memory=Clustered(np.zeros((2, 1)), 2))
         free = train("wecfl(shots=3)", federation, 1, fit=STEP, state=state)[0]
         frozen = train("wecfl(shots=2)", federation, 3, fit=STEP, state=state)[-1]
         assert adjusted_rand_score(GROUPS, free.state.labels) == 1
