@@ -35,7 +35,6 @@ HEAVY = (
     "scipy.stats",
     "sklearn.cluster",
     "sklearn.metrics",
-    "kmedoids",
     "polars",
     "matplotlib.pyplot",
 )

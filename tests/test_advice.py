@@ -240,10 +240,11 @@ class TestConsult:
         assert (found["clusters"], found["by"]) == (2, by)
         assert found["confidence"] >= 0.6
 
-    def test_it_needs_no_package_that_the_clusterer_does_not(self, monkeypatch):
+    @pytest.mark.parametrize("clusterer", [agglomerative(2), kmedoids(2)])
+    def test_it_needs_no_package_of_k_medoids(self, clusterer, monkeypatch):
         monkeypatch.setitem(sys.modules, "kmedoids", None)
         places = np.array([0.0, 1.0, 2.0, 20.0, 21.0, 22.0])
-        assert on_distances(agglomerative(2), np.abs(np.subtract.outer(places, places)), KEY)["clusters"] == 2
+        assert on_distances(clusterer, np.abs(np.subtract.outer(places, places)), KEY)["clusters"] == 2
 
     @pytest.mark.parametrize(
         ("words", "fragment"),

@@ -6,7 +6,6 @@ import subprocess
 import sys
 from itertools import combinations, product
 
-import kmedoids
 import numpy as np
 import pytest
 from hypothesis import given
@@ -17,10 +16,10 @@ from sklearn.metrics import adjusted_rand_score
 
 from coterie.errors import UnknownName, UsageError
 from coterie.seeding import Key
+from coterie.server.clustering import kmedoids
 from coterie.server.clustering import methods as raw_clusters
 from coterie.server.clustering import number_of_clusters as how_many
-from coterie.server.clustering.clusterers import renumbered, settled
-from coterie.server.clustering.kmeans import clusterers
+from coterie.server.clustering.clusterers import clusterers, renumbered, settled
 from coterie.server.clustering.number_of_clusters import by_gap, by_silhouette, clearest, scaled, spread
 from coterie.textforms import parse
 
@@ -89,24 +88,26 @@ def test_so_many_clusters_as_asked(name, groups):
         assert clusterers.build(f"{name}({count})")(groups[0], KEY).max() + 1 == count
 
 
-def test_the_package_under_the_gpl_is_imported_only_where_it_is_used():
-    code = "import sys, coterie.cli.main, coterie.server.clustering.kmeans; sys.exit('kmedoids' in sys.modules)"
+def test_no_clusterer_imports_the_package_under_the_gpl():
+    code = (
+        "import sys, numpy as np, coterie.cli.main; from coterie.seeding import Key;"
+        "from coterie.server.clustering.clusterers import clusterers;"
+        "[clusterers.build(name)(1 - np.eye(6), Key(1, 0)) for name in clusterers]; sys.exit('kmedoids' in sys.modules)"
+    )
     assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0
 
 
-def test_without_that_package_the_other_clusterers_are_offered(groups, monkeypatch):
+def test_k_medoids_does_without_that_package(groups, monkeypatch):
     monkeypatch.setitem(sys.modules, "kmedoids", None)
-    with pytest.raises(UsageError, match="kmedoids is not installed; install it, or take clusterer=agglomerative"):
-        clusterers.build("kmedoids(2)")(groups[0], KEY)
+    assert adjusted_rand_score(groups[1], clusterers.build("kmedoids(3)")(groups[0], KEY)) == 1
 
 
-def test_k_medoids_has_one_thread_and_different_random_starts(groups, monkeypatch):
-    """With two threads one in some hundred matrices ends elsewhere: a run would depend on the machine."""
-    asked, plain = [], kmedoids.fasterpam
-    monkeypatch.setattr(kmedoids, "fasterpam", lambda *given, **how: asked.append(how) or plain(*given, **how))
+def test_k_medoids_has_the_greedy_start_and_four_different_random_ones(groups, monkeypatch):
+    asked, plain = [], kmedoids.swap
+    monkeypatch.setattr(kmedoids, "swap", lambda *given: asked.append(given[1].tolist()) or plain(*given))
     clusterers.build("kmedoids(3)")(groups[0], KEY)
-    assert [(how["init"], how["n_cpu"]) for how in asked] == [("build", 1), *[("random", 1)] * 4]
-    assert len({how["random_state"] for how in asked[1:]}) == 4
+    assert asked[0] == kmedoids.build(groups[0], 3).tolist()
+    assert len(asked) == len({tuple(sorted(start)) for start in asked}) == 5
 
 
 @pytest.mark.parametrize("seed", [3, 11, 12, 18, 25, 30])

@@ -20,7 +20,7 @@ from coterie.protocol.stack import UNPLACED, Stack
 from coterie.protocol.task import Fit, Report, Sample, Task
 from coterie.seeding import Key
 from coterie.server import one_shot as events
-from coterie.server.clustering.kmeans import clusterers
+from coterie.server.clustering.clusterers import clusterers
 from coterie.server.contract import Assignment
 from coterie.server.distances import vectors as distances
 from coterie.server.distances.separation import differ, separation_threshold

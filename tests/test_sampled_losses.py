@@ -19,8 +19,7 @@ from coterie.protocol.stack import Sent, Stack
 from coterie.protocol.task import Fit, Report, Sample, Task, standard_error
 from coterie.runtimes.simulator import Simulator
 from coterie.seeding import Key
-from coterie.server.clustering.clusterers import Clusterer
-from coterie.server.clustering.kmeans import clusterers
+from coterie.server.clustering.clusterers import Clusterer, clusterers
 from coterie.server.contract import by_examples
 from coterie.server.distances.sampled import Sampling, Tally, look, of_sampled_losses, plausible, still_open
 from coterie.server.distances.vectors import loss_distance

@@ -8,8 +8,7 @@ from coterie.algorithms.method import always, method
 from coterie.errors import UsageError, require
 from coterie.protocol.task import Fit, Task
 from coterie.server.aggregate import optimiser_named
-from coterie.server.clustering.clusterers import Clusterer, agglomerative
-from coterie.server.clustering.kmeans import clusterers
+from coterie.server.clustering.clusterers import Clusterer, agglomerative, clusterers
 from coterie.server.contract import Algorithm, Place, by_examples
 from coterie.server.distances.losses import crosses
 from coterie.server.distances.separation import certain_differences

@@ -7,8 +7,7 @@ from coterie.errors import require
 from coterie.protocol.task import Fit, Task
 from coterie.server.aggregate import optimiser_named, weighing
 from coterie.server.bipartition import Stationary, bipartition
-from coterie.server.clustering.clusterers import Clusterer, affinity, hdbscan, kmeans, meanshift
-from coterie.server.clustering.kmeans import clusterers
+from coterie.server.clustering.clusterers import Clusterer, affinity, clusterers, hdbscan, kmeans, meanshift
 from coterie.server.contract import Algorithm, Update, least_loss, replace_models
 from coterie.server.distances.vectors import of_updates, plain
 from coterie.server.one_shot import cluster_once, once, temperature_rises

@@ -18,7 +18,7 @@ from coterie.experiments.papers import arguments_of, papers
 from coterie.experiments.presets import Preset, Said
 from coterie.experiments.settings import Settings
 from coterie.models.zoo import models
-from coterie.server.clustering.kmeans import clusterers
+from coterie.server.clustering.clusterers import clusterers
 from coterie.server.robust import rules
 from coterie.textforms import Catalogue, Value, first_line
 

@@ -14,6 +14,7 @@ from coterie.errors import UnknownName, UsageError
 from coterie.seeding import Key
 from coterie.server.clustering import methods as raw
 from coterie.server.clustering.number_of_clusters import LEAST_SILHOUETTE, by_gap, by_silhouette
+from coterie.textforms import Catalogue
 from coterie.typing import Array
 
 NOISE = -1
@@ -219,3 +220,21 @@ def _checked(members: int | None) -> int | None:
     if members is not None and members < 2:
         raise UsageError(f"members is {members}; it must be at least 2, or none")
     return members
+
+
+clusterers = Catalogue(
+    "clusterer",
+    {
+        "kmedoids": kmedoids,
+        "agglomerative": agglomerative,
+        "dbscan": dbscan,
+        "hdbscan": hdbscan,
+        "optics": optics,
+        "affinity": affinity,
+        "meanshift": meanshift,
+        "kmeans": kmeans,
+        "spectral": spectral,
+    },
+    typed=True,
+)
+"""Clusterers of a distance matrix, by name; ``kmeans.KMeansClusters`` works on weighted points, for fesem and wecfl."""

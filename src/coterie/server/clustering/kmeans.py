@@ -1,4 +1,4 @@
-"""Clustering: k-means of weighted points, and the catalogue of clusterers of a distance matrix."""
+"""K-means of weighted points, for fesem and wecfl: where it is seeded, and how cluster numbers stay the same."""
 
 from __future__ import annotations
 
@@ -12,18 +12,6 @@ from sklearn.exceptions import ConvergenceWarning
 
 from coterie.errors import UsageError
 from coterie.seeding import Key
-from coterie.server.clustering.clusterers import (
-    affinity,
-    agglomerative,
-    dbscan,
-    hdbscan,
-    kmeans,
-    kmedoids,
-    meanshift,
-    optics,
-    spectral,
-)
-from coterie.textforms import Catalogue
 from coterie.typing import Array
 
 
@@ -39,7 +27,7 @@ class KMeansClusters:
             raise UsageError(f"clusters is {self.clusters}; it must be at least 1")
 
     def __call__(self, points: Array, weights: Array, key: Key, centres: Array | None) -> tuple[Array, Array]:
-        """Labels of the points and the centres."""
+        """Return the labels of the points and the centres."""
         runs = [self._run(points, weights, "k-means++", key.number("k-means", i) % 2**32) for i in range(self.restarts)]
         if centres is not None:
             runs.append(self._run(points, weights, centres, 0))
@@ -47,33 +35,13 @@ class KMeansClusters:
         return best.labels_.astype(np.int64), best.cluster_centers_
 
     def _run(self, points: Array, weights: Array, init: str | Array, seed: int) -> KMeans:
-        with (
-            warnings.catch_warnings()
-        ):  # fewer different points than clusters: some clusters stay empty, which is right
+        with warnings.catch_warnings():  # with fewer different points than clusters some stay empty, which is right
             warnings.simplefilter("ignore", ConvergenceWarning)
             return KMeans(self.clusters, init=init, n_init=1, random_state=seed).fit(points, sample_weight=weights)
 
 
-clusterers = Catalogue(
-    "clusterer",
-    {
-        "kmedoids": kmedoids,
-        "agglomerative": agglomerative,
-        "dbscan": dbscan,
-        "hdbscan": hdbscan,
-        "optics": optics,
-        "affinity": affinity,
-        "meanshift": meanshift,
-        "kmeans": kmeans,
-        "spectral": spectral,
-    },
-    typed=True,
-)
-"""Clusterers of a distance matrix, by name; ``KMeansClusters`` above works on weighted points, for fesem and wecfl."""
-
-
 def match(new: Array, old: Array, clusters: int) -> Array:
-    """New numbers for the new clusters, ``numbers[new]``, so that they overlap most with the old ones (Hungarian).
+    """Return new numbers, ``numbers[new]``, with which clusters overlap most with the old ones (Hungarian matching).
 
     >>> match(np.array([1, 1, 0]), np.array([0, 0, 1]), 2).tolist()
     [1, 0]

@@ -11,12 +11,9 @@ from scipy.cluster.hierarchy import linkage as merges
 from scipy.spatial.distance import cdist, squareform
 from sklearn import cluster
 
-from coterie.errors import UsageError
+from coterie.server.clustering import kmedoids as pam
 from coterie.server.clustering.number_of_clusters import clearest
 from coterie.typing import Array
-
-RANDOM_STARTS = 4
-"""Of k-medoids, beside the greedy one."""
 
 MOST_STEPS, HARDLY = 301, 1e-3
 """Mean shift climbs so many steps at most; a step of less than this share of the width is none."""
@@ -30,16 +27,7 @@ def kmedoids(distances: Array, clusters: int, seed: int) -> Array:
 
     One start alone ends where the path leads, which hangs on distances that do not count in the sum.
     """
-    try:
-        import kmedoids as pam  # under the GPL, so it must be possible to do without
-    except ModuleNotFoundError:
-        raise UsageError("the package kmedoids is not installed; install it, or take clusterer=agglomerative") from None
-    found = [pam.fasterpam(distances, clusters, init="build", random_state=seed, n_cpu=1)]
-    found += [
-        pam.fasterpam(distances, clusters, init="random", random_state=seed + start, n_cpu=1)
-        for start in range(RANDOM_STARTS)
-    ]
-    return np.asarray(min(found, key=lambda end: end.loss).labels, dtype=np.int64)
+    return pam.kmedoids(distances, clusters, seed).labels
 
 
 def _tree(distances: Array, linkage: str) -> Array:

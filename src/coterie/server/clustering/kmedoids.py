@@ -1,0 +1,183 @@
+"""k-medoids of a distance matrix: PAM's BUILD and SWAP (Kaufman and Rousseeuw, 1990), with FasterPAM's eager swaps.
+
+The loss of a set of medoids is the sum of the distances of all points to their nearest medoid. Let d1(i) and d2(i) be
+the distances of point i to its nearest and second nearest medoid. If candidate c replaces medoid m, the loss changes by
+
+    sum_i min(d(i,c) - d1(i), 0)  +  R(m)  +  sum_{i nearest to m} min(max(d(i,c), d1(i)) - d2(i), 0)
+
+where R(m), the sum of d2(i) - d1(i) over the points nearest to m, is the loss of removing m. The first sum is the same
+for all m, and only points with d(i,c) < d2(i) add to either sum, so one look at these gives the changes for all k
+medoids (Schubert and Rousseeuw, "Fast and eager k-medoids clustering", Information Systems 101, 2021). Here a block of
+candidates is evaluated at once. Every sum is added up in the order of the points: the same bits on every machine.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+import numpy as np
+
+from coterie.models.layout import Array
+
+RANDOM_STARTS = 4
+"""Random starts of k-medoids, in addition to the greedy one."""
+
+MOST_PASSES = 100
+"""Passes over all candidates, at most, from one start."""
+
+ROUNDING = 1e-12
+"""A change of the loss by less than this share of it may be a rounding error."""
+
+BLOCK, FIRST_BLOCK = 2**17, 2**13
+"""Distances evaluated at once, at most, and right after a swap."""
+
+
+@dataclass(frozen=True)
+class KMedoids:
+    """Medoids in ascending order, for each point the position of its nearest medoid (the first of equals), the loss."""
+
+    medoids: Array
+    labels: Array
+    loss: float
+
+
+def kmedoids(distances: Array, clusters: int, seed: int, random_starts: int = RANDOM_STARTS) -> KMedoids:
+    """Return the lowest loss that swaps reach from the greedy start and from random ones; the first of equals.
+
+    ``distances`` must be symmetric with a zero diagonal, and ``clusters`` at most the number of points. Random start
+    number r and its order of candidates depend on ``seed + r`` alone; the greedy start has the order of number 0.
+
+    >>> places = np.array([0.0, 1.0, 3.0, 20.0, 22.0, 23.0])
+    >>> kmedoids(np.abs(np.subtract.outer(places, places)), clusters=2, seed=1)
+    KMedoids(medoids=array([1, 4]), labels=array([0, 0, 0, 1, 1, 1]), loss=6.0)
+    """
+    distances = np.ascontiguousarray(distances, dtype=np.float64)
+    if clusters == 1:
+        return _assigned(distances, build(distances, 1))
+    found = [swap(distances, start, order) for start, order in _starts(distances, clusters, seed, random_starts)]
+    return min(found, key=lambda one: one.loss)
+
+
+def _starts(distances: Array, clusters: int, seed: int, random_starts: int) -> Iterator[tuple[Array, Array]]:
+    points = len(distances)
+    yield build(distances, clusters), np.random.RandomState(seed).permutation(points)
+    for number in range(random_starts):
+        draws = np.random.RandomState(seed + number)
+        yield draws.choice(points, clusters, replace=False), draws.permutation(points)
+
+
+def build(distances: Array, clusters: int) -> Array:
+    """Return the greedy start: each medoid is the point that lowers the loss most, the first of equals."""
+    chosen = [int(distances.sum(axis=0).argmin())]
+    first = distances[chosen[0]]
+    blocks = np.array_split(np.arange(len(distances)), -(-distances.size // BLOCK))
+    while len(chosen) < clusters:
+        changes = np.concatenate([_additions(distances, block, first) for block in blocks])
+        changes[chosen] = np.inf
+        chosen.append(int(changes.argmin()))
+        first = np.minimum(first, distances[chosen[-1]])
+    return np.array(chosen)
+
+
+def _additions(distances: Array, candidates: Array, first: Array) -> Array:
+    """Return the change of the loss if one of these neighbouring points is added, its own fall summed first."""
+    terms = np.empty((1 + len(distances), len(candidates)))
+    np.subtract(distances[:, candidates[0] : candidates[-1] + 1], first[:, None], out=terms[1:])
+    terms[1 + candidates, np.arange(len(candidates))] = 0
+    terms[0] = -first[candidates]
+    changes: Array = np.minimum(terms, 0, out=terms).sum(axis=0)
+    return changes
+
+
+@dataclass(frozen=True, kw_only=True)
+class _State:
+    """Medoids and their rows of distances; each point's nearest medoid, d1 and d2; R of each medoid; the loss."""
+
+    medoids: Array
+    rows: Array
+    nearest: Array
+    first: Array
+    second: Array
+    removal: Array
+    loss: float
+
+
+def _state(medoids: Array, rows: Array) -> _State:
+    nearest, points = rows.argmin(axis=0), np.arange(rows.shape[1])
+    first, others = rows[nearest, points], rows.copy()
+    others[nearest, points] = np.inf
+    second = others.min(axis=0)
+    return _State(
+        medoids=medoids,
+        rows=rows,
+        nearest=nearest,
+        first=first,
+        second=second,
+        removal=np.bincount(nearest, second - first, minlength=len(medoids)),
+        loss=_total(first),
+    )
+
+
+def _total(numbers: Array) -> float:
+    return float(np.add.accumulate(numbers)[-1])
+
+
+def swap(distances: Array, medoids: Array, order: Array) -> KMedoids:
+    """Improve two or more medoids: each candidate in turn replaces the medoid that it is best to remove, if that helps.
+
+    It ends when no candidate has helped since the last swap. Rounding can make a swap between equals look like an
+    improvement; after a pass that has not lowered the loss, only an improvement beyond rounding counts.
+    """
+    state, idle, least = _state(medoids, distances[medoids]), 0, 0.0
+    for _ in range(MOST_PASSES):
+        before = state.loss
+        state, idle = _one_pass(distances, state, order, idle, least)
+        if idle >= len(order):
+            break
+        if state.loss >= before:
+            least = ROUNDING
+    return _assigned(distances, state.medoids)
+
+
+def _one_pass(distances: Array, state: _State, order: Array, idle: int, least: float) -> tuple[_State, int]:
+    """Try the candidates in order; ``idle`` counts those since the last swap. Blocks grow as swaps become rare."""
+    smallest, largest = (max(1, size // len(order)) for size in (FIRST_BLOCK, BLOCK))
+    place, size = 0, smallest
+    while place < len(order) and idle < len(order):
+        block = order[place : place + size]
+        changes, removed = _exchanges(distances[block], state)
+        changes[(block[:, None] == state.medoids).any(axis=1)] = 0
+        helpful = np.flatnonzero(changes < -least * state.loss)
+        if len(helpful):
+            at = helpful[0]
+            state = _swapped(state, removed[at], block[at], distances[block[at]])
+            place, idle, size = place + int(at) + 1, 0, smallest
+        else:
+            place, idle, size = place + len(block), idle + len(block), min(2 * size, largest)
+    return state, idle
+
+
+def _exchanges(rows: Array, state: _State) -> tuple[Array, Array]:
+    """Return, for candidates with these rows of distances, the change of the loss and the medoid best removed."""
+    candidates, medoids = np.arange(len(rows)), len(state.medoids)
+    which, point = np.nonzero(rows < state.second)
+    near, first = rows[which, point], state.first[point]
+    added = np.bincount(which, np.minimum(near - first, 0), minlength=len(rows))
+    cells = np.concatenate([np.arange(len(rows) * medoids), which * medoids + state.nearest[point]])
+    terms = np.concatenate([np.tile(state.removal, len(rows)), np.maximum(near, first) - state.second[point]])
+    removals = np.bincount(cells, terms).reshape(len(rows), medoids)
+    best = removals.argmin(axis=1)
+    return added + removals[candidates, best], best
+
+
+def _swapped(state: _State, position: int, candidate: int, row: Array) -> _State:
+    medoids, rows = state.medoids.copy(), state.rows.copy()
+    medoids[position], rows[position] = candidate, row
+    return _state(medoids, rows)
+
+
+def _assigned(distances: Array, medoids: Array) -> KMedoids:
+    medoids = np.sort(medoids)
+    rows = distances[medoids]
+    return KMedoids(medoids, rows.argmin(axis=0), _total(rows.min(axis=0)))

@@ -1,0 +1,227 @@
+"""k-medoids: optima of swaps, beside all choices of medoids and beside the package of that name."""
+
+from __future__ import annotations
+
+from itertools import combinations
+
+import kmedoids as package  # GPL-3.0-or-later: a development dependency, compared with here and used nowhere else
+import numpy as np
+import pytest
+from hypothesis import assume, given
+from hypothesis import strategies as st
+from scipy.spatial.distance import cdist
+
+from coterie.server.clustering.kmedoids import ROUNDING, build, kmedoids, swap
+
+
+def loss(distances, medoids):
+    return distances[list(medoids)].min(axis=0).sum()
+
+
+def after_the_best_swap(distances, medoids):
+    """The least loss within one swap, by trying every one."""
+    kept = [set(medoids) - {gone} for gone in medoids]
+    others = set(range(len(distances))) - set(medoids)
+    return min(loss(distances, [*rest, new]) for rest in kept for new in others or medoids)
+
+
+def partition(labels):
+    return {frozenset(np.flatnonzero(labels == label).tolist()) for label in np.unique(labels)}
+
+
+def scattered(points, seed, dimensions=2):
+    cloud = np.random.default_rng(seed).normal(size=(points, dimensions))
+    return cdist(cloud, cloud)
+
+
+def on_a_grid(points, seed, side=0.1):
+    """Many equal distances, points that coincide, and sums that rounding tells apart."""
+    places = np.random.default_rng(seed).integers(0, 4, size=(points, 2)) * side
+    return cdist(places, places)
+
+
+def of_whole_numbers(points, seed):
+    """No two distances are equal, the triangle inequality need not hold, and no sum is rounded."""
+    drawn = np.triu(np.random.default_rng(seed).permutation(points**2).reshape(points, points) + 1.0, 1)
+    return drawn + drawn.T
+
+
+def groups(sizes, seed):
+    """Far groups of nearby points, and which point is in which."""
+    truth = np.repeat(np.arange(len(sizes)), sizes)
+    cloud = 20 * np.eye(len(sizes))[truth] + np.random.default_rng(seed).normal(size=(len(truth), len(sizes)))
+    return cdist(cloud, cloud), truth
+
+
+SEEDS = st.integers(0, 2**31 - 1)
+KINDS = st.sampled_from([scattered, on_a_grid, of_whole_numbers])
+
+
+@st.composite
+def cases(draw, kinds=KINDS, least=3, most=24):
+    """Distances of one of the kinds and a number of clusters from 2."""
+    points = draw(st.integers(least, most))
+    return draw(kinds)(points, draw(SEEDS)), draw(st.integers(2, min(points, 9)))
+
+
+@st.composite
+def starts(draw, kinds=KINDS):
+    """Distances, medoids to start from, an order of candidates."""
+    distances, clusters = draw(cases(kinds))
+    rng = np.random.default_rng(draw(SEEDS))
+    return distances, rng.choice(len(distances), clusters, replace=False), rng.permutation(len(distances))
+
+
+class TestOptima:
+    @given(cases(most=8), SEEDS)
+    def test_small_cases_end_between_the_best_of_all_choices_and_the_best_within_one_swap(self, case, seed):
+        distances, clusters = case
+        found = kmedoids(distances, clusters, seed)
+        least = min(loss(distances, chosen) for chosen in combinations(range(len(distances)), clusters))
+        assert least * (1 - ROUNDING) <= found.loss
+        assert found.loss <= after_the_best_swap(distances, found.medoids) * (1 + ROUNDING)
+
+    @given(st.lists(st.integers(2, 3), min_size=2, max_size=3).filter(lambda sizes: sum(sizes) <= 8), SEEDS)
+    def test_far_groups_are_found_with_the_best_of_all_choices_of_medoids(self, sizes, seed):
+        distances, truth = groups(sizes, seed)
+        found = kmedoids(distances, len(sizes), seed)
+        least = min(loss(distances, chosen) for chosen in combinations(range(len(distances)), len(sizes)))
+        assert found.loss == pytest.approx(least, rel=ROUNDING)
+        assert partition(found.labels) == partition(truth)
+
+    @given(cases(least=12, most=60), SEEDS)
+    def test_no_swap_lowers_the_loss(self, case, seed):
+        found = kmedoids(*case, seed)
+        assert found.loss <= after_the_best_swap(case[0], found.medoids) * (1 + ROUNDING)
+
+    @given(starts())
+    def test_nor_from_any_single_start(self, start):
+        found = swap(*start)
+        assert found.loss <= after_the_best_swap(start[0], found.medoids) * (1 + ROUNDING)
+        assert found.loss <= loss(start[0], start[1]) * (1 + ROUNDING)
+
+    @given(cases(), SEEDS)
+    def test_a_further_start_never_ends_higher(self, case, seed):
+        losses = [kmedoids(*case, seed, random_starts=number).loss for number in range(4)]
+        assert losses == sorted(losses, reverse=True)
+
+    @given(KINDS, st.integers(1, 20), SEEDS)
+    def test_one_medoid_has_the_least_sum_and_as_many_as_points_are_all_of_them(self, kind, points, seed):
+        distances = kind(points, seed)
+        assert kmedoids(distances, 1, seed).loss == pytest.approx(distances.sum(axis=1).min())
+        assert kmedoids(distances, points, seed).medoids.tolist() == list(range(points))
+
+    def test_the_greedy_start_takes_the_point_that_lowers_the_loss_most_each_time(self):
+        distances = scattered(30, seed=4)
+        chosen = build(distances, 6).tolist()
+        for number, medoid in enumerate(chosen):
+            losses = {new: loss(distances, [*chosen[:number], new]) for new in set(range(30)) - set(chosen[:number])}
+            assert medoid == min(losses, key=losses.get)
+
+    def test_blocks_of_candidates_end_where_one_candidate_at_a_time_does(self):
+        """Among 400 points, blocks are of 20 candidates at first and grow."""
+        distances, order = scattered(400, seed=1), np.random.default_rng(2).permutation(400)
+        medoids = list(order[:7])
+        found = swap(distances, np.array(medoids), order)
+        idle, turn = 0, 0
+        while idle < 400:
+            new, turn = order[turn % 400], turn + 1
+            losses = [loss(distances, [*medoids[:m], new, *medoids[m + 1 :]]) for m in range(7)]
+            helps = new not in medoids and min(losses) < loss(distances, medoids) * (1 - ROUNDING)
+            idle = 0 if helps else idle + 1
+            if helps:
+                medoids[int(np.argmin(losses))] = new
+        assert found.medoids.tolist() == sorted(medoids)
+
+
+class TestLabels:
+    @given(cases(), SEEDS)
+    def test_every_point_is_with_its_nearest_medoid_the_lowest_of_equals(self, case, seed):
+        distances, clusters = case
+        found = kmedoids(distances, clusters, seed)
+        assert sorted(set(found.medoids.tolist())) == found.medoids.tolist()
+        for point, label in enumerate(found.labels):
+            row = distances[point, found.medoids]
+            assert label == min(np.flatnonzero(row == row.min()))
+        assert found.loss == pytest.approx(loss(distances, found.medoids))
+
+    def test_a_point_between_two_medoids_goes_to_the_lower_one(self):
+        places = np.array([0.0, 0.0, 0.0, 2.0, 4.0, 4.0, 4.0])
+        found = kmedoids(np.abs(np.subtract.outer(places, places)), 2, seed=1)
+        assert found.labels.tolist() == [0, 0, 0, 0, 1, 1, 1]
+
+    def test_points_that_coincide_stay_together_though_there_are_more_medoids_than_places(self):
+        places = np.array([0.0, 5.0, 0.0, 5.0, 0.0])
+        found = kmedoids(np.abs(np.subtract.outer(places, places)), 4, seed=1)
+        assert (len(found.medoids), found.loss) == (4, 0)
+        assert partition(found.labels) == {frozenset({0, 2, 4}), frozenset({1, 3})}
+
+
+class TestPermutations:
+    @given(starts(kinds=st.just(of_whole_numbers)), SEEDS)
+    def test_swaps_do_not_depend_on_the_numbers_of_points(self, start, seed):
+        """The same start and the same order of candidates under other numbers: without rounding, the same medoids."""
+        distances, medoids, order = start
+        renamed = np.random.default_rng(seed).permutation(len(distances))
+        old, new = np.argsort(renamed), swap(distances, medoids, order)
+        other = swap(distances[np.ix_(old, old)], renamed[medoids], renamed[order])
+        assert sorted(renamed[new.medoids]) == other.medoids.tolist()
+        assert new.loss == other.loss
+        assert partition(other.labels[renamed]) == partition(new.labels)
+
+    @given(st.lists(st.integers(3, 9), min_size=2, max_size=5), SEEDS)
+    def test_nor_do_far_groups(self, sizes, seed):
+        distances, _ = groups(sizes, seed)
+        order = np.random.default_rng(seed).permutation(len(distances))
+        one = kmedoids(distances, len(sizes), seed)
+        other = kmedoids(distances[np.ix_(order, order)], len(sizes), seed)
+        assert sorted(order[other.medoids]) == one.medoids.tolist()
+        assert partition(one.labels[order]) == partition(other.labels)
+
+
+class TestSeeds:
+    @given(cases(), SEEDS)
+    def test_a_seed_repeats_and_the_matrix_is_left_as_it_is(self, case, seed):
+        distances, clusters = case
+        kept = distances.copy()
+        one, other = kmedoids(distances, clusters, seed), kmedoids(distances, clusters, seed)
+        assert (one.medoids.tolist(), one.labels.tolist(), one.loss) == (
+            other.medoids.tolist(),
+            other.labels.tolist(),
+            other.loss,
+        )
+        assert np.array_equal(distances, kept)
+
+    def test_integers_single_precision_and_columns_first_are_taken(self):
+        whole = of_whole_numbers(20, seed=3)
+        wanted = kmedoids(whole, 3, seed=1).labels.tolist()
+        for given_as in (whole.astype(np.int64), whole.astype(np.float32), np.asfortranarray(whole)):
+            assert kmedoids(given_as, 3, seed=1).labels.tolist() == wanted
+
+
+class TestBesideThePackage:
+    @given(cases())
+    def test_the_greedy_start_is_the_same_bit_for_bit(self, case):
+        """In ties too. Where nothing is left to lower, the package stops with fewer medoids."""
+        theirs = package.pam_build(*case).medoids.tolist()
+        assert build(*case).tolist()[: len(theirs)] == theirs
+        assert len(theirs) == case[1] or loss(case[0], theirs) == 0
+
+    @given(starts())
+    def test_swaps_from_the_same_start_end_at_the_same_medoids_bit_for_bit(self, start):
+        """Unless the package stops at ties before an optimum."""
+        distances, medoids, _ = start
+        theirs = package.fasterpam(distances, medoids.astype(np.uint64), n_cpu=1)
+        ours, ended = swap(distances, medoids, np.arange(len(distances))), theirs.medoids.tolist()
+        if after_the_best_swap(distances, ended) < theirs.loss * (1 - ROUNDING):
+            assert ours.loss < theirs.loss
+        else:
+            assert (ours.medoids.tolist(), ours.loss) == (sorted(ended), theirs.loss)
+
+    @given(starts(kinds=st.sampled_from([scattered, of_whole_numbers])))
+    def test_without_ties_labels_are_the_same(self, start):
+        distances, medoids, _ = start
+        theirs = package.fasterpam(distances, medoids.astype(np.uint64), n_cpu=1)
+        ours = swap(distances, medoids, np.arange(len(distances)))
+        assume(ours.loss == theirs.loss)
+        assert partition(ours.labels) == partition(theirs.labels)
