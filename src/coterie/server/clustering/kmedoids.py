@@ -18,7 +18,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from coterie.models.layout import Array
+from coterie.typing import Array
 
 RANDOM_STARTS = 4
 """Random starts of k-medoids, in addition to the greedy one."""
