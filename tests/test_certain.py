@@ -205,7 +205,7 @@ class TestRuns:
     def test_a_matrix_of_many_clients_is_not_kept(self, images, monkeypatch, tmp_path):
         monkeypatch.setattr(formed, "MOST_KEPT", 7)
         run = ct.run(ct.lcfl(), images(), "mlp(16)", rounds=2, out=tmp_path / "run")
-        assert "distances" not in run.state.memory
+        assert run.state.memory.formed.distances is None
         assert not (tmp_path / "run" / "distances.csv").exists()
 
     def test_a_run_that_never_clusters_has_none(self, images, tmp_path):

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from dataclasses import fields, replace
+from dataclasses import fields, is_dataclass, replace
 from inspect import signature
 from itertools import islice
 
@@ -119,11 +119,14 @@ def assert_same(value, other, tolerance=0.0, place="state"):
     """Two states, or what they are made of, are equal (bit for bit unless a tolerance is given)."""
     if isinstance(value, Stack):
         value, other = value._asdict(), other._asdict()
+    elif is_dataclass(value):
+        assert type(value) is type(other), place
+        value, other = vars(value), vars(other)
     if isinstance(value, dict):
         assert value.keys() == other.keys(), place
         for key in value:
             assert_same(value[key], other[key], tolerance, f"{place}.{key}")
-    elif isinstance(value, str):
+    elif value is None or isinstance(value, str):
         assert value == other, place
     else:
         np.testing.assert_allclose(value, other, rtol=0, atol=tolerance, err_msg=place)
