@@ -7,7 +7,7 @@ import pytest
 
 from coterie.data import Dataset, load, parse_partition, partitions
 from coterie.data.apportion import apportion, balance, share_out
-from coterie.data.dataset import with_validation
+from coterie.data.federated import with_validation
 from coterie.data.partitions.base import Share, Shares, named
 from coterie.data.partitions.feature_skew import turn
 from coterie.data.partitions.registry import add_ons

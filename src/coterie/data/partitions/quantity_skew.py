@@ -7,7 +7,6 @@ from collections.abc import Callable
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
-from coterie.data.apportion import draw
 from coterie.data.partitions.base import (
     Change,
     Rng,
@@ -18,6 +17,7 @@ from coterie.data.partitions.base import (
     require_positive,
     require_whole,
 )
+from coterie.data.stratify import stratified_sample
 from coterie.seeding import generator
 from coterie.typing import Array
 
@@ -71,7 +71,7 @@ def _thin(data: Dataset, share: Share, part: Callable[[Share, Rng], float], mini
 
 def _keep(rows: Array, labels: Array, part: float, minimum: int, rng: Rng) -> Array:
     """A part of the rows, each class in proportion, and at least ``minimum`` of them (all, where there are fewer)."""
-    return rows[draw(labels[rows], min(len(rows), max(minimum, round(part * len(rows)))), rng)]
+    return rows[stratified_sample(labels[rows], min(len(rows), max(minimum, round(part * len(rows)))), rng)]
 
 
 def _unused(before: tuple[Share, ...], after: tuple[Share, ...], why: str) -> tuple[str, ...]:

