@@ -182,7 +182,7 @@ class TestFiles:
         self.bomb(tmp_path / "sites" / "a.npz")
         file = "./sites" if words[0] == "run" else "sites/a.npz"
         told = one_line(call(*words, file))
-        assert re.search(r"a\.npz: has \d+ bytes and would become 0\.0 GB, more than 200 times as much; if it is", told)
+        assert re.search(r"a\.npz: has \d+ bytes and would become 0\.0 GB, more than 200 times as much; if that", told)
 
     def test_that_swell_are_one_problem_of_a_folder(self, call, tmp_path, small):
         (tmp_path / "sites").mkdir()
