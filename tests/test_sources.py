@@ -289,7 +289,7 @@ def test_sets_of_other_arrays_are_kept_and_checked_alike(cache):
 def test_what_cannot_be_pinned_says_so_and_is_still_checked_for_damage(cache):
     said: list[str] = []
     cached("tiny", Pin(None), lambda: TINY, said.append)
-    assert said[0] == f"its arrays are pinned by nobody yet; their sha256 is {digest(TINY)}"
+    assert said[0] == f"its arrays are not pinned yet; their sha256 is {digest(TINY)}"
     assert same(cached("tiny", Pin(None), lambda: pytest.fail("made twice"), said.append), TINY)
     raw = bytearray((cache / "tiny.npz").read_bytes())
     raw[raw.index(TINY["x_train"].tobytes())] ^= 1

@@ -86,13 +86,13 @@ BAD_SITE = {
     "socket = '../x'": "socket is '../x'; it must be a path within",
     "socket = ''": "socket is ''; it must be a path within",
     f"socket = '{'x' * 108}'": "the system allows 107, so move the folder to a shorter path",
-    "missing = 'zero'": "unknown rule for missing values 'zero'",
-    "task = 'x'": "unknown task 'x'",
+    "missing = 'zero'": "unknown value of missing 'zero'",
+    "task = 'x'": "unknown value of task 'x'",
     "test = 1.5": "test=1.5 must be between 0 and 1",
     "validation = 1": "validation=1 must be between 0 and 1",
     "seed = -1": "seed is -1; it must be at least 0",
     "seed = 1.5": "seed is 1.5; it must be a whole number",
-    "ignore = 'label'": "column 'label' is asked to be two things",
+    "ignore = 'label'": "column 'label' is named twice",
     "ignore = ['id']": r"ignore is \['id'\]; it must be a text",
 }
 

