@@ -12,6 +12,7 @@ import pytest
 
 from coterie.errors import UsageError
 from coterie.experiments import tuning
+from coterie.experiments.building import build_data
 from coterie.experiments.session import run_settings
 from coterie.experiments.settings import Settings, load_settings
 from coterie.reporting.listing import entry
@@ -88,14 +89,13 @@ def test_a_search_goes_on_where_it_stopped(tmp_path):
 
 def test_poisoned_test_labels_change_no_choice(tmp_path, monkeypatch):
     honest = tuning.search(BASE, GRID, [1], tmp_path / "honest", unwatched)
-    build = Settings.build_data
 
-    def poisoned(self):
-        data = build(self)
+    def poisoned(settings):
+        data = build_data(settings)
         wrong = replace(data.test, y=(data.test.y + 1) % data.classes)
         return replace(data, test=wrong)
 
-    monkeypatch.setattr(Settings, "build_data", poisoned)
+    monkeypatch.setattr("coterie.experiments.sweep.build_data", poisoned)
     assert tuning.search(BASE, GRID, [1], tmp_path / "poisoned", unwatched) == honest
 
 
@@ -136,7 +136,7 @@ def test_what_is_searched_is_listed_and_values_of_our_own_are_not_called_publish
         ("data=digits", "unknown setting or argument"),
         ("lr=0.1,-1", "lr"),
         ("batch=0", "batch"),
-        ("batch=many", "it must be int"),
+        ("batch=many", "it must be a whole number"),
     ],
 )
 def test_ranges_that_cannot_be_searched_are_refused(text, reason):

@@ -10,6 +10,7 @@ import pytest
 
 from coterie.deploy.order import Order
 from coterie.errors import UsageError
+from coterie.experiments.building import meaning
 from coterie.experiments.settings import Settings
 from coterie.models.layout import Layout
 from coterie.protocol.replies import Replies
@@ -144,8 +145,8 @@ def test_the_bound_is_5_in_a_federation_and_none_in_a_simulation_unless_it_is_sa
     assert order().weight_bound == 5
     assert order(weight_bound=3.0).weight_bound == 3
     assert order(weight_bound=0.0).weight_bound == 0
-    assert Settings("fedavg").meaning() == Settings("fedavg", weight_bound=0.0).meaning()
-    assert Settings("fedavg").meaning() != Settings("fedavg", weight_bound=3.0).meaning()
+    assert meaning(Settings("fedavg")) == meaning(Settings("fedavg", weight_bound=0.0))
+    assert meaning(Settings("fedavg")) != meaning(Settings("fedavg", weight_bound=3.0))
 
 
 @pytest.mark.parametrize("value", [-1.0, 0.5, float("inf"), float("nan")])

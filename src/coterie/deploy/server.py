@@ -22,6 +22,7 @@ from coterie.deploy.proxy import nginx_command
 from coterie.deploy.site_data import SCHEMA
 from coterie.deploy.status_file import is_alive, is_over, mark_stopped, read_board
 from coterie.errors import FederationError, RunFolderError, UsageError
+from coterie.experiments import building
 from coterie.experiments.run_folder import CONFIG
 from coterie.experiments.settings import Settings
 from coterie.experiments.sweep import slug
@@ -185,7 +186,7 @@ def make_order(place: Place, settings: Settings, out: Path | None = None, resume
         config.quorum,
         str(place.folder / SCHEMA) if (place.folder / SCHEMA).is_file() else None,
     )
-    order.experiment().build_algorithm()
+    building.build_algorithm(order.experiment())
     return order
 
 

@@ -254,10 +254,10 @@ def expand(table: Mapping[str, Any]) -> dict[str, Any]:
     return {**{name: each.value for name, each in known.items() if name not in taken}, **said, **spelled}
 
 
-def told(table: Mapping[str, Any]) -> list[str]:
-    """What a paper adds to a table of settings, for the user: a line of settings, and one of the algorithm.
+def added_lines(table: Mapping[str, Any]) -> list[str]:
+    """Return what a paper adds to a table of settings: a line of settings, and one of the algorithm.
 
-    >>> told({"as": "joint", "algorithm": "fedavg", "data": "cifar-10", "clients": 8, "partition": "table"})
+    >>> added_lines({"as": "joint", "algorithm": "fedavg", "data": "cifar-10", "clients": 8, "partition": "table"})
     ['as joint: steps=1, momentum=0.0, clusters=4, model=lenet']
     """
     if AS not in table:

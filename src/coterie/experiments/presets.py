@@ -7,9 +7,8 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from coterie.algorithms import algorithms, parts
 from coterie.errors import UsageError
-from coterie.textforms import Call, Value, parse, parse_one, with_arguments
+from coterie.textforms import Call, Catalogue, Value, parse, parse_one, with_arguments
 
 ABOUT_DATA = ("data", "classes", "partition", "clients", "clusters", "model")
 """What a paper says of its own data sets alone."""
@@ -64,7 +63,7 @@ class Preset:
         calls = tuple(map(self._with_inner, before))
         names = {call.name for call in calls}
         values = {f"{call.name}.{each.name}": each.said.value for call in calls for each in self.of(call, names)}
-        return with_arguments("+".join(map(str, calls)), values, parts) if values or calls != before else text
+        return with_arguments("+".join(map(str, calls)), values, _parts()) if values or calls != before else text
 
     def _with_inner(self, call: Call) -> Call:
         """The call with the paper's arguments inside those of its own that name algorithms, as the voters of a vote."""
@@ -79,6 +78,13 @@ class Preset:
                 yield each
 
 
+def _parts() -> Catalogue:
+    """Return all algorithms and add-ons; importing them takes seconds, and the names of papers need none of them."""
+    from coterie.algorithms import parts
+
+    return parts
+
+
 def _known(data: str, known: Mapping[str, Any]) -> str | None:
     """The data set of a paper that a text names, whatever else the text says of it."""
     try:
@@ -91,20 +97,21 @@ def _known(data: str, known: Mapping[str, Any]) -> str | None:
 
 def _written(call: Call) -> dict[str, Any]:
     """The arguments that the text of a call gives itself."""
-    signature = inspect.signature(parts.find(call.name))
+    signature = inspect.signature(_parts().find(call.name))
     try:
         return signature.bind_partial(*call.args, **dict(call.kwargs)).arguments
-    except TypeError:  # told when the algorithm is built
+    except TypeError:  # an error when the algorithm is built
         return dict(call.kwargs)
 
 
 def _default(call: Call, name: str) -> Any:
-    return inspect.signature(parts.find(call.name)).parameters[name].default
+    return inspect.signature(_parts().find(call.name)).parameters[name].default
 
 
 def _algorithms_in(call: Call) -> dict[str, str]:
     """The arguments of a call, as written or by default, that name algorithms."""
-    if call.name not in parts:  # told when the algorithm is built
+    parts = _parts()
+    if call.name not in parts:  # an error when the algorithm is built
         return {}
     given = _written(call)
     values = {name: given.get(name, _default(call, name)) for name in parts.arguments(call.name)}
@@ -112,6 +119,8 @@ def _algorithms_in(call: Call) -> dict[str, str]:
 
 
 def _names_algorithm(text: str) -> bool:
+    from coterie.algorithms import algorithms
+
     try:
         return parse(text)[0].name in algorithms
     except UsageError:

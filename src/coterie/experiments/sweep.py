@@ -16,9 +16,10 @@ from coterie.algorithms.auto import AUTO
 from coterie.data import Federated
 from coterie.data.tables.files import own_hash
 from coterie.errors import RunFolderError, UsageError
+from coterie.experiments.building import about_data, build_data, completed, is_own
 from coterie.experiments.run_folder import CONFIG, load_summary
 from coterie.experiments.session import Progress, check_files, check_same, run_settings
-from coterie.experiments.settings import Settings, is_own, load_settings
+from coterie.experiments.settings import Settings, load_settings
 from coterie.limits import SEEDS, check_most
 from coterie.terminal import plain
 
@@ -74,8 +75,8 @@ def run_all(plan: Sequence[Settings], place: Place, watch: Watch) -> Iterator[tu
         if summary is not None:
             check_files(folder, files(settings.data), settings.data)
         else:
-            if about != settings.about_data():
-                about, data = settings.about_data(), settings.build_data()
+            if about != about_data(settings):
+                about, data = about_data(settings), build_data(settings)
             with watch(settings) as progress:
                 summary = run_settings(settings, folder, resume=True, progress=progress, data=data).summary
         yield settings, summary
@@ -88,7 +89,7 @@ def _finished(settings: Settings, folder: Path) -> dict[str, Any] | None:
         return None
     old = load_settings(folder / CONFIG, {})
     known = replace(
-        settings.completed(), model=settings.model or old.model, lr=settings.lr or old.lr, clients=old.clients
+        completed(settings), model=settings.model or old.model, lr=settings.lr or old.lr, clients=old.clients
     )
     if settings.clients not in (None, old.clients):
         known = replace(known, clients=settings.clients)

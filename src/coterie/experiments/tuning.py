@@ -20,6 +20,7 @@ import tomli_w
 
 from coterie.algorithms import RANGES, OfRounds, parts
 from coterie.errors import UnknownName, UsageError
+from coterie.experiments.building import build_algorithm
 from coterie.experiments.session import Progress
 from coterie.experiments.settings import Settings, make_settings
 from coterie.experiments.sweep import run_all, slug
@@ -109,7 +110,7 @@ def published(base: Settings) -> dict[str, Range]:
     """The published ranges of an algorithm, without the values that it does not take: an argument that it does not
     read, a warm-up for which there are too few rounds.
     """
-    base.build_algorithm()
+    build_algorithm(base)
     known = dict(RANGES[""])
     for call in parse(base.algorithm):
         known |= RANGES.get(call.name, {})
@@ -171,7 +172,7 @@ def settings_of(base: Settings, candidate: Candidate) -> Settings:
     rest = {name: value for name, value in candidate.items() if name not in own}
     text = with_arguments(base.algorithm, rest, parts)
     made = make_settings({**base.table(), **own, "algorithm": text}, f"candidate {describe(candidate)}")
-    made.build_algorithm()
+    build_algorithm(made)
     return replace(made, validation=base.validation or VALIDATION)
 
 

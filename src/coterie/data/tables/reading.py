@@ -4,11 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, fields
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from coterie.data.tables.problems import BadFile, Problem, Problems
-from coterie.data.tables.tablefile import Table
 from coterie.errors import DataError, UnknownName
+
+if TYPE_CHECKING:
+    from coterie.data.tables.tablefile import Table
 
 MISSING = ("error", "mean")
 TASKS = ("classification", "regression")
