@@ -139,7 +139,7 @@ def test_nothing_that_a_run_makes_depends_on_how_far_a_claim_is_beyond_the_bound
 def test_the_bound_is_5_in_a_federation_and_none_in_a_simulation_unless_it_is_said():
     def order(**said):
         table = Settings("fedavg", **said).table()
-        return Order(table, "out", "board", ("a", "b"), 2, 60.0).experiment()
+        return Order(table, "out", "board", ("a", "b"), minimum=2, timeout=60.0).experiment()
 
     assert Settings("fedavg").weight_bound is None
     assert order().weight_bound == 5

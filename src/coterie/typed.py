@@ -7,7 +7,7 @@ pydantic checks the types, strictly: ``"3"`` is no number, and neither is ``true
 from __future__ import annotations
 
 import reprlib
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import MISSING, Field, field, fields
 from functools import cache, reduce
 from math import inf
@@ -33,7 +33,7 @@ COMMAND_LINE = "the command line"
 _WORDS = {int: "a whole number", float: "a number", bool: "true or false", str: "a text"}
 
 
-def option(default: Any, text: str, limit: Limit | None = None) -> Any:
+def option(default: Any, text: str = "", limit: Limit | None = None) -> Any:
     """Declare a field of a dataclass of settings: its default, its help and the values that it may have."""
     return field(default=default, metadata={"help": text, "limit": limit})
 
@@ -49,7 +49,7 @@ def at_least(low: float, most: float = inf, zero: str = "") -> Limit:
     def check(name: str, value: float) -> None:
         if zero and value == 0:
             return
-        if not value >= low:
+        if not low <= value < inf:
             wanted = f"a number of at least {low}, or 0 {zero}" if zero else f"at least {low}"
             raise UsageError(f"{name} is {value}; it must be {wanted}")
         check_most(name, value, most, f"lower it, or give 0 {zero}" if zero else "lower it")
@@ -102,12 +102,22 @@ def one_of(*names: str) -> Limit:
     return check
 
 
-def check_limits(settings: DataclassInstance) -> None:
-    """Refuse settings of which a value is beyond its limit; what is None is not given."""
+def each_one_of(noun: str, *names: str) -> Limit:
+    """Return a limit for lists of names; ``noun`` is what one of them is called."""
+
+    def check(name: str, values: Iterable[str]) -> None:
+        for value in values:
+            one_of(*names)(noun, value)
+
+    return check
+
+
+def check_limits(settings: DataclassInstance, joiner: str = "_") -> None:
+    """Refuse settings of which a value is beyond its limit; None is not given. ``joiner`` joins words in a name."""
     for each in fields(settings):
         limit, value = each.metadata.get("limit"), getattr(settings, each.name)
         if limit is not None and value is not None:
-            limit(each.name.replace("_", "-"), value)
+            limit(each.name.replace("_", joiner), value)
 
 
 def make(kind: type[Made], table: Mapping[str, Any], *, where: str, noun: str = "setting", **given: Any) -> Made:
@@ -119,10 +129,10 @@ def make(kind: type[Made], table: Mapping[str, Any], *, where: str, noun: str = 
     for name in table:
         if name not in known:
             raise UnknownName(f"{noun} in {where}", name, known)
+    values = {name: _checked(value, kind, known[name], where) for name, value in table.items()}
     for name, each in known.items():
         if name not in table and each.default is MISSING and each.default_factory is MISSING:
             raise UsageError(f"{where} has no {name}; add {name} = {each.metadata.get('example', '...')}")
-    values = {name: _checked(value, kind, known[name], where) for name, value in table.items()}
     try:
         return kind(**given, **values)
     except UsageError as error:

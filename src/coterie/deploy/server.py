@@ -175,16 +175,16 @@ def make_order(place: Place, settings: Settings, out: Path | None = None, resume
         raise RunFolderError(f"{folder} already holds a run; continue it with --resume, or give another --out")
     config = place.config
     order = Order(
-        settings.table(),
-        str(folder),
-        str(place.board),
-        config.sites,
-        config.needed,
-        config.timeout,
-        max(config.timeout, LEAST_PATIENCE),
-        resume,
-        config.quorum,
-        str(place.folder / SCHEMA) if (place.folder / SCHEMA).is_file() else None,
+        settings=settings.table(),
+        out=str(folder),
+        board=str(place.board),
+        sites=config.sites,
+        minimum=config.needed,
+        timeout=config.timeout,
+        patience=max(config.timeout, LEAST_PATIENCE),
+        resume=resume,
+        quorum=config.quorum,
+        schema=str(place.folder / SCHEMA) if (place.folder / SCHEMA).is_file() else None,
     )
     building.build_algorithm(order.experiment())
     return order

@@ -35,9 +35,10 @@ NOT_SETTINGS = ("made_by", "examples")
 
 
 def _own(name: str, text: str) -> Any:
-    """Declare an option of reading as a setting that is not given unless the user gives it."""
-    said = {each.name: each.metadata.get("help") for each in fields(Reading)}
-    return option(None, said[name] or text)
+    """Declare an option of ``Reading`` as a setting, with its help there; None is not given."""
+    (each,) = (each for each in fields(Reading) if each.name == name)
+    default = f"; default {each.default}" if each.default else ""
+    return option(None, f"{each.metadata['help']}{default}" if "help" in each.metadata else text)
 
 
 @dataclass(frozen=True)
@@ -114,7 +115,7 @@ class Settings:
     device: str = option("cpu", "torch device of the clients' work")
 
     def __post_init__(self) -> None:
-        check_limits(self)
+        check_limits(self, "-")
         if self.momentum_kept and self.runtime != "simulator":
             raise UsageError(f"momentum-kept needs --runtime simulator, not {self.runtime}: workers keep nothing")
         if self.until is None and self.stop:
