@@ -76,7 +76,7 @@ def at_least_or(low: int, word: str) -> Limit:
 
 
 def within(interval: str) -> Limit:
-    """Return a limit for numbers of an interval, whose ends are in it where its brackets are square.
+    """Return a limit for numbers of an interval; an end with a square bracket is in it.
 
     >>> within("(0, 1]")("share", 0.0)
     Traceback (most recent call last):

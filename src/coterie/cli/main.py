@@ -13,16 +13,19 @@ from dataclasses import asdict, replace
 from functools import partial
 from importlib import import_module, metadata
 from pathlib import Path
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
-import click
 import typer
 from typer.core import TyperGroup
 
 from coterie.cli.data import data_app
 from coterie.cli.options import AsJson, Last, Out, Quiet, each_settings_from, guarded, settings_from, with_settings
-from coterie.experiments.settings import Settings
 from coterie.terminal import console, say, say_json, tell
+
+if TYPE_CHECKING:
+    import click
+
+    from coterie.experiments.settings import Settings
 
 
 class _Federate(TyperGroup):
@@ -52,7 +55,7 @@ app.add_typer(
 
 @guarded
 def _print_version(asked: bool) -> None:
-    """Print the installed version and end, before anything else is read."""
+    """Print the installed version and end, before any other option is read."""
     if asked:
         say(f"coterie {metadata.version('coterie')}")
         raise typer.Exit
@@ -87,7 +90,7 @@ def list_names(name: Annotated[str | None, typer.Argument(help="a catalogue or o
 def run(
     target: Annotated[str, typer.Argument(metavar="ALGORITHM|FILE.toml", help="e.g. 'wecfl(shots=10)'")],
     out: Out = None,
-    resume: Annotated[bool, typer.Option("--resume", help="go on with the run in --out")] = False,
+    resume: Annotated[bool, typer.Option("--resume", help="resume the run in --out")] = False,
     last: Last = None,
     quiet: Quiet = False,
     as_json: AsJson = False,
@@ -155,15 +158,15 @@ def compare(
     done: dict[str, list[dict[str, Any]]] = {name: [] for name in names}
     for settings, summary in run_all(plan, partial(folder_for, out=folder), partial(watch, quiet=quiet)):
         done[settings.algorithm].append(summary)
-    places = {name: [folder_for(replace(base, algorithm=name, seed=n), folder) for n in numbers] for name in names}
-    records = {name: [load_rounds(place) for place in places[name]] for name in names}
+    folders = {name: [folder_for(replace(base, algorithm=name, seed=n), folder) for n in numbers] for name in names}
+    records = {name: [load_rounds(each) for each in folders[name]] for name in names}
     last = last or usual_last([history for histories in records.values() for history in histories])
     found = {name: [with_shown(*each, last) for each in zip(done[name], records[name], strict=True)] for name in names}
     if as_json:
         say_json(found)
         return
     console.print(comparison(found, console))
-    _print_together(places, found[names[0]][0])
+    _print_together(folders, found[names[0]][0])
     picture = folder / "comparison.png"
     title = f"{base.data}, {found[names[0]][0]['partition']}, {found[names[0]][0]['clients']} clients"
     save_comparison(picture, records, title, last)
@@ -199,7 +202,7 @@ def tune(
     folder = out or Path("runs") / f"tune-{folder_name(base.data)}-{slug(base.algorithm)}"
     ranges = tuning.ranges_for(base, over or ())
     points = tuning.candidates(ranges, tries)
-    results = tuning.search(base, points, parse_seeds(seeds), folder, partial(watch, quiet=quiet))
+    results = tuning.search(base, points, parse_seeds(seeds), folder, show=partial(watch, quiet=quiet))
     best = tuning.write_best(base, results[0].candidate, folder)
     if as_json:
         say_json([{**result.candidate, "scores": result.scores} for result in results])
@@ -234,14 +237,13 @@ def assign(
         say(f"warning: {found.warning}", "yellow")
 
 
-def _print_together(places: dict[str, list[Path]], summary: dict[str, Any]) -> None:
+def _print_together(folders: dict[str, list[Path]], summary: dict[str, Any]) -> None:
     """Print who ended with whom, where clients are the same in every seed and come with names."""
     from coterie.experiments.clients import load_clients, together
 
     if summary["partition"].partition("+")[0] != "natural":
         return
-    known = {name: [load_clients(place) for place in folders] for name, folders in places.items()}
-    table = together(known)
+    table = together({name: [load_clients(each) for each in runs] for name, runs in folders.items()})
     if table is not None:
         console.print(table)
 

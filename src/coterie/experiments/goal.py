@@ -1,4 +1,4 @@
-"""A score that a run is to reach: when it first did, and whether that ends it."""
+"""A score that a run is to reach: the round in which it first did, and whether that ends the run."""
 
 from __future__ import annotations
 
@@ -52,7 +52,7 @@ class Goal:
 
 
 PURE = Goal("purity", 0.9)
-"""The goal of the joint paper, recorded in every run whose truth is known."""
+"""The goal of the joint paper, recorded in every run with known true groups."""
 
 
 def read_goal(text: str) -> Goal:

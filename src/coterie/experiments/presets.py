@@ -1,4 +1,4 @@
-"""The parts of a preset: a paper's value of a setting or an argument, where it says so, and why ours is another."""
+"""Presets: a paper's values of settings and arguments, with their sources and the reasons where ours differ."""
 
 from __future__ import annotations
 
@@ -11,12 +11,12 @@ from coterie.errors import UsageError
 from coterie.textforms import Call, Catalogue, Value, parse, parse_one, with_arguments
 
 ABOUT_DATA = ("data", "classes", "partition", "clients", "clusters", "model")
-"""What a paper says of its own data sets alone."""
+"""Settings that hold only for the data sets of the paper."""
 
 
 @dataclass(frozen=True)
 class Said:
-    """A value of a setting, where the paper says it, and why ours is another (nothing where it is the same)."""
+    """A value in a paper, the source, and why ours is another (empty where it is the same)."""
 
     value: Value
     source: str
@@ -25,7 +25,7 @@ class Said:
 
 @dataclass(frozen=True)
 class Argument:
-    """A value of an argument of these algorithms or add-ons, ``unless`` one of some others stands beside it."""
+    """A value of an argument of some algorithms or add-ons, ``unless`` it is combined with one of some others."""
 
     of: tuple[str, ...]
     name: str
@@ -35,9 +35,9 @@ class Argument:
 
 @dataclass(frozen=True)
 class Preset:
-    """What a paper says: settings for all of its data sets, for each of them, and arguments of algorithms.
+    """The settings of a paper: for all of its data sets, for each of them, and arguments of algorithms.
 
-    The first of ``data`` is the one where none is named. ``seeds`` is how many there are.
+    The first of ``data`` is used where none is named. ``seeds`` is the number of seeds.
     """
 
     name: str
@@ -47,7 +47,7 @@ class Preset:
     seeds: int | None = None
 
     def settings_for(self, data: str | None) -> dict[str, Said]:
-        """The settings for a data set; for one that the paper has not, how it trains on its first."""
+        """Return the settings for a data set; for one that is not in the paper, the training of its first."""
         first = next(iter(self.data))
         if data is None:
             return {"data": Said(first, "its first"), **self.settings, **self.data[first]}
@@ -58,7 +58,7 @@ class Preset:
         return {name: said for name, said in everything.items() if name not in ABOUT_DATA}
 
     def spell(self, text: str) -> str:
-        """The text of an algorithm with the paper's arguments where the text has none of its own."""
+        """Return the text of an algorithm with the paper's arguments where the text gives none."""
         before = parse(text)
         calls = tuple(map(self._with_inner, before))
         names = {call.name for call in calls}
@@ -66,13 +66,13 @@ class Preset:
         return with_arguments("+".join(map(str, calls)), values, _parts()) if values or calls != before else text
 
     def _with_inner(self, call: Call) -> Call:
-        """The call with the paper's arguments inside those of its own that name algorithms, as the voters of a vote."""
+        """Return the call with the paper's arguments also inside arguments that name algorithms, as in a vote."""
         inner = _algorithms_in(call)
         spelled = {name: self.spell(text) for name, text in inner.items()}
         return call if spelled == inner else Call(call.name, (), tuple({**_written(call), **spelled}.items()))
 
     def of(self, call: Call, beside: set[str]) -> Iterator[Argument]:
-        """The arguments that the paper gives to a call, beside others of these names, and that it has not."""
+        """Yield the paper's arguments for a call that are not written in it; ``beside`` are the names of all calls."""
         for each in self.arguments:
             if call.name in each.of and not beside & set(each.unless) and each.name not in _written(call):
                 yield each
@@ -86,7 +86,7 @@ def _parts() -> Catalogue:
 
 
 def _known(data: str, known: Mapping[str, Any]) -> str | None:
-    """The data set of a paper that a text names, whatever else the text says of it."""
+    """Return the data set of a paper that a text names, whatever its arguments."""
     try:
         call = parse_one(data)
     except UsageError:  # a user's own folder
@@ -96,7 +96,7 @@ def _known(data: str, known: Mapping[str, Any]) -> str | None:
 
 
 def _written(call: Call) -> dict[str, Any]:
-    """The arguments that the text of a call gives itself."""
+    """Return the arguments that are written in a call."""
     signature = inspect.signature(_parts().find(call.name))
     try:
         return signature.bind_partial(*call.args, **dict(call.kwargs)).arguments
@@ -109,7 +109,7 @@ def _default(call: Call, name: str) -> Any:
 
 
 def _algorithms_in(call: Call) -> dict[str, str]:
-    """The arguments of a call, as written or by default, that name algorithms."""
+    """Return the arguments of a call, as written or by default, that name algorithms."""
     parts = _parts()
     if call.name not in parts:  # an error when the algorithm is built
         return {}
