@@ -196,7 +196,8 @@ def _training(rng: Random) -> Case:
     """A whole run of a federation of one or three sites, with its board and its folder."""
     names = NAMES[: rng.choice((1, 1, 3))]
     settings = Settings(rng.choice(("fedavg", "wecfl", "ifca")), model="mlp(4)", rounds=1, steps=1, clusters=1)
-    order = Order(settings.table(), "out", "status.json", names, rng.choice((1, len(names))), 5.0, patience=0.0)
+    minimum = rng.choice((1, len(names)))
+    order = Order(settings.table(), "out", "status.json", names, minimum=minimum, timeout=5.0, patience=0.0)
 
     def work() -> int:
         sites, board = _Sites(rng, names), Board(Path("status.json"), order.run, order.out, names)

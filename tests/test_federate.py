@@ -73,7 +73,15 @@ def near(data, tmp_path):
 
 @pytest.fixture
 def order(data, tmp_path):
-    return Order(SETTINGS.table(), str(tmp_path / "run"), str(tmp_path / "status.json"), data.names, 4, 1.0, 0.2)
+    return Order(
+        settings=SETTINGS.table(),
+        out=str(tmp_path / "run"),
+        board=str(tmp_path / "status.json"),
+        sites=data.names,
+        minimum=4,
+        timeout=1.0,
+        patience=0.2,
+    )
 
 
 @pytest.fixture
@@ -110,7 +118,16 @@ class TestNewcomersTables:
         def run(kept, *words):
             schema = str(tmp_path / "schema.json") if kept else None
             settings = Settings("wecfl", clusters=2, model="mlp(4)", rounds=2).table()
-            order = Order(settings, "run", "status.json", data.names, 2, 1.0, 0.2, schema=schema)
+            order = Order(
+                settings=settings,
+                out="run",
+                board="status.json",
+                sites=data.names,
+                minimum=2,
+                timeout=1.0,
+                patience=0.2,
+                schema=schema,
+            )
             carry_out(order, Near(data, tmp_path), Board(tmp_path / "status.json", order.run, "run", order.sites))
             return CliRunner().invoke(app, ["assign", "run", "--data", "sites/a.csv", *words])
 

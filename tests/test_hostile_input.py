@@ -240,8 +240,8 @@ TOML = {
     "a command": (b'algorithm = "\\u001b[2Jfedavg"', "cannot read '\\x1b[2Jfedavg'"),
     "two lines": (b'algorithm = "fed\\navg"', "cannot read 'fed\\navg' at"),
     "a strange table": (b"examples = 3\nalgorithm = 'nobody'", "unknown algorithm 'nobody'"),
-    "a list": (b"algorithm = ['fedavg']", "algorithm is ['fedavg'] in bad.toml; it must be str"),
-    "a date": (b"algorithm = 'fedavg'\nrounds = 2020-01-01", "rounds is datetime.date(2020, 1, 1) in bad.toml"),
+    "a list": (b"algorithm = ['fedavg']", "bad.toml: algorithm is ['fedavg']; it must be a text"),
+    "a date": (b"algorithm = 'fedavg'\nrounds = 2020-01-01", "bad.toml: rounds is datetime.date(2020, 1, 1)"),
     "an infinite number": (b"algorithm = 'fedavg'\nlr = inf", "lr is inf; it must be at most 1e+30"),
 }
 

@@ -5,12 +5,12 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from coterie.data import Dataset, load, parse_partition, partitions
+from coterie.data import Dataset, load, parse_partition
 from coterie.data.apportion import apportion, balance, share_out
 from coterie.data.federated import with_validation
 from coterie.data.partitions.base import Share, Shares, named
 from coterie.data.partitions.feature_skew import turn
-from coterie.data.partitions.registry import add_ons
+from coterie.data.partitions.registry import add_ons, partitions
 from coterie.errors import DataError, PartitionError, UnknownName, UsageError
 
 

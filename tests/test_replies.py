@@ -190,7 +190,15 @@ def with_a_liar(data, tmp_path, size, hello, **options):
             return Heard({i: lie(each) if i == len(data) - 1 else each for i, each in heard.items()}, {})
 
     settings = Settings(algorithm="fedavg", model="mlp(4)", steps=2, batch=8, rounds=2, seed=1, **options)
-    order = Order(settings.table(), str(tmp_path / "run"), str(tmp_path / "s.json"), data.names, 3, 1.0, 0.2)
+    order = Order(
+        settings=settings.table(),
+        out=str(tmp_path / "run"),
+        board=str(tmp_path / "s.json"),
+        sites=data.names,
+        minimum=3,
+        timeout=1.0,
+        patience=0.2,
+    )
     return carry_out(order, Sites(), Board(tmp_path / "s.json", order.run, order.out, order.sites))
 
 

@@ -19,12 +19,12 @@ import numpy as np
 import pytest
 from PIL import Image
 
-from coterie.data import fetch, load, sources
+from coterie.data import fetch, load
 from coterie.data.sources import decoding as decode
 from coterie.data.sources import fetching as origins
 from coterie.data.sources.cache import Pin, cache_folder, cached, digest, from_first, load_cached
 from coterie.data.sources.fetching import Origin
-from coterie.data.sources.registry import MNIST, PUBLISHED, naturally_federated
+from coterie.data.sources.registry import MNIST, PUBLISHED, naturally_federated, sources
 from coterie.errors import DataError, UnknownName, UsageError
 
 RNG = np.random.default_rng(7)

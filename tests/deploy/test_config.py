@@ -133,7 +133,7 @@ def test_unknown_missing_and_unreadable_is_said_with_the_file(own):
     with pytest.raises(UnknownName, match="unknown key"):
         load_server(server.parent)
     server.write_text("host = 'a'\n")
-    with pytest.raises(UsageError, match=f"{server} does not say port; add port"):
+    with pytest.raises(UsageError, match=f"{server} has no port; add port"):
         load_server(server.parent)
     server.write_text("host = \n")
     with pytest.raises(UsageError, match=f"cannot read {server}: Invalid value"):

@@ -27,6 +27,7 @@ from coterie.deploy.status import follow, status_table
 from coterie.deploy.status_file import read_board
 from coterie.deploy.trial import has_nginx, trial
 from coterie.errors import require
+from coterie.experiments import building
 from coterie.experiments.last_rounds import with_shown
 from coterie.experiments.run_folder import STATE, load_rounds, load_state
 from coterie.experiments.session import run_settings
@@ -196,8 +197,8 @@ def try_out(
     own = target.endswith(".toml") or "data" in given
     small = {} if own else {"clients": 5, "clusters": 2, "partition": "rotation(0,180)"}
     settings = settings_from(target, {**small, **({} if own else {"rounds": 5}), **given})
-    settings.build_algorithm()  # a wrong one is told before anything is started
-    data = settings.build_data()
+    building.build_algorithm(settings)  # a wrong one is told before anything is started
+    data = building.build_data(settings)
     proxy = has_nginx()
     began = time.perf_counter()
     with _kept(folder) as place:

@@ -65,7 +65,7 @@ def write_deployment(
     """
     folder = Path(folder).resolve()
     server = folder / "server"
-    config = ServerConfig(server, host, port, inner, tuple(sites))
+    config = ServerConfig(folder=server, host=host, port=port, inner=inner, sites=tuple(sites))
     if folder.exists() and (not folder.is_dir() or any(folder.iterdir())):
         raise UsageError(f"{folder} is there already and not an empty folder; name another, nothing is overwritten")
     authority = make_authority()

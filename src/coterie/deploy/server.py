@@ -22,6 +22,7 @@ from coterie.deploy.proxy import nginx_command
 from coterie.deploy.site_data import SCHEMA
 from coterie.deploy.status_file import is_alive, is_over, mark_stopped, read_board
 from coterie.errors import FederationError, RunFolderError, UsageError
+from coterie.experiments import building
 from coterie.experiments.run_folder import CONFIG
 from coterie.experiments.settings import Settings
 from coterie.experiments.sweep import slug
@@ -174,18 +175,18 @@ def make_order(place: Place, settings: Settings, out: Path | None = None, resume
         raise RunFolderError(f"{folder} already holds a run; continue it with --resume, or give another --out")
     config = place.config
     order = Order(
-        settings.table(),
-        str(folder),
-        str(place.board),
-        config.sites,
-        config.needed,
-        config.timeout,
-        max(config.timeout, LEAST_PATIENCE),
-        resume,
-        config.quorum,
-        str(place.folder / SCHEMA) if (place.folder / SCHEMA).is_file() else None,
+        settings=settings.table(),
+        out=str(folder),
+        board=str(place.board),
+        sites=config.sites,
+        minimum=config.needed,
+        timeout=config.timeout,
+        patience=max(config.timeout, LEAST_PATIENCE),
+        resume=resume,
+        quorum=config.quorum,
+        schema=str(place.folder / SCHEMA) if (place.folder / SCHEMA).is_file() else None,
     )
-    order.experiment().build_algorithm()
+    building.build_algorithm(order.experiment())
     return order
 
 

@@ -15,6 +15,7 @@ from coterie.data import Schema
 from coterie.deploy.order import Order
 from coterie.deploy.status_file import RUNNING, Board
 from coterie.errors import FederationError
+from coterie.experiments import building
 from coterie.experiments.data_facts import Known
 from coterie.experiments.placement import FEDERATION
 from coterie.experiments.session import Finished, Session
@@ -41,7 +42,7 @@ def carry_out(order: Order, sites: Sites, board: Board) -> Finished:
     """All of an order; the board says how it goes."""
     with board.watching():
         settings = order.experiment()
-        algorithm = settings.build_algorithm()
+        algorithm = building.build_algorithm(settings)
         told = gather(order, sites, board)
         known = with_schema(agree(order, told), next(iter(told.values())).class_names, order.schema)
         model = build_model(settings.model, known.shape, known.classes)

@@ -15,6 +15,7 @@ import numpy as np
 from coterie.data import Federated, Schema, Split
 from coterie.data.tables.arrays import read_arrays
 from coterie.errors import DataError, FederationError, RunFolderError
+from coterie.experiments import building
 from coterie.experiments.clients import load_rows, own_scores
 from coterie.experiments.run_folder import (
     CLIENTS,
@@ -138,7 +139,7 @@ def load_trained(folder: Path) -> Trained:
     settings, examples = load_settings(folder / CONFIG, {}), load_config(folder)["examples"]
     if "shape" not in examples:
         raise RunFolderError(f"{folder / CONFIG} does not say what examples look like; run it again with this version")
-    algorithm = settings.build_algorithm()
+    algorithm = building.build_algorithm(settings)
     model = build_model(settings.model, tuple(examples["shape"]), examples.get("classes"))
     state, rows = load_state(folder / STATE, known_hashes(folder)), load_rows(folder)
     return Trained(algorithm, algorithm.network(model), state, rows, settings.seed, examples["unit"])

@@ -21,6 +21,7 @@ from coterie.algorithms import advised, keeping_momentum
 from coterie.data import Federated
 from coterie.engine.plan import available_cores
 from coterie.errors import CoterieError, FederationError, RunFolderError, UnknownName
+from coterie.experiments import building
 from coterie.experiments import records as summary
 from coterie.experiments.clients import client_rows, save_clients, save_distances
 from coterie.experiments.data_facts import Known, known_of
@@ -96,7 +97,7 @@ class Run:
     @cached_property
     def _tested(self) -> tuple[list[Served], dict[int, int]]:
         """The models of those who were tested last, asked together as they were then, and where each of them is."""
-        there = self.settings.build_attendance(self.data.names).present(self.state.round - 1)
+        there = building.build_attendance(self.settings, self.data.names).present(self.state.round - 1)
         return self._hand_over(there), {client: at for at, client in enumerate(there.tolist())}
 
     def _hand_over(self, clients: Array) -> list[Served]:
@@ -182,10 +183,12 @@ def run_settings(
 
     ``data`` are those of the settings, where they have been built already.
     """
-    algorithm = settings.build_algorithm()
-    data = settings.build_data() if data is None else data
-    model = settings.build_model(data)
-    full = replace(settings.completed(), model=model.text, lr=settings.lr or model.default_lr, clients=len(data))
+    algorithm = building.build_algorithm(settings)
+    data = building.build_data(settings) if data is None else data
+    model = building.build_model(settings, data)
+    full = replace(
+        building.completed(settings), model=model.text, lr=settings.lr or model.default_lr, clients=len(data)
+    )
     return _simulate(algorithm, data, model, full, out, resume, progress)
 
 
@@ -201,7 +204,7 @@ def _simulate(
     with ExitStack() as stack:
 
         def reach(network: Model) -> Federation:
-            return stack.enter_context(closing(settings.build_federation(data, network)))
+            return stack.enter_context(closing(building.build_federation(settings, data, network)))
 
         session = Session(algorithm, known_of(data), model, settings, reach)
         done = session.train(out, resume, progress)
@@ -234,13 +237,13 @@ class Session:
         self.algorithm, self.known, self.settings = algorithm, known, settings
         self.unit, self.model = fedavg_unit(model), algorithm.network(model)
         self.clients = reach(self.model)
-        self.attendance = settings.build_attendance(known.names)
+        self.attendance = building.build_attendance(settings, known.names)
         self.federation = Attended(self.clients, self.attendance)
         self.mix = algorithm.serve.mix if algorithm.members else None
         # A model that is fine-tuned by each client has no common test.
         general = None if algorithm.serve.fit else partial(self.clients.judge, mix=self.mix)
         self.watch = summary.Watch(known, general, settings.rounds, settings.weigh_by)
-        settings.check_enough(self.attendance, algorithm)
+        building.check_enough(settings, self.attendance, algorithm)
         for fit in (fit for each in (algorithm, *algorithm.members) for fit in (each.fit, *each.serve.fit)):
             fit.check(int(known.train.max()))
         self.goal = settings.goal()
@@ -355,7 +358,7 @@ class Session:
 def check_same(old: Settings, new: Settings, out: Path) -> None:
     """A run is resumed with the settings it was begun with; only its length and how it is watched may change."""
     free = {"rounds", "runtime", "threads", "plan", "device", "eval_every", "checkpoint_every"}
-    before, now = old.meaning(), new.meaning()
+    before, now = building.meaning(old), building.meaning(new)
     for name in sorted(before.keys() | now.keys()):
         if name not in free and before.get(name) != now.get(name):
             raise RunFolderError(
