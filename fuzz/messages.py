@@ -20,8 +20,7 @@ from coterie.deploy.audit import Audit, audit_table, read_audit
 from coterie.deploy.order import Order
 from coterie.deploy.policy import Policy
 from coterie.deploy.site import Site
-from coterie.deploy.status import status_table
-from coterie.deploy.status_file import Board
+from coterie.deploy.status import StatusBoard, status_table
 from coterie.deploy.training import carry_out
 from coterie.errors import CoterieError
 from coterie.experiments.settings import Settings
@@ -31,9 +30,9 @@ from coterie.protocol.stack import Stack
 from coterie.protocol.task import BatchLoss, Contrast, Fit, Loss, Proximal, Race, Report, Task
 from coterie.seeding import Key
 from coterie.server.loop import rounds
-from coterie.wire import codec
-from coterie.wire import requests as answering
-from coterie.wire.remote import Heard, Remote, read_reply
+from coterie.wire import codec, requests
+from coterie.wire.remote import PackedReplies, Remote
+from coterie.wire.reply_checks import read_reply
 from fuzz import strange
 from fuzz.judge import Case
 
@@ -86,11 +85,11 @@ def _asked(rng: Random) -> tuple[Task, Stack, Any, bytes]:
     stack = Stack(*(np.stack([part] * 3) for part in model.initial(1)))
     row = -1 if task.choose else 0
     arrays = message.down(task, stack, row, model.layout)
-    return task, stack, model, answering.pack_task("run", message.told(task), Key(1, 0), model, arrays)
+    return task, stack, model, requests.pack_task("run", message.told(task), Key(1, 0), model, arrays)
 
 
 def _request(rng: Random) -> Case:
-    packed = _asked(rng)[3] if rng.random() < 0.8 else answering.pack_hello("run")
+    packed = _asked(rng)[3] if rng.random() < 0.8 else requests.pack_hello("run")
     bad = _damaged(rng, packed)
 
     def work() -> int:
@@ -141,9 +140,9 @@ def _run(rng: Random) -> Case:
     """Two rounds by the one loop, with sites of which one sends damaged replies."""
     name, lying = rng.choice(("fedavg", "ifca", "wecfl", "lcfl", "sattler", "ifca+cam", "joint")), rng.randrange(3)
 
-    def exchange(requests: Mapping[int, bytes]) -> Heard:
+    def exchange(requests: Mapping[int, bytes]) -> PackedReplies:
         replies = {place: sites[place].answer(content) for place, content in requests.items()}
-        return Heard({p: _damaged(rng, reply) if p == lying else reply for p, reply in replies.items()}, {})
+        return PackedReplies({p: _damaged(rng, reply) if p == lying else reply for p, reply in replies.items()}, {})
 
     sites = [_site(place) for place in range(3)]
 
@@ -174,10 +173,12 @@ class _Sites:
         """All are there."""
         return {name: place for place, name in enumerate(self.names)}
 
-    def __call__(self, requests: Mapping[int, bytes]) -> Heard:
+    def __call__(self, requests: Mapping[int, bytes]) -> PackedReplies:
         replies = {place: self.sites[place].answer(content) for place, content in requests.items()}
         hello = all(b"task" not in content[:400] for content in requests.values())
-        return Heard({p: self._lie(p, reply) if hello and p == 0 else reply for p, reply in replies.items()}, {})
+        return PackedReplies(
+            {p: self._lie(p, reply) if hello and p == 0 else reply for p, reply in replies.items()}, {}
+        )
 
     def _lie(self, place: int, reply: bytes) -> bytes:
         site = strange.damaged_value(self.rng, json.loads(json.dumps(asdict(self.sites[place].hello()))))
@@ -198,12 +199,12 @@ def _training(rng: Random) -> Case:
     order = Order(settings.table(), "out", "status.json", names, rng.choice((1, len(names))), 5.0, patience=0.0)
 
     def work() -> int:
-        sites, board = _Sites(rng, names), Board(Path("status.json"), order.run, order.out, names)
+        sites, board = _Sites(rng, names), StatusBoard(Path("status.json"), order.run, order.out, names)
         try:
             carry_out(order, sites, board)
         except CoterieError as error:
             _one_line(str(error))
-        _render(status_table(board.told, {}), titled=True)
+        _render(status_table(board.status, {}), titled=True)
         return 0
 
     return Case(f"{settings.algorithm} in a federation of {names}, whose first lies about itself", work, keeps=False)

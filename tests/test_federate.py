@@ -23,9 +23,8 @@ from coterie.deploy.order import Order
 from coterie.deploy.policy import Policy
 from coterie.deploy.processes import running, wait_until
 from coterie.deploy.site import Site
-from coterie.deploy.status import status_table
-from coterie.deploy.status_file import Board, is_alive, is_over, read_board
-from coterie.deploy.training import agree, carry_out, gather
+from coterie.deploy.status import StatusBoard, is_alive, is_over, read_board, status_table
+from coterie.deploy.training import agree_on_data, carry_out, wait_for_sites
 from coterie.errors import FederationError, RunFolderError, UsageError
 from coterie.experiments.run_folder import STATE, load_rounds, load_state, load_summary
 from coterie.experiments.scores import WEIGHTS
@@ -36,7 +35,8 @@ from coterie.protocol import message
 from coterie.protocol.stack import Stack
 from coterie.protocol.task import Fit, Loss, Report, Task
 from coterie.wire import codec
-from coterie.wire.remote import Heard, read_reply
+from coterie.wire.remote import PackedReplies
+from coterie.wire.reply_checks import read_reply
 
 SETTINGS = Settings("wecfl", partition="rotation(0,180)", clients=4, clusters=2, model="mlp(8)", rounds=3)
 
@@ -63,7 +63,7 @@ class Near:
         self.asked += 1
         heard = {i: r for i, r in requests.items() if self.names[i] not in self.away | self.mute}
         missing = {i: "no answer within 1 s" for i in requests if i not in heard}
-        return Heard({i: self.sites[i].answer(request) for i, request in heard.items()}, missing)
+        return PackedReplies({i: self.sites[i].answer(request) for i, request in heard.items()}, missing)
 
 
 @pytest.fixture
@@ -73,12 +73,20 @@ def near(data, tmp_path):
 
 @pytest.fixture
 def order(data, tmp_path):
-    return Order(SETTINGS.table(), str(tmp_path / "run"), str(tmp_path / "status.json"), data.names, 4, 1.0, 0.2)
+    return Order(
+        settings=SETTINGS.table(),
+        out=str(tmp_path / "run"),
+        board=str(tmp_path / "status.json"),
+        sites=data.names,
+        minimum=4,
+        timeout=1.0,
+        patience=0.2,
+    )
 
 
 @pytest.fixture
 def board(order, tmp_path):
-    return Board(tmp_path / "status.json", order.run, order.out, order.sites)
+    return StatusBoard(tmp_path / "status.json", order.run, order.out, order.sites)
 
 
 def test_a_run_ends_as_the_simulator_does_and_leaves_the_same_folder(data, near, order, board, tmp_path):
@@ -110,8 +118,17 @@ class TestNewcomersTables:
         def run(kept, *words):
             schema = str(tmp_path / "schema.json") if kept else None
             settings = Settings("wecfl", clusters=2, model="mlp(4)", rounds=2).table()
-            order = Order(settings, "run", "status.json", data.names, 2, 1.0, 0.2, schema=schema)
-            carry_out(order, Near(data, tmp_path), Board(tmp_path / "status.json", order.run, "run", order.sites))
+            order = Order(
+                settings=settings,
+                out="run",
+                board="status.json",
+                sites=data.names,
+                minimum=2,
+                timeout=1.0,
+                patience=0.2,
+                schema=schema,
+            )
+            carry_out(order, Near(data, tmp_path), StatusBoard(tmp_path / "status.json", order.run, "run", order.sites))
             return CliRunner().invoke(app, ["assign", "run", "--data", "sites/a.csv", *words])
 
         return run
@@ -207,23 +224,23 @@ def test_a_site_that_is_deaf_at_first_is_asked_again(data, order, board, tmp_pat
         return heard
 
     deaf_once.connected = near.connected
-    assert set(gather(replace(order, patience=5.0), deaf_once, board, pause=0.01)) == set(data.names)
+    assert set(wait_for_sites(replace(order, patience=5.0), deaf_once, board, pause=0.01)) == set(data.names)
     assert calls == [[0, 1, 2, 3], [3]]
 
 
 def test_a_site_that_goes_by_another_name_than_its_key_is_not_believed(near, order, board):
     near.sites[1].name = "client-000"
     with pytest.raises(FederationError, match="calls itself 'client-000'; correct its site"):
-        gather(order, near, board)
+        wait_for_sites(order, near, board)
 
 
 LIES = {
-    "it holds a malformed Hello": lambda about: {"name": about["name"]},
+    "it holds a malformed SiteDescription": lambda about: {"name": about["name"]},
     "site is 'x' in a message": lambda about: "x",
     "has coterie 9.9 where the server has": lambda about: {**about, "version": "9.9"},
-    "tells sizes that cannot be": lambda about: {**about, "train": 0},
+    "reports impossible sizes": lambda about: {**about, "train": 0},
     "65537 classes": lambda about: {**about, "classes": 65537},
-    "classes of Hello is True": lambda about: {**about, "classes": True},
+    "classes of SiteDescription is True": lambda about: {**about, "classes": True},
 }
 
 
@@ -237,7 +254,7 @@ def test_what_cannot_be_true_of_a_site_is_not_believed(near, order, board, why):
 
     near.sites[1].answer = lie
     with pytest.raises(FederationError, match=f"client-001: .*{why.removeprefix('it ')}"):
-        gather(order, near, board)
+        wait_for_sites(order, near, board)
 
 
 def test_a_run_is_not_resumed_with_other_sites_in_the_places_of_the_first(near, order, board):
@@ -266,19 +283,19 @@ def test_a_refusal_in_any_exchange_of_a_round_is_in_its_record(near, order, boar
 
 @pytest.mark.parametrize(("what", "other"), [("shape", (9, 9)), ("class_names", ("a",)), ("unit", 2.0)])
 def test_sites_that_differ_are_named(near, order, board, what, other):
-    told = gather(order, near, board)
+    told = wait_for_sites(order, near, board)
     told["client-002"] = replace(told["client-002"], **{what: other})
     with pytest.raises(FederationError, match=f"client-002 has {what} .* where client-000 has"):
-        agree(order, told)
+        agree_on_data(order, told)
 
 
 def test_classes_are_as_many_as_the_site_with_the_most_has(near, order, board):
-    told = gather(order, near, board)
+    told = wait_for_sites(order, near, board)
     told["client-002"] = replace(told["client-002"], classes=7)
-    assert agree(order, told).classes == 10
+    assert agree_on_data(order, told).classes == 10
     told["client-002"] = replace(told["client-002"], classes=None)
     with pytest.raises(FederationError, match="some sites have classes and others a real target"):
-        agree(order, told)
+        agree_on_data(order, told)
 
 
 def test_data_of_a_simulation_mean_nothing_to_an_order(order):
@@ -344,7 +361,7 @@ class TestBoard:
     """What is going on, for everyone to read."""
 
     def test_the_process_that_wrote_it_is_known_from_another_of_its_number(self, board):
-        board.say(state="running")
+        board.update(state="running")
         told = read_board(board.path)
         assert is_alive(told)
         assert not is_alive({**told, "process": [told["process"][0], "1"]})
@@ -357,7 +374,7 @@ class TestBoard:
         child.wait()
 
     def test_an_internal_error_is_the_end_too(self, board):
-        with pytest.raises(ZeroDivisionError), board.watching():
+        with pytest.raises(ZeroDivisionError), board.recording_end():
             _ = 1 / 0
         told = read_board(board.path)
         assert is_over(told)

@@ -12,7 +12,7 @@ from coterie.deploy.audit import Audit
 from coterie.deploy.order import Order
 from coterie.deploy.policy import Policy
 from coterie.deploy.site import Site
-from coterie.deploy.status_file import Board
+from coterie.deploy.status import StatusBoard
 from coterie.deploy.training import carry_out
 from coterie.errors import FederationError
 from coterie.experiments.settings import Settings
@@ -25,7 +25,8 @@ from coterie.protocol.task import Fit, Loss, Race, Report, Sample, Task
 from coterie.seeding import Key
 from coterie.testing import Loopback
 from coterie.wire import codec
-from coterie.wire.remote import Heard, open_reply, read_reply
+from coterie.wire.remote import PackedReplies
+from coterie.wire.reply_checks import open_reply, read_reply
 
 SIZES = Sizes(train=24, test=7, validation=5)
 FIT = (Fit(steps=2, batch=8),)
@@ -185,11 +186,19 @@ def with_a_liar(data, tmp_path, size, hello, **options):
 
         def __call__(self, requests):
             heard = {i: sites[i].answer(request) for i, request in requests.items()}
-            return Heard({i: lie(each) if i == len(data) - 1 else each for i, each in heard.items()}, {})
+            return PackedReplies({i: lie(each) if i == len(data) - 1 else each for i, each in heard.items()}, {})
 
     settings = Settings(algorithm="fedavg", model="mlp(4)", steps=2, batch=8, rounds=2, seed=1, **options)
-    order = Order(settings.table(), str(tmp_path / "run"), str(tmp_path / "s.json"), data.names, 3, 1.0, 0.2)
-    return carry_out(order, Sites(), Board(tmp_path / "s.json", order.run, order.out, order.sites))
+    order = Order(
+        settings=settings.table(),
+        out=str(tmp_path / "run"),
+        board=str(tmp_path / "s.json"),
+        sites=data.names,
+        minimum=3,
+        timeout=1.0,
+        patience=0.2,
+    )
+    return carry_out(order, Sites(), StatusBoard(tmp_path / "s.json", order.run, order.out, order.sites))
 
 
 def test_a_site_that_lies_about_its_size_is_missing_and_the_run_goes_on(images, tmp_path):

@@ -20,7 +20,7 @@ from coterie.data import load_own
 from coterie.deploy.audit import Audit, read_audit
 from coterie.deploy.policy import Policy
 from coterie.deploy.site import Site
-from coterie.deploy.site_data import load_data
+from coterie.deploy.site_programs import load_data
 from coterie.errors import DataError, FederationError
 from coterie.models.combined import additive
 from coterie.models.zoo import build_model
@@ -32,10 +32,9 @@ from coterie.seeding import Key
 from coterie.server.aggregate import with_part
 from coterie.server.distances.vectors import vectors as distances
 from coterie.server.loop import evaluate, rounds
-from coterie.wire import codec
+from coterie.wire import codec, requests
 from coterie.wire import remote as runtime
-from coterie.wire import requests as answering
-from coterie.wire.remote import Heard, Remote
+from coterie.wire.remote import PackedReplies, Remote
 
 TASK = Task(choose=(Loss(),), fit=(Fit(steps=2, batch=8),))
 LENIENT = Policy(least_examples=1)
@@ -66,7 +65,7 @@ def request(data, asked: Task = TASK, text: str = "mlp(4)", models: int = 2, **c
     params, buffers = model.initial(1)
     stack = Stack(np.stack([params] * models), np.stack([buffers] * models))
     arrays, header = codec.decode(
-        answering.pack_task("run", asked, Key(1, 0), model, message.down(asked, stack, 0, model.layout))
+        requests.pack_task("run", asked, Key(1, 0), model, message.down(asked, stack, 0, model.layout))
     )
     words = {name: value for name, value in changed.items() if not isinstance(value, np.ndarray)}
     own = {name: value for name, value in changed.items() if isinstance(value, np.ndarray)}
@@ -105,7 +104,7 @@ def test_the_global_half_of_sums_comes_once(site, data):
         "params": (2, half),
         "common_params": (1, half),
     }
-    packed = partial(answering.pack_task, "run", task, Key(1, 0), model)
+    packed = partial(requests.pack_task, "run", task, Key(1, 0), model)
     arrays, header = codec.decode(site.answer(packed(sent)))
     assert header["problem"] is None
     assert arrays["params"].shape == (1, half)
@@ -118,7 +117,9 @@ def test_the_global_half_of_sums_comes_once(site, data):
 def remote(make, data, model) -> Remote:
     """A federation of sites behind a wall of bytes."""
     sites = [make(client=i) for i in range(len(data))]
-    return Remote(data.names, model, lambda asked: Heard({i: sites[i].answer(each) for i, each in asked.items()}, {}))
+    return Remote(
+        data.names, model, lambda asked: PackedReplies({i: sites[i].answer(each) for i, each in asked.items()}, {})
+    )
 
 
 @pytest.mark.parametrize("name", [*algorithms, "wecfl+cks", "ifca+cam(warmup=1)", "joint(pinned=true)+cks"])
@@ -150,7 +151,7 @@ def test_sites_tell_differences_to_their_own_models_in_blocks_of_others(make, da
 
 
 def test_a_hello_tells_who_is_there_and_nothing_of_an_example(site, data):
-    arrays, header = codec.decode(site.answer(answering.pack_hello("run")))
+    arrays, header = codec.decode(site.answer(requests.pack_hello("run")))
     assert not arrays
     sizes = {"train": 24, "test": 12, "validation": 0}
     assert header["problem"] is None
@@ -218,7 +219,7 @@ def test_the_log_is_written_before_the_reply_is_given(site, data):
 def test_a_refusal_names_the_key_of_the_policy_and_no_engine_is_built(make, data, policy, key):
     site = make(policy)
     assert f"({key} in its policy.toml)" in problem(site, request(data))
-    assert not site.networks._engines
+    assert not site.models._engines
     assert read_audit(site.audit.path)[-1]["outcome"] == "refused"
 
 
@@ -275,7 +276,7 @@ def test_a_server_cannot_name_code_that_the_site_then_runs(site, data, text, tmp
 def test_a_model_that_does_not_fit_is_a_problem_and_takes_no_memory(site, data, change, said):
     named = {"text": "mlp(4)", "half": "", "shape": list(data.shape), "classes": data.classes, **change}
     assert said in problem(site, request(data, model=named))
-    assert not site.networks._engines
+    assert not site.models._engines
 
 
 @pytest.mark.parametrize(
@@ -464,7 +465,7 @@ def test_no_path_and_no_words_of_other_packages_leave(site, data, monkeypatch):
     def fail(*_):
         raise ValueError("secret of /home/anna/patients.npz, age 77")
 
-    monkeypatch.setattr(answering, "answer", fail)
+    monkeypatch.setattr(requests, "answer", fail)
     said = problem(site, request(data))
     assert said == "the site could not do this (ValueError); the site's audit log says why"
     assert "age 77" in read_audit(site.audit.path)[-1]["reason"]
@@ -472,7 +473,7 @@ def test_no_path_and_no_words_of_other_packages_leave(site, data, monkeypatch):
     def refuse(*_):
         raise FederationError("cannot open /home/anna/patients.npz or C:\\data\\x.npz; look there")
 
-    monkeypatch.setattr(answering, "answer", refuse)
+    monkeypatch.setattr(requests, "answer", refuse)
     assert problem(site, request(data)) == "cannot open (a path) or (a path); look there"
 
 
@@ -498,7 +499,7 @@ def test_a_training_that_fails_is_a_problem_without_its_words(images, tmp_path):
 def test_only_the_last_engines_are_kept(site, data):
     for text in ("mlp(4)", "mlp(5)", "mlp(4)", "mlp(6)"):
         assert codec.decode(site.answer(request(data, text=text)))[1]["problem"] is None
-    assert [network.text for network in site.networks._engines] == ["mlp(4)", "mlp(6)"]
+    assert [network.text for network in site.models._engines] == ["mlp(4)", "mlp(6)"]
 
 
 def test_a_site_is_one_client(data, tmp_path):
@@ -574,7 +575,7 @@ def test_no_more_than_so_many_bytes_of_different_messages_are_packed_at_a_time(d
 
     def exchange(requests):
         waves.append(sorted(requests))
-        return Heard({}, dict.fromkeys(requests, "away"))
+        return PackedReplies({}, dict.fromkeys(requests, "away"))
 
     monkeypatch.setattr(runtime, "MOST_BYTES", 2 * stack.nbytes + 2000)
     for labels in ([0, 1, 2, 3], [0, 1, 0, 2], [2, 2, 2, 2]):
