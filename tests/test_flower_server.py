@@ -64,7 +64,7 @@ class Transport:
         yield "", Message(RecordDict(), reply_to=next(iter(self.sent.values())))
 
 
-def said(envelope):
+def record_of(envelope):
     return RecordDict({RECORD: ConfigRecord({REPLY: envelope})})
 
 
@@ -72,7 +72,7 @@ def echo(message, node=None):
     """What a site says that sends back what it was asked, or another ``node`` in its place."""
     request = message.content[RECORD][REQUEST]
     content = THERE[message.metadata.dst_node_id].open_request(request)
-    return said(THERE[node or message.metadata.dst_node_id].reply(content, to=request))
+    return record_of(THERE[node or message.metadata.dst_node_id].reply(content, to=request))
 
 
 def exchange(transport, timeout=0.3):
@@ -208,7 +208,7 @@ def test_a_reply_to_an_older_request_is_no_reply_though_the_site_signed_it():
 
 
 def test_a_reply_in_no_envelope_is_a_missing_row():
-    ask, _, _ = exchange(Transport(NAMES, lambda message: said(codec.encode({}, problem=None))))
+    ask, _, _ = exchange(Transport(NAMES, lambda message: record_of(codec.encode({}, problem=None))))
     assert "in no envelope of coterie's" in ask({0: b"a"}).missing[0]
 
 
@@ -228,7 +228,7 @@ class TestRequestsAreSealedInParts:
 
     @pytest.fixture
     def ask(self, monkeypatch):
-        """Ask all sites with room for so many sealed bytes; return the exchange, the sizes of parts and the replies."""
+        """Ask all sites with ``room`` for sealed bytes; return the replies and the number of messages in each part."""
 
         def ask_all(room, requests, refuses=()):
             monkeypatch.setattr(flower_server, "MOST_SEALED_BYTES", room)
@@ -240,7 +240,7 @@ class TestRequestsAreSealedInParts:
         return ask_all
 
     @pytest.mark.parametrize(("room", "sizes"), [(3000, [3]), (2999, [2, 1]), (1000, [1, 1, 1]), (10, [1, 1, 1])])
-    def test_that_have_no_more_than_so_many_bytes_and_all_are_answered(self, ask, room, sizes):
+    def test_of_a_limited_size_and_all_are_answered(self, ask, room, sizes):
         requests = dict.fromkeys(range(3), b"x" * 1000)
         replies, parts = ask(room, requests)
         assert parts == sizes

@@ -30,7 +30,7 @@ from coterie.protocol.task import Contrast, Fit, Loss, Report, Task
 from coterie.runtimes.simulator import Simulator
 from coterie.seeding import Key
 from coterie.server.aggregate import with_part
-from coterie.server.distances.vectors import vectors as distances
+from coterie.server.distances import vectors as distances
 from coterie.server.loop import evaluate, rounds
 from coterie.wire import codec, requests
 from coterie.wire import remote as runtime
@@ -150,7 +150,7 @@ def test_sites_tell_differences_to_their_own_models_in_blocks_of_others(make, da
     assert "report losses" not in asked
 
 
-def test_a_hello_tells_who_is_there_and_nothing_of_an_example(site, data):
+def test_a_hello_describes_the_site_and_reveals_no_example(site, data):
     arrays, header = codec.decode(site.answer(requests.pack_hello("run")))
     assert not arrays
     sizes = {"train": 24, "test": 12, "validation": 0}
@@ -195,7 +195,7 @@ def test_nothing_leaves_that_cannot_be_written_down(site, data, tmp_path):
 
 
 def test_the_log_is_written_before_the_reply_is_given(site, data):
-    """Were the reply sent first, a site that is killed then would have told more than it wrote down."""
+    """If the reply were sent first, a site that is killed then would have sent more than its log shows."""
     before = []
     write = site.audit.write
     site.audit.write = lambda line: (before.append(line), write(line))
@@ -252,7 +252,7 @@ def test_a_server_cannot_name_code_that_the_site_then_runs(site, data, text, tmp
 
 
 @pytest.mark.parametrize(
-    ("change", "said"),
+    ("change", "expected"),
     [
         ({"text": "mlp(1000000000)"}, "argument above"),
         ({"text": "mlp(8000,8000,8000)"}, "128568004 parameters"),
@@ -273,14 +273,14 @@ def test_a_server_cannot_name_code_that_the_site_then_runs(site, data, text, tmp
         ({"more": 1}, "no 'more'"),
     ],
 )
-def test_a_model_that_does_not_fit_is_a_problem_and_takes_no_memory(site, data, change, said):
+def test_a_model_that_does_not_fit_is_a_problem_and_takes_no_memory(site, data, change, expected):
     named = {"text": "mlp(4)", "half": "", "shape": list(data.shape), "classes": data.classes, **change}
-    assert said in problem(site, request(data, model=named))
+    assert expected in problem(site, request(data, model=named))
     assert not site.models._engines
 
 
 @pytest.mark.parametrize(
-    ("change", "said"),
+    ("change", "expected"),
     [
         ({"params": np.zeros((2, 280))}, "params F64"),
         ({"params": np.zeros((2, 280), np.float16)}, "params F16"),
@@ -300,8 +300,8 @@ def test_a_model_that_does_not_fit_is_a_problem_and_takes_no_memory(site, data, 
         ({"extra": np.zeros(3, np.float32)}, "extra F32"),
     ],
 )
-def test_arrays_that_are_not_those_of_a_task_are_a_problem(site, data, change, said):
-    assert said in problem(site, request(data, **change))
+def test_arrays_that_are_not_those_of_a_task_are_a_problem(site, data, change, expected):
+    assert expected in problem(site, request(data, **change))
 
 
 def task_json(**changed) -> dict:
@@ -312,7 +312,7 @@ FIT = codec.to_json(Fit(steps=2))
 
 
 @pytest.mark.parametrize(
-    ("change", "said"),
+    ("change", "expected"),
     [
         ({"kind": "exec"}, "knows hello and task"),
         ({"kind": None}, "kind is None"),
@@ -345,8 +345,8 @@ FIT = codec.to_json(Fit(steps=2))
         ({"model": "mlp"}, "model is 'mlp'"),
     ],
 )
-def test_a_header_with_wrong_values_is_a_problem(site, data, change, said):
-    assert said in problem(site, request(data, **change))
+def test_a_header_with_wrong_values_is_a_problem(site, data, change, expected):
+    assert expected in problem(site, request(data, **change))
 
 
 def raw(table: object, data: bytes = b"") -> bytes:
@@ -400,7 +400,7 @@ def test_bytes_that_are_no_message_are_a_problem(site, content, tmp_path, monkey
     ],
 )
 def test_arrays_that_the_bytes_do_not_hold_are_a_problem(site, data, kind):
-    """Safetensors compresses nothing, so there is no bomb: shapes must add up to the bytes that are there."""
+    """Safetensors compresses nothing, so there is no bomb: shapes must add up to the bytes of the message."""
     content = request(data)
     length = int.from_bytes(content[:8], "little")
     table = json.loads(content[8 : 8 + length])
@@ -466,8 +466,8 @@ def test_no_path_and_no_words_of_other_packages_leave(site, data, monkeypatch):
         raise ValueError("secret of /home/anna/patients.npz, age 77")
 
     monkeypatch.setattr(requests, "answer", fail)
-    said = problem(site, request(data))
-    assert said == "the site could not do this (ValueError); the site's audit log says why"
+    expected = problem(site, request(data))
+    assert expected == "the site could not do this (ValueError); the site's audit log says why"
     assert "age 77" in read_audit(site.audit.path)[-1]["reason"]
 
     def refuse(*_):
@@ -568,7 +568,7 @@ def test_a_site_s_file_has_no_column_of_clients(tmp_path):
         load_data(tmp_path / "none.npz", "bern", tmp_path)
 
 
-def test_no_more_than_so_many_bytes_of_different_messages_are_packed_at_a_time(data, monkeypatch):
+def test_different_messages_are_packed_up_to_a_limit_of_bytes_at_a_time(data, monkeypatch):
     """Room for two messages of four models, 4 * 280 numbers each; clients that work on the same row share one."""
     model, waves = build_model("mlp(4)", data.shape, data.classes), []
     stack = Stack(np.zeros((4, 280), np.float32), np.zeros((4, 0), np.float32))

@@ -299,7 +299,7 @@ class FlowerExchange:
 
 
 def _parts(requests: Mapping[int, bytes]) -> Iterator[list[int]]:
-    """Yield the clients in parts whose requests have at most ``MOST_SEALED_BYTES`` together, and at least one each."""
+    """Split the clients into parts with at most ``MOST_SEALED_BYTES`` of requests each, and at least one client."""
     part, size = list[int](), 0
     for client, content in requests.items():
         if part and size + len(content) > MOST_SEALED_BYTES:
