@@ -169,7 +169,7 @@ def test_honest_clients_of_every_task_are_believed(images):
 
 
 def with_a_liar(data, tmp_path, size, hello, **options):
-    """Run a federation of which the last site reports ``size`` examples in its replies, with ``hello`` in its hello too."""
+    """Run a federation of which the last site reports ``size`` examples, in its replies or in its hello too."""
     clients = [data.select([i]) for i in range(len(data))]
     sites = [Site(own.names[0], own, Policy(), Audit(tmp_path / own.names[0])) for own in clients]
 
