@@ -64,23 +64,17 @@ def write_deployment(
     ``schema`` says how the sites' tables become arrays, if they have tables; every site gets it, later ones too.
     """
     folder = Path(folder).resolve()
-    server = folder / "server"
-    config = ServerConfig(folder=server, host=host, port=port, inner=inner, sites=tuple(sites))
+    config = ServerConfig(folder=folder / "server", host=host, port=port, inner=inner, sites=tuple(sites))
     if folder.exists() and (not folder.is_dir() or any(folder.iterdir())):
         raise UsageError(f"{folder} is there already and not an empty folder; name another, nothing is overwritten")
     authority = make_authority()
     certificate = make_server(authority, host, days)
     (folder / "ca").mkdir(mode=0o700, parents=True)
-    server.mkdir(mode=0o700)
-    (server / "keys").mkdir()
     write_private(folder / "ca" / "ca.key", authority.private)
-    (server / "ca.crt").write_bytes(authority.public)
-    _write_certificate(server, certificate)
-    _write_message_keys(server, make_message_keys())
-    _write_texts(server, {CONFIGURATION: nginx_text(config), "coterie-server.service": server_unit(config)}, "server")
+    _write_server(config, authority, certificate)
     if schema is not None:
         schema.save(folder / SCHEMA)
-        schema.save(server / SCHEMA)
+        schema.save(config.folder / SCHEMA)
     for name in config.sites:
         _write_site(folder, config, name)
     _write_federation(folder, config)
@@ -108,6 +102,17 @@ def renew(folder: str | Path, days: int = SERVER_DAYS) -> None:
         raise UsageError(f"{key} is missing; bring it back from where it is kept, renewing needs it")
     authority = Pair(key.read_bytes(), (config.folder / "ca.crt").read_bytes())
     _write_certificate(config.folder, make_server(authority, config.host, days))
+
+
+def _write_server(config: ServerConfig, authority: Pair, certificate: Pair) -> None:
+    """Write the folder of the server, without the sites."""
+    server = config.folder
+    server.mkdir(mode=0o700)
+    (server / "keys").mkdir()
+    (server / "ca.crt").write_bytes(authority.public)
+    _write_certificate(server, certificate)
+    _write_message_keys(server, make_message_keys())
+    _write_texts(server, {CONFIGURATION: nginx_text(config), "coterie-server.service": server_unit(config)}, "server")
 
 
 def _write_site(folder: Path, config: ServerConfig, name: str) -> SiteConfig:

@@ -265,15 +265,20 @@ class FlowerExchange:
         missing = {client: "not connected" for client in requests if self.names[client] not in connected}
         asked = {client: content for client, content in requests.items() if client not in missing}
         for part in _parts(asked):
-            envelopes = {client: self.channels[client].request(asked[client]) for client in part}
-            nodes = [connected[self.names[client]] for client in part]
-            messages = [self._message(envelopes[client], node) for client, node in zip(part, nodes, strict=True)]
-            numbers = self.transport.send(messages)
+            numbers, sealed = self._send_part(part, connected)
             waiting |= {number: client for number, client in zip(numbers, part, strict=True) if number}
-            heads |= {client: envelope[:HEAD] for client, envelope in envelopes.items()}
+            heads |= sealed
         missing |= dict.fromkeys(set(asked) - set(waiting.values()), "could not be sent to; is the message too large?")
         self._report(dict.fromkeys(waiting.values(), "asked") | missing)
         return waiting, heads, missing
+
+    def _send_part(
+        self, requests: Mapping[int, bytes], nodes: Mapping[str, int]
+    ) -> tuple[list[str | None], dict[int, bytes]]:
+        """Seal and send some requests; return their numbers and heads, by which replies refer to them."""
+        envelopes = {client: self.channels[client].request(content) for client, content in requests.items()}
+        messages = [self._message(each, nodes[self.names[client]]) for client, each in envelopes.items()]
+        return self.transport.send(messages), {client: each[:HEAD] for client, each in envelopes.items()}
 
     def _replies(self, waiting: dict[str, int]) -> Iterator[tuple[int, Message | FederationError]]:
         """Yield replies as they arrive, until all have or the time is over; remove them from ``waiting``."""
@@ -298,14 +303,15 @@ class FlowerExchange:
         self.on_sites({self.names[client]: what for client, what in news.items()})
 
 
-def _parts(requests: Mapping[int, bytes]) -> Iterator[list[int]]:
-    """Split the clients into parts with at most ``MOST_SEALED_BYTES`` of requests each, and at least one client."""
-    part, size = list[int](), 0
+def _parts(requests: Mapping[int, bytes]) -> Iterator[dict[int, bytes]]:
+    """Split requests into parts of at most ``MOST_SEALED_BYTES`` and at least one request each."""
+    part, size = dict[int, bytes](), 0
     for client, content in requests.items():
         if part and size + len(content) > MOST_SEALED_BYTES:
             yield part
-            part, size = [], 0
-        part, size = [*part, client], size + len(content)
+            part, size = {}, 0
+        part[client] = content
+        size += len(content)
     if part:
         yield part
 

@@ -156,16 +156,11 @@ def serve(
     try:
         while not stop.is_set():
             threads = [thread for thread in threads if thread.is_alive()]
-            if not callers.acquire(timeout=_POLL):
-                continue
-            try:
-                connection, _ = listener.accept()
-            except TimeoutError:
-                callers.release()
-                continue
-            thread = threading.Thread(target=connections.handle, args=(connection, callers.release), daemon=True)
-            threads.append(thread)
-            thread.start()
+            connection = _accept(listener, callers)
+            if connection is not None:
+                thread = threading.Thread(target=connections.handle, args=(connection, callers.release), daemon=True)
+                threads.append(thread)
+                thread.start()
     finally:
         with suppress(FileNotFoundError):
             path.unlink()
@@ -173,6 +168,17 @@ def serve(
         connections.drop_incomplete()
         for thread in threads:
             thread.join()
+
+
+def _accept(listener: socket.socket, callers: threading.Semaphore) -> socket.socket | None:
+    """Return the next connection, which takes one of the ``callers``; None if none can be accepted soon."""
+    if not callers.acquire(timeout=_POLL):
+        return None
+    try:
+        return listener.accept()[0]
+    except TimeoutError:
+        callers.release()
+        return None
 
 
 class _Connections:
