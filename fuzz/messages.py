@@ -30,7 +30,8 @@ from coterie.protocol.stack import Stack
 from coterie.protocol.task import BatchLoss, Contrast, Fit, Loss, Proximal, Race, Report, Task
 from coterie.seeding import Key
 from coterie.server.loop import rounds
-from coterie.wire import codec, requests
+from coterie.wire import codec
+from coterie.wire import requests as answering
 from coterie.wire.remote import PackedReplies, Remote
 from coterie.wire.reply_checks import read_reply
 from fuzz import strange
@@ -79,17 +80,17 @@ def _site(client: int = 0) -> Site:
 
 
 def _asked(rng: Random) -> tuple[Task, Stack, Any, bytes]:
-    """Return a task, its models, the model and the packed request."""
+    """A task, the models it is about, and the request that says so."""
     task, data = rng.choice(TASKS), _data()
     model = build_model("mlp(4)", data.shape, data.classes)
     stack = Stack(*(np.stack([part] * 3) for part in model.initial(1)))
     row = -1 if task.choose else 0
     arrays = message.down(task, stack, row, model.layout)
-    return task, stack, model, requests.pack_task("run", message.told(task), Key(1, 0), model, arrays)
+    return task, stack, model, answering.pack_task("run", message.told(task), Key(1, 0), model, arrays)
 
 
 def _request(rng: Random) -> Case:
-    packed = _asked(rng)[3] if rng.random() < 0.8 else requests.pack_hello("run")
+    packed = _asked(rng)[3] if rng.random() < 0.8 else answering.pack_hello("run")
     bad = _damaged(rng, packed)
 
     def work() -> int:
@@ -109,8 +110,8 @@ def _reply(rng: Random) -> Case:
     good = _site().answer(packed)
     bad = _damaged(rng, good)
     row = np.asarray(-1 if task.choose else 0)
-    sizes = message.Sizes(24, 6, 0) if rng.random() < 0.5 else message.UNTOLD
-    wanted = message.form(task, stack, model.layout, 1, model.classes, sizes)
+    told = message.Sizes(24, 6, 0) if rng.random() < 0.5 else message.UNTOLD
+    wanted = message.form(task, stack, model.layout, 1, model.classes, told)
 
     def work() -> int:
         try:

@@ -19,18 +19,20 @@ import pytest
 
 from coterie.deploy.audit import Audit, read_audit
 from coterie.deploy.policy import Policy
+from coterie.deploy.processes import stop_on_signals
 from coterie.deploy.site import Site
-from coterie.deploy.site_programs import BEGINNING, serve, stop_on_signals
+from coterie.deploy.site_programs import BEGINNING, serve
 from coterie.errors import UsageError
 from coterie.models.zoo import build_model
 from coterie.protocol import message
 from coterie.protocol.stack import Stack
 from coterie.protocol.task import Fit, Task
 from coterie.seeding import Key
-from coterie.wire import codec, requests, unix_socket
+from coterie.wire import codec, unix_socket
+from coterie.wire import requests as answering
 from coterie.wire.unix_socket import call
 
-HELLO = requests.pack_hello("run")
+HELLO = answering.pack_hello("run")
 
 
 @pytest.fixture
@@ -70,7 +72,7 @@ def test_messages_are_answered_and_the_socket_is_for_its_group_only(site, folder
         assert header(call(path, HELLO, 5))["site"]["name"] == "client-0"
         model, task = build_model("mlp(4)", (1, 8, 8), 4), Task(fit=(Fit(steps=2),))
         stack = Stack(*(part[None] for part in model.initial(1)))
-        sent = requests.pack_task("run", task, Key(1, 0), model, message.down(task, stack, 0, model.layout))
+        sent = answering.pack_task("run", task, Key(1, 0), model, message.down(task, stack, 0, model.layout))
         arrays, words = codec.decode(call(path, sent, 20))
         assert words == {"problem": None}
         expected = codec.decode(site.answer(sent))[0]

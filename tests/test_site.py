@@ -32,8 +32,9 @@ from coterie.seeding import Key
 from coterie.server.aggregate import with_part
 from coterie.server.distances import vectors as distances
 from coterie.server.loop import evaluate, rounds
-from coterie.wire import codec, requests
+from coterie.wire import codec
 from coterie.wire import remote as runtime
+from coterie.wire import requests as answering
 from coterie.wire.remote import PackedReplies, Remote
 
 TASK = Task(choose=(Loss(),), fit=(Fit(steps=2, batch=8),))
@@ -65,7 +66,7 @@ def request(data, asked: Task = TASK, text: str = "mlp(4)", models: int = 2, **c
     params, buffers = model.initial(1)
     stack = Stack(np.stack([params] * models), np.stack([buffers] * models))
     arrays, header = codec.decode(
-        requests.pack_task("run", asked, Key(1, 0), model, message.down(asked, stack, 0, model.layout))
+        answering.pack_task("run", asked, Key(1, 0), model, message.down(asked, stack, 0, model.layout))
     )
     words = {name: value for name, value in changed.items() if not isinstance(value, np.ndarray)}
     own = {name: value for name, value in changed.items() if isinstance(value, np.ndarray)}
@@ -104,7 +105,7 @@ def test_the_global_half_of_sums_comes_once(site, data):
         "params": (2, half),
         "common_params": (1, half),
     }
-    packed = partial(requests.pack_task, "run", task, Key(1, 0), model)
+    packed = partial(answering.pack_task, "run", task, Key(1, 0), model)
     arrays, header = codec.decode(site.answer(packed(sent)))
     assert header["problem"] is None
     assert arrays["params"].shape == (1, half)
@@ -151,7 +152,7 @@ def test_sites_tell_differences_to_their_own_models_in_blocks_of_others(make, da
 
 
 def test_a_hello_describes_the_site_and_reveals_no_example(site, data):
-    arrays, header = codec.decode(site.answer(requests.pack_hello("run")))
+    arrays, header = codec.decode(site.answer(answering.pack_hello("run")))
     assert not arrays
     sizes = {"train": 24, "test": 12, "validation": 0}
     assert header["problem"] is None
@@ -465,7 +466,7 @@ def test_no_path_and_no_words_of_other_packages_leave(site, data, monkeypatch):
     def fail(*_):
         raise ValueError("secret of /home/anna/patients.npz, age 77")
 
-    monkeypatch.setattr(requests, "answer", fail)
+    monkeypatch.setattr(answering, "answer", fail)
     expected = problem(site, request(data))
     assert expected == "the site could not do this (ValueError); the site's audit log says why"
     assert "age 77" in read_audit(site.audit.path)[-1]["reason"]
@@ -473,7 +474,7 @@ def test_no_path_and_no_words_of_other_packages_leave(site, data, monkeypatch):
     def refuse(*_):
         raise FederationError("cannot open /home/anna/patients.npz or C:\\data\\x.npz; look there")
 
-    monkeypatch.setattr(requests, "answer", refuse)
+    monkeypatch.setattr(answering, "answer", refuse)
     assert problem(site, request(data)) == "cannot open (a path) or (a path); look there"
 
 

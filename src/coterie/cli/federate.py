@@ -21,6 +21,7 @@ from coterie.deploy.audit import AUDIT, audit_table, read_audit
 from coterie.deploy.config import load_site
 from coterie.deploy.deployment import add_site, renew, write_deployment
 from coterie.deploy.order import ABOUT_DATA, Order
+from coterie.deploy.processes import stop_on_signals
 from coterie.deploy.server import ServerFolder, follow, make_order, online, serving, stop, submit
 from coterie.deploy.status import read_board, status_table
 from coterie.deploy.trial import has_nginx, trial
@@ -83,7 +84,7 @@ def server(
     """Run the server until Ctrl-C; resume a run that was interrupted."""
     ended = threading.Event()
     with serving(folder, proxy) as programs:
-        site_programs.stop_on_signals(ended)
+        stop_on_signals(ended)
         config = ServerFolder.of(folder).config
         tell(f"serving {len(config.sites)} sites at {config.address if proxy else f'127.0.0.1:{config.inner}'}")
         while not ended.wait(0.5):

@@ -8,6 +8,7 @@ import os
 import signal
 import socket
 import subprocess
+import threading
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -91,6 +92,12 @@ def wait_until(ready: Callable[[], bool], programs: Sequence[Program], what: str
             logs = ", ".join(str(program.log) for program in programs)
             raise FederationError(f"{what} after {seconds:g} s; look at {logs}")
         time.sleep(0.1)
+
+
+def stop_on_signals(stop: threading.Event) -> None:
+    """Set ``stop`` on SIGTERM and SIGINT; call this in the main thread."""
+    for number in (signal.SIGTERM, signal.SIGINT):
+        signal.signal(number, lambda *_: stop.set())
 
 
 def is_listening(port: int, host: str = "127.0.0.1") -> bool:

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import os
 import secrets
-import signal
 import socket
 import stat
 import threading
@@ -25,7 +24,7 @@ from coterie.deploy.certificates import site_channel, write_private
 from coterie.deploy.config import SiteConfig
 from coterie.deploy.deployment import SCHEMA
 from coterie.deploy.policy import load_policy
-from coterie.deploy.processes import Program, end, is_listening, running, wait_until
+from coterie.deploy.processes import Program, end, is_listening, running, stop_on_signals, wait_until
 from coterie.deploy.site import SealedSite, Site
 from coterie.errors import UsageError
 from coterie.wire.unix_socket import call, receive, receive_length, send
@@ -131,12 +130,6 @@ def node(config: SiteConfig) -> Iterator[Program]:
         threading.Thread(target=carry, daemon=True).start()
         yield program
         stop.set()
-
-
-def stop_on_signals(stop: threading.Event) -> None:
-    """Set ``stop`` on SIGTERM and SIGINT; call this in the main thread."""
-    for number in (signal.SIGTERM, signal.SIGINT):
-        signal.signal(number, lambda *_: stop.set())
 
 
 def serve(

@@ -61,11 +61,11 @@ class Remote:
     def ask(self, task: Task, stack: Stack, labels: Array, clients: Array, key: Key) -> Replies:
         """Exchange one packed message with each client; clients that work on the same rows get the same bytes."""
         rows = dict(zip(clients.tolist(), labels, strict=True))
-        packed, layout = self._exchange(task, stack, rows, key), self.model.layout
-        missing = {self.names[client]: line(why, codec.LONGEST_PROBLEM) for client, why in packed.missing.items()}
+        heard, layout = self._exchange(task, stack, rows, key), self.model.layout
+        missing = {self.names[client]: line(why, codec.LONGEST_PROBLEM) for client, why in heard.missing.items()}
         served, classes = np.size(labels) // max(len(clients), 1), self.model.classes
         answers: dict[int, message.Arrays] = {}
-        for client, content in packed.answers.items():
+        for client, content in heard.answers.items():
             wanted = message.form(task, stack, layout, served, classes, self.sizes[client])
             try:
                 answers[client] = read_reply(content, wanted, task, rows[client])
