@@ -19,9 +19,9 @@ from coterie.data.federated import Federated, Split
 from coterie.deploy.audit import Audit, audit_table, read_audit
 from coterie.deploy.order import Order
 from coterie.deploy.policy import Policy
-from coterie.deploy.site import Site
+from coterie.deploy.server_run import carry_out
+from coterie.deploy.site_answers import Site
 from coterie.deploy.status import StatusBoard, status_table
-from coterie.deploy.training import carry_out
 from coterie.errors import CoterieError
 from coterie.experiments.settings import Settings
 from coterie.models.zoo import build_model

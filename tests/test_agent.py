@@ -20,7 +20,7 @@ import pytest
 from coterie.deploy.audit import Audit, read_audit
 from coterie.deploy.policy import Policy
 from coterie.deploy.processes import stop_on_signals
-from coterie.deploy.site import Site
+from coterie.deploy.site_answers import Site
 from coterie.deploy.site_programs import BEGINNING, serve
 from coterie.errors import UsageError
 from coterie.models.zoo import build_model

@@ -22,9 +22,9 @@ from coterie.deploy.flower import bundle
 from coterie.deploy.order import Order
 from coterie.deploy.policy import Policy
 from coterie.deploy.processes import running, wait_until
-from coterie.deploy.site import Site
+from coterie.deploy.server_run import agree_on_data, carry_out, wait_for_sites
+from coterie.deploy.site_answers import Site
 from coterie.deploy.status import StatusBoard, is_alive, is_over, read_board, status_table
-from coterie.deploy.training import agree_on_data, carry_out, wait_for_sites
 from coterie.errors import FederationError, RunFolderError, UsageError
 from coterie.experiments.run_folder import STATE, load_rounds, load_state, load_summary
 from coterie.experiments.scores import WEIGHTS

@@ -18,9 +18,9 @@ from coterie.deploy.deployment import write_deployment
 from coterie.deploy.flower_server import envelope_of, reply_status
 from coterie.deploy.order import Order
 from coterie.deploy.policy import Policy
-from coterie.deploy.site import Site
+from coterie.deploy.server_run import agree_on_data, ask_descriptions
+from coterie.deploy.site_answers import Site
 from coterie.deploy.status import StatusBoard, read_board, status_table
-from coterie.deploy.training import agree_on_data, ask_descriptions
 from coterie.errors import FederationError
 from coterie.models.zoo import build_model
 from coterie.protocol import message

@@ -11,9 +11,9 @@ import pytest
 from coterie.deploy.audit import Audit
 from coterie.deploy.order import Order
 from coterie.deploy.policy import Policy
-from coterie.deploy.site import Site
+from coterie.deploy.server_run import carry_out
+from coterie.deploy.site_answers import Site
 from coterie.deploy.status import StatusBoard
-from coterie.deploy.training import carry_out
 from coterie.errors import FederationError
 from coterie.experiments.settings import Settings
 from coterie.models.zoo import build_model

@@ -19,7 +19,7 @@ from coterie.algorithms import algorithms, build_algorithm
 from coterie.data import load_own
 from coterie.deploy.audit import Audit, read_audit
 from coterie.deploy.policy import Policy
-from coterie.deploy.site import Site
+from coterie.deploy.site_answers import Site
 from coterie.deploy.site_programs import load_data
 from coterie.errors import DataError, FederationError
 from coterie.models.combined import additive

@@ -17,7 +17,7 @@ from coterie.deploy import site_programs as agent
 from coterie.deploy.config import load_site
 from coterie.deploy.processes import Program
 from coterie.deploy.server import follow, make_order, submit
-from coterie.deploy.site import SealedSite
+from coterie.deploy.site_answers import SealedSite
 from coterie.deploy.site_programs import build_site
 from coterie.deploy.trial import Trial, part_running
 from coterie.experiments.run_folder import STATE, load_rounds, load_state

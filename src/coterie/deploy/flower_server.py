@@ -32,8 +32,8 @@ from coterie.deploy.certificates import server_channels
 from coterie.deploy.flower import ORDER, RECORD, REPLY, REQUEST, shorten_retries
 from coterie.deploy.order import Order
 from coterie.deploy.processes import end_with_parent
+from coterie.deploy.server_run import carry_out
 from coterie.deploy.status import StatusBoard
-from coterie.deploy.training import carry_out
 from coterie.errors import FederationError
 from coterie.terminal import line
 from coterie.wire import codec

@@ -25,7 +25,7 @@ from coterie.deploy.config import SiteConfig
 from coterie.deploy.deployment import SCHEMA
 from coterie.deploy.policy import load_policy
 from coterie.deploy.processes import Program, end, is_listening, running, stop_on_signals, wait_until
-from coterie.deploy.site import SealedSite, Site
+from coterie.deploy.site_answers import SealedSite, Site
 from coterie.errors import UsageError
 from coterie.wire.unix_socket import call, receive, receive_length, send
 
