@@ -217,7 +217,7 @@ WHOLE: dict[str, tuple[str, dict[str, object], str]] = {
     "fractions to classify": (
         "x,label\n1,0.5\n2,1\n",
         {"task": "classification"},
-        r"has 0\.5, which is no whole number",
+        r"has 0\.5, which is not a whole number",
     ),
     "too many classes": (
         "x,label\n" + "".join(f"1,{i}\n" for i in range(1500)),

@@ -139,7 +139,7 @@ class Opening:
 @pytest.mark.parametrize("harmful", [Harmful(), [1, {"deep": Opening()}], codecs.decode, print, np.float64(1)])
 def test_a_pickle_that_names_anything_else_is_refused_and_nothing_runs(protocol, harmful, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
-    with pytest.raises(DataError, match=r"the pickle names .*\..*; it is refused and nothing of it is run"):
+    with pytest.raises(DataError, match=r"the pickle names .*\..*; it is refused and nothing in it is run"):
         frames.unpickle(pickle.dumps(harmful, protocol))
     assert not any(tmp_path.iterdir())
 

@@ -133,7 +133,7 @@ def test_a_schema_is_readable_json(tmp_path):
 @pytest.mark.parametrize("content", ["", "[]", "{}", '{"features": 3}', "\xff"])
 def test_a_file_that_is_no_schema_says_so(tmp_path, content):
     (tmp_path / "schema.json").write_text(content, encoding="latin-1")
-    with pytest.raises(DataError, match=r"schema\.json is no schema .*; name a run's schema\.json"):
+    with pytest.raises(DataError, match=r"schema\.json is not a schema .*; name a run's schema\.json"):
         Schema.load(tmp_path / "schema.json")
     with pytest.raises(DataError, match=r"gone\.json cannot be read"):
         Schema.load(tmp_path / "gone.json")

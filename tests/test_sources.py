@@ -191,10 +191,10 @@ def place(name: str, arrays) -> Origin:
 
 
 def broken(name: str) -> Origin:
-    def bring():
+    def download():
         raise OSError("connection\nrefused")
 
-    return Origin(name, bring, lambda files: TINY)
+    return Origin(name, download, lambda files: TINY)
 
 
 def test_places_are_tried_in_turn_and_wrong_arrays_are_passed_over():

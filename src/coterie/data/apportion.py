@@ -77,7 +77,7 @@ def top_up(table: Array, mix: Array, least: int | Array, what: str) -> Array:
 
 
 def balance(weights: Array, rows: Array, columns: Array, steps: int = 500) -> Array:
-    """Scale weights by rows and columns in turn until these are their sums, as near as ``steps`` bring them."""
+    """Scale weights by rows and columns in turn until these are their sums, at most ``steps`` times."""
     for _ in range(steps):
         weights = weights * (rows / weights.sum(axis=1))[:, None]
         weights = weights * (columns / weights.sum(axis=0))

@@ -1,4 +1,4 @@
-"""A data set before it is divided: raw arrays, already split into train and test, to be handed to clients."""
+"""A data set before it is divided: raw arrays, already split into train and test, to be divided among clients."""
 
 from __future__ import annotations
 

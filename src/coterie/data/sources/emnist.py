@@ -51,7 +51,7 @@ def source(variant: str, file: str | None) -> Source:
         return Source(name, lambda report: build(local(path, what, partial(read_file, variant))))
     origin = web_zip(ADDRESS, MD5, idx_files(variant), partial(idx_set, variant))
     remedy = f"Download it elsewhere and name it as emnist({variant},file=PATH)"
-    return Published(name, Pin(None), (origin,), build, remedy).source()
+    return Published(name, Pin(None), (origin,), build, remedy=remedy).source()
 
 
 def idx_files(variant: str) -> tuple[str, ...]:

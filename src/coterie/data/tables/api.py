@@ -43,7 +43,7 @@ def load_own(path: str | Path, *, schema: Schema | None = None, **options: Any) 
     """Load a folder with one file per client, or one table in which the column ``client`` names the clients.
 
     The options are the fields of ``Reading``. ``test`` is the fraction that each client sets aside, by class, drawn
-    from the seed and the client's name; ``.npz`` files may bring test examples instead. ``group`` names a column of
+    from the seed and the client's name; ``.npz`` files may hold test examples instead. ``group`` names a column of
     true groups, for scoring. With a ``schema`` the arrays are made by it, and not by one learned from these data.
     """
     reading = Reading.from_options(options)

@@ -1,6 +1,6 @@
 """A user's arrays: one ``.npz`` file per client, with ``x`` (n, ...) and ``y`` (n,).
 
-A file may bring ``x_test`` and ``y_test``; without them a share is set aside for testing. Whole numbers in ``y`` are
+A file may hold ``x_test`` and ``y_test``; without them a share is set aside for testing. Whole numbers in ``y`` are
 classes, floats are targets of a regression. Values are taken as they are: nothing is scaled, imputed or dropped, and
 an array that cannot be used is an error that names the file.
 """

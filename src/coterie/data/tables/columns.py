@@ -1,6 +1,6 @@
 """Columns: which ones a user's tables must have, and of what kind each is.
 
-A site that is alone with its table tells two things about it: first, for each column, how many values it has and how
+A site that is alone with its table shares two things about it: first, for each column, the number of values and how
 many of them are numbers, from which all sites agree on the kinds; then its ``Sums`` for these kinds.
 """
 
@@ -128,7 +128,7 @@ class ColumnCounts:
         return are_numbers(self.numbers, self.values)
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, kw_only=True)
 class Profile:
     """The columns of one table: counts, words, and the moments of every client's train rows."""
 
@@ -181,7 +181,13 @@ def profile(
             _add_train(moments, column, owners[rows], train[rows], cells.numbers)
     if targets is not None:
         _add_train(moments, len(features), owners, train, targets)
-    return Profile(counts, words, moments, np.bincount(owners[train], minlength=clients), targets is not None)
+    return Profile(
+        counts=counts,
+        words=words,
+        moments=moments,
+        rows=np.bincount(owners[train], minlength=clients),
+        has_target=targets is not None,
+    )
 
 
 def _add_train(moments: RunningMoments, column: int, owners: Array, train: Array, numbers: Array) -> None:
@@ -197,7 +203,7 @@ def total_counts(profiles: Sequence[Profile], features: Sequence[str]) -> dict[s
 def check_columns(
     file: str, counts: Mapping[str, ColumnCounts], profiles: Sequence[Profile], problems: Problems
 ) -> None:
-    """Refuse columns without values, and categories with so many words that other rows would have new ones."""
+    """Refuse columns without values, and categories with too many words to recur in other rows."""
     for name, own in counts.items():
         if not own.values:
             _refuse(file, name, "has no value at all", problems)

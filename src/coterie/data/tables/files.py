@@ -151,7 +151,7 @@ def open_table(source: Path | str | pl.DataFrame, client: str | None = None) -> 
         return _scanned("the frame", source.lazy(), client)
     path = Path(source)
     if path.suffix.lower() not in (".csv", ".parquet"):
-        raise BadFile(path, None, "is no table by its name", "give it the suffix .csv or .parquet")
+        raise BadFile(path, None, "has not the suffix of a table", "give it the suffix .csv or .parquet")
     with _guarded(path):
         if not path.stat().st_size:
             raise BadFile(path, None, "is empty", "leave it out or save it again")

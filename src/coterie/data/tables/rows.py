@@ -194,7 +194,7 @@ def _whole_classes(file: str, label: str, words: Sequence[str]) -> tuple[str, ..
     numbers = [word for word in words if is_number(word)]
     broken = [word for word in numbers if not is_whole(canonical(word))]
     if broken:
-        what = f"the label column {label!r} has {broken[0]}, which is no whole number"
+        what = f"the label column {label!r} has {broken[0]}, which is not a whole number"
         raise BadFile(file, None, what, "classes are whole numbers or words; use --task regression")
     return tuple(sorted({canonical(word) for word in numbers}, key=int))
 

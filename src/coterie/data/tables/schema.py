@@ -151,7 +151,7 @@ class Schema:
             raise DataError(f"{path} cannot be read ({error.strerror}); name a run's schema.json") from error
         except (ValueError, TypeError, KeyError, AttributeError) as error:
             raise DataError(
-                f"{path} is no schema ({type(error).__name__}: {error}); name a run's schema.json"
+                f"{path} is not a schema ({type(error).__name__}: {error}); name a run's schema.json"
             ) from error
 
 

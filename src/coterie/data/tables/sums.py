@@ -1,4 +1,4 @@
-"""Federated sums: what clients tell about their columns, so that all scale numbers alike and nobody sees a row.
+"""Federated sums: what clients share about their columns, so that all scale numbers alike and no row is shared.
 
 Only a ``Sums`` leaves a client: the number of its train rows; for each number column the number of values, their mean
 and the sum of their squared deviations from it; for each category and for the label the values that occur, but not
@@ -37,7 +37,7 @@ class Moments:
 
 @dataclass(frozen=True, kw_only=True)
 class Sums:
-    """What one client tells about its columns, or several clients together."""
+    """What one client shares about its columns, or several clients together."""
 
     rows: int = 0
     numbers: Mapping[str, Moments] = field(default_factory=dict)
