@@ -21,9 +21,9 @@ from coterie.seeding import Key
 from coterie.server import one_shot as events
 from coterie.server.clustering.kmeans import clusterers
 from coterie.server.contract import Assignment
+from coterie.server.distances import vectors as distances
 from coterie.server.distances.separation import differ, separation_threshold
 from coterie.server.distances.vectors import cross_losses, of_losses, of_parameters, of_updates, pairwise
-from coterie.server.distances.vectors import vectors as distances
 from coterie.server.loop import Meter
 from coterie.server.one_shot import (
     after,

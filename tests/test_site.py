@@ -30,7 +30,7 @@ from coterie.protocol.task import Contrast, Fit, Loss, Report, Task
 from coterie.runtimes.simulator import Simulator
 from coterie.seeding import Key
 from coterie.server.aggregate import with_part
-from coterie.server.distances.vectors import vectors as distances
+from coterie.server.distances import vectors as distances
 from coterie.server.loop import evaluate, rounds
 from coterie.wire import codec
 from coterie.wire import remote as runtime

@@ -15,7 +15,7 @@ from coterie.models.model import Model
 from coterie.models.zoo import build_model
 from coterie.protocol.task import Fit, Task
 from coterie.runtimes.simulator import Simulator
-from coterie.server.distances.vectors import vectors as distances
+from coterie.server.distances import vectors as distances
 from coterie.server.loop import evaluate, rounds
 from coterie.testing import Loopback
 from coterie.wire import codec, remote
