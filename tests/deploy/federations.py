@@ -13,13 +13,12 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from coterie.deploy import agent
+from coterie.deploy import site_programs as agent
 from coterie.deploy.config import load_site
 from coterie.deploy.processes import Program
-from coterie.deploy.sealed_site import SealedSite
-from coterie.deploy.server import make_order, submit
+from coterie.deploy.server import follow, make_order, submit
+from coterie.deploy.site import SealedSite
 from coterie.deploy.site_programs import build_site
-from coterie.deploy.status import follow
 from coterie.deploy.trial import Trial, part_running
 from coterie.experiments.run_folder import STATE, load_rounds, load_state
 from coterie.experiments.settings import Settings

@@ -33,11 +33,11 @@ from flwr.supernode.fleet_http_client import FleetHttpClient
 from flwr.supernode.node_auth_http_interceptor import NodeAuthHttpInterceptor
 
 from coterie.data import load
+from coterie.deploy.certificates import site_channel
 from coterie.deploy.flower import RECORD, REPLY, REQUEST
-from coterie.deploy.message_keys import site_channel
-from coterie.deploy.server_app import EXCHANGES
-from coterie.deploy.status import follow
-from coterie.deploy.status_file import read_board
+from coterie.deploy.flower_server import EXCHANGES
+from coterie.deploy.server import follow
+from coterie.deploy.status import read_board
 from coterie.deploy.trial import trial
 from coterie.experiments.run_folder import STATE, load_rounds, load_state
 from coterie.experiments.session import run_settings

@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from coterie.deploy.config import check_host
-from coterie.deploy.deployment import load_server, load_site, write_deployment
+from coterie.deploy.config import check_host, load_server, load_site
+from coterie.deploy.deployment import write_deployment
 from coterie.errors import UnknownName, UsageError
 
 SITES = ("aarau", "bern", "St.Gallen_2")

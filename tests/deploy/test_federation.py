@@ -19,9 +19,9 @@ from coterie.data import load
 from coterie.deploy import flower
 from coterie.deploy.audit import read_audit
 from coterie.deploy.certificates import make_authority, make_node_key, write_private
-from coterie.deploy.server import going_on, make_order, online, serving, stop, submit
-from coterie.deploy.status import follow
-from coterie.deploy.status_file import is_alive, read_board
+from coterie.deploy.server import current_run as going_on
+from coterie.deploy.server import follow, make_order, online, serving, stop, submit
+from coterie.deploy.status import is_alive, read_board
 from coterie.deploy.trial import free_ports, part_running, trial
 from coterie.errors import UsageError
 from coterie.experiments.run_folder import STATE, load_rounds, load_state
