@@ -69,12 +69,12 @@ def answering_at(path: Path) -> bool:
     return True
 
 
-def wait_for(true: Callable[[], bool], seconds: float = 60.0) -> None:
-    """Until something is so."""
+def wait_for(true: Callable[[], bool], seconds: float = 60.0, pause: float = 0.05) -> None:
+    """Wait until a condition holds; ``pause`` is longer where a look at it starts a program."""
     until = time.monotonic() + seconds
     while not true():
         assert time.monotonic() < until, "it did not come to pass"
-        time.sleep(0.05)
+        time.sleep(pause)
 
 
 @contextmanager
