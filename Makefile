@@ -19,7 +19,8 @@ setup: $(STAMP)  ## create the virtual environment and install what the demo and
 
 $(STAMP): pyproject.toml constraints.txt
 	$(PYTHON) -m venv $(VENV)
-	$(INSTALL) -e '.[dev,flower,ray]'
+	$(INSTALL) --no-compile -e '.[dev,flower,ray]'
+	@$(BIN)/python -m compileall -qq -j 0 $(VENV)/lib || true  # pip would do it on one core; templates do not compile
 	@touch $@
 
 $(DOCS_STAMP): $(STAMP)

@@ -15,7 +15,7 @@ import pytest
 pytest.importorskip("flwr")
 
 from cryptography.hazmat.primitives.serialization import load_ssh_private_key
-from federations import agent_again, another_agent, begin, held, site_folder, train, wait_for
+from federations import another_agent, begin, held, site_folder, train, wait_for
 from flwr.app import ConfigRecord, Message, Metadata, RecordDict
 from flwr.app.message.message import remove_content_from_message
 from flwr.common.serde import message_to_proto
@@ -63,26 +63,11 @@ def federation(data, tmp_path_factory):
         yield found
 
 
-@pytest.fixture(scope="module")
-def revived():
-    """What tests start again lives as long as the federation."""
-    with ExitStack() as stack:
-        yield stack
-
-
 @pytest.fixture
-def taking_place_of(federation, revived):
-    """Put another agent in the place of a site's for one test; the honest one is there again afterwards."""
-    replaced: list[str] = []
+def taking_place_of(federation):
+    """Put another agent in the place of a site's for one test; the honest one is found again afterwards."""
     with ExitStack() as stack:
-
-        def start(name, make):
-            stack.enter_context(another_agent(federation, name, make))
-            replaced.append(name)
-
-        yield start
-    for name in replaced:
-        federation.sites[name]["agent"] = revived.enter_context(agent_again(federation, name))
+        yield lambda name, make: stack.enter_context(another_agent(federation, name, make))
 
 
 class Forger:

@@ -73,7 +73,7 @@ def revived():
 
 
 @pytest.fixture
-def rogue(federation, revived):
+def rogue(federation):
     """Put another in the place of a site's agent: what it would say goes through ``twist`` first."""
     name = SITES[3]
     with ExitStack() as stack:
@@ -87,7 +87,6 @@ def rogue(federation, revived):
             stack.enter_context(another_agent(federation, name, twisting))
 
         yield start
-    revived.enter_context(agent_again(federation, name))
 
 
 def twisted(arrays, number):
