@@ -489,7 +489,9 @@ class TestCommands:
 
 def test_sites_may_count_by_their_train_examples(data, near, order, board):
     done = carry_out(replace(order, settings={**order.settings, "weigh_by": "train"}), near, board)
-    test, train = (run_settings(replace(SETTINGS, plan="workers", threads=1, weigh_by=by), data=data) for by in ("test", "train"))
+    test, train = (
+        run_settings(replace(SETTINGS, plan="workers", threads=1, weigh_by=by), data=data) for by in ("test", "train")
+    )
     assert done.summary["accuracy"] == train.summary["accuracy"] != test.summary["accuracy"]
 
 

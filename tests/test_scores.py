@@ -11,14 +11,13 @@ import pytest
 import coterie as ct
 from coterie.experiments import records as summary
 from coterie.experiments.data_facts import known_of
-from coterie.experiments.records import (
+from coterie.experiments.records import finite, moved
+from coterie.experiments.scores import (
     agreement,
     client_scores,
     cluster_shape,
     clusterability,
-    finite,
     majority_hits,
-    moved,
     silhouette,
 )
 from coterie.protocol.replies import Cost

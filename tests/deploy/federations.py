@@ -69,20 +69,21 @@ def answering_at(path: Path) -> bool:
     return True
 
 
-def wait_for(true: Callable[[], bool], seconds: float = 60.0) -> None:
-    """Until something is so."""
+def wait_for(true: Callable[[], bool], seconds: float = 60.0, pause: float = 0.05) -> None:
+    """Wait until a condition holds; ``pause`` is longer where a look at it starts a program."""
     until = time.monotonic() + seconds
     while not true():
         assert time.monotonic() < until, "it did not come to pass"
-        time.sleep(0.05)
+        time.sleep(pause)
 
 
 @contextmanager
 def another_agent(federation: Trial, name: str, make: Callable[[SealedSite], agent.Answering]) -> Iterator[None]:
-    """Put what ``make`` makes of a site in the place of its agent; the honest one is back at the end."""
+    """Put what ``make`` makes of a site in the place of its agent, which nobody finds while the block runs."""
     folder = site_folder(federation, name)
-    kill(federation.sites[name]["agent"])
-    ended, path = threading.Event(), load_site(folder).socket_path
+    path = load_site(folder).socket_path
+    honest = path.rename(path.with_name("honest.sock"))
+    ended = threading.Event()
     served = threading.Thread(target=agent.serve, args=(make(build_site(load_site(folder))), path, ended))
     served.start()
     try:
@@ -90,6 +91,7 @@ def another_agent(federation: Trial, name: str, make: Callable[[SealedSite], age
     finally:
         ended.set()
         served.join()
+        honest.rename(path)
 
 
 @contextmanager
