@@ -587,7 +587,7 @@ def test_a_site_may_have_seen_one_class_only(tmp_path):
 
 def test_a_site_s_file_has_no_column_of_clients(tmp_path):
     np.savez(tmp_path / "own.npz", x=X, y=np.arange(40) % 2)
-    with pytest.raises(DataError, match="the file is one client.s; leave it out"):
+    with pytest.raises(DataError, match=r"the file is one client.s; leave it out"):
         load_data(tmp_path / "own.npz", "bern", tmp_path, client="ward")
     with pytest.raises(DataError, match="there is no file"):
         load_data(tmp_path / "none.npz", "bern", tmp_path)
