@@ -25,7 +25,7 @@ from rich.table import Table
 
 from coterie.errors import FederationError
 from coterie.experiments import building
-from coterie.experiments.data_facts import known_of
+from coterie.experiments.data_facts import facts_of
 from coterie.experiments.session import Session
 from coterie.experiments.settings import Settings
 from coterie.protocol.federation import Federation
@@ -111,7 +111,7 @@ def accuracies(case: Case) -> list[float]:
         return Attacked(building.build_federation(settings, data, network), case)
 
     session = Session(
-        building.build_algorithm(settings), known_of(data), building.build_model(settings, data), settings, reach
+        building.build_algorithm(settings), facts_of(data), building.build_model(settings, data), settings, reach
     )
     try:
         return [row["accuracy"] for row in session.train(None, False, None).trained.members]

@@ -26,8 +26,8 @@ from coterie.deploy.server_run import agree_on_data, carry_out, wait_for_sites
 from coterie.deploy.site_answers import Site
 from coterie.deploy.status import StatusBoard, is_alive, is_over, read_board, status_table
 from coterie.errors import FederationError, RunFolderError, UsageError
+from coterie.experiments.run import run_settings
 from coterie.experiments.run_folder import STATE, load_rounds, load_state, load_summary
-from coterie.experiments.session import run_settings
 from coterie.experiments.settings import Settings
 from coterie.models.zoo import build_model
 from coterie.protocol import message

@@ -16,8 +16,8 @@ from coterie.deploy.policy import Policy
 from coterie.engine.local_training import draw
 from coterie.errors import Refused, UsageError
 from coterie.experiments.checkpoint import load_checkpoint
+from coterie.experiments.run import run_settings
 from coterie.experiments.run_folder import RunFolder
-from coterie.experiments.session import run_settings
 from coterie.experiments.settings import Settings
 from coterie.models.zoo import build_model
 from coterie.protocol.task import Fit, Task

@@ -15,7 +15,7 @@ import coterie as ct
 from coterie.cli.main import app
 from coterie.errors import DataError, RunFolderError
 from coterie.experiments.placement import load_trained, misfit, standards
-from coterie.experiments.session import run_settings
+from coterie.experiments.run import run_settings
 from coterie.experiments.settings import Settings
 from coterie.protocol.stack import Sent, Stack
 from coterie.protocol.task import Report, Task

@@ -15,7 +15,7 @@ from coterie.cli.main import app
 from coterie.data import parse_partition
 from coterie.errors import UnknownName, UsageError
 from coterie.experiments.papers import added_lines, expand, papers
-from coterie.experiments.session import run_settings
+from coterie.experiments.run import run_settings
 from coterie.experiments.settings import Settings, load_settings, make_settings
 from coterie.models.zoo import build_model
 

@@ -13,8 +13,9 @@ import coterie as ct
 from coterie.cli.main import app
 from coterie.errors import UsageError
 from coterie.experiments import building
-from coterie.experiments.data_facts import known_of
-from coterie.experiments.session import Session, run_settings
+from coterie.experiments.data_facts import facts_of
+from coterie.experiments.run import run_settings
+from coterie.experiments.session import Session
 from coterie.experiments.settings import Settings, load_settings
 from coterie.models.layout import Layout
 from coterie.protocol.replies import Replies
@@ -200,7 +201,7 @@ class TestOneOfForty:
         def reach(network):
             return Boasting(building.build_federation(settings, data, network), attackers)
 
-        done = Session(building.build_algorithm(settings), known_of(data), model, settings, reach).train(
+        done = Session(building.build_algorithm(settings), facts_of(data), model, settings, reach).train(
             None, False, None
         )
         rows = [row for row in done.trained.members if row["client"] != data.names[0]]

@@ -13,7 +13,7 @@ import pytest
 from coterie.errors import UsageError
 from coterie.experiments import tuning
 from coterie.experiments.building import build_data
-from coterie.experiments.session import run_settings
+from coterie.experiments.run import run_settings
 from coterie.experiments.settings import Settings, load_settings
 from coterie.reporting.listing import entry
 

@@ -47,7 +47,7 @@ if TYPE_CHECKING:
     )
     from coterie.algorithms import algorithms as methods
     from coterie.data import Dataset, Federated, Schema, Split, check_own, load, load_folder, load_own, load_pooled
-    from coterie.experiments.session import Run, run
+    from coterie.experiments.run import Run, run
     from coterie.protocol.task import Fit, Loss, Proximal, Report, Task
     from coterie.server.contract import Algorithm
     from coterie.server.distances.separation import separation_threshold
@@ -108,7 +108,7 @@ _HOMES = {
         *("Dataset", "Federated", "Schema", "Split"),
         *("check_own", "load", "load_folder", "load_own", "load_pooled"),
     ),
-    "coterie.experiments.session": ("Run", "run"),
+    "coterie.experiments.run": ("Run", "run"),
     "coterie.protocol.task": ("Fit", "Loss", "Proximal", "Report", "Task"),
     "coterie.server.contract": ("Algorithm",),
     "coterie.server.distances.separation": ("separation_threshold",),

@@ -40,8 +40,8 @@ from coterie.deploy.flower_server import EXCHANGES
 from coterie.deploy.server import follow
 from coterie.deploy.status import read_board
 from coterie.deploy.trial import has_nginx, trial
+from coterie.experiments.run import run_settings
 from coterie.experiments.run_folder import STATE, load_rounds, load_state
-from coterie.experiments.session import run_settings
 from coterie.experiments.settings import Settings
 from coterie.wire import codec
 

@@ -25,8 +25,8 @@ from coterie.deploy.server import follow, make_order, online, serving, stop, sub
 from coterie.deploy.status import is_alive, read_board
 from coterie.deploy.trial import free_ports, has_nginx, part_running, trial
 from coterie.errors import UsageError
+from coterie.experiments.run import run_settings
 from coterie.experiments.run_folder import STATE, load_rounds, load_state
-from coterie.experiments.session import run_settings
 from coterie.experiments.settings import Settings
 from coterie.wire import codec
 

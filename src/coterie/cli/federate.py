@@ -28,8 +28,8 @@ from coterie.deploy.trial import has_nginx, trial
 from coterie.errors import require
 from coterie.experiments import building
 from coterie.experiments.last_rounds import with_shown
+from coterie.experiments.run import run_settings
 from coterie.experiments.run_folder import STATE, load_rounds, load_state
-from coterie.experiments.session import run_settings
 from coterie.experiments.settings import Settings
 from coterie.reporting.comparison import comparison
 from coterie.reporting.progress import watch

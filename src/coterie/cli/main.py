@@ -98,7 +98,7 @@ def run(
 ) -> None:
     """Run one algorithm, from flags or from an experiment file (flags override the file)."""
     from coterie.experiments.last_rounds import check_last, with_shown
-    from coterie.experiments.session import run_settings
+    from coterie.experiments.run import run_settings
     from coterie.reporting.comparison import comparison
     from coterie.reporting.progress import watch
 

@@ -19,7 +19,7 @@ from coterie.deploy.order import Order
 from coterie.deploy.status import RUNNING, StatusBoard
 from coterie.errors import FederationError
 from coterie.experiments import building
-from coterie.experiments.data_facts import Known
+from coterie.experiments.data_facts import DataFacts
 from coterie.experiments.placement import FEDERATION
 from coterie.experiments.session import Finished, Session
 from coterie.models.model import Model
@@ -136,7 +136,7 @@ def _checked_description(name: str, value: Any) -> SiteDescription:
     return about
 
 
-def agree_on_data(order: Order, descriptions: Mapping[str, SiteDescription]) -> Known:
+def agree_on_data(order: Order, descriptions: Mapping[str, SiteDescription]) -> DataFacts:
     """Return what is known of the data of all sites; refuse sites that differ. Sites not yet ready have size 0."""
     first, *others = descriptions
     for name in others:
@@ -149,7 +149,7 @@ def agree_on_data(order: Order, descriptions: Mapping[str, SiteDescription]) -> 
         raise FederationError("some sites have classes and others a real target; all need the same")
     about = descriptions[first]
     train, test, _ = np.array(reported_sizes(order, descriptions), dtype=np.int64).T.copy()
-    return Known(
+    return DataFacts(
         data=FEDERATION,
         partition="natural",
         names=order.sites,
@@ -168,7 +168,7 @@ def reported_sizes(order: Order, descriptions: Mapping[str, SiteDescription]) ->
     return [sizes.get(name, UNKNOWN_SIZES) for name in order.sites]
 
 
-def with_schema(known: Known, classes: Sequence[str], path: str | None) -> Known:
+def with_schema(known: DataFacts, classes: Sequence[str], path: str | None) -> DataFacts:
     """Add the schema of the sites' tables, by which tables of newcomers are read; ignore a schema of other data."""
     if path is None:
         return known

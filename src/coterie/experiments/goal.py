@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 from coterie.errors import UnknownName, UsageError
 
 if TYPE_CHECKING:
-    from coterie.experiments.data_facts import Known
+    from coterie.experiments.data_facts import DataFacts
 
 OF_CLASSES, OF_TARGETS, OF_CLUSTERS = ("accuracy", "macro_f1"), ("rmse",), ("purity", "ari")
 """The scores that may be a goal: of a classification, of a regression (an error: at most), and beside a known truth."""
@@ -42,7 +42,7 @@ class Goal:
         """Return the number of the first round, from 0, in which the goal held; None if it never did."""
         return next((record["round"] for record in history if self.holds(record)), None)
 
-    def check(self, known: Known) -> None:
+    def check(self, known: DataFacts) -> None:
         """Refuse a score that a run on such data does not have."""
         scores = OF_TARGETS if known.classes is None else OF_CLASSES
         possible = scores if known.groups is None else (*scores, *OF_CLUSTERS)

@@ -17,8 +17,10 @@ from coterie.data import Federated
 from coterie.data.tables.files import own_hash
 from coterie.errors import RunFolderError, UsageError
 from coterie.experiments.building import about_data, build_data, completed, is_own
+from coterie.experiments.resuming import check_files, check_same
+from coterie.experiments.run import run_settings
 from coterie.experiments.run_folder import CONFIG, load_summary
-from coterie.experiments.session import Progress, check_files, check_same, run_settings
+from coterie.experiments.session import Progress
 from coterie.experiments.settings import Settings, load_settings
 from coterie.limits import SEEDS, check_most
 from coterie.terminal import plain
