@@ -140,9 +140,9 @@ def test_with_someone_who_is_in_no_cluster_they_do_not(clustered):
 
 @pytest.mark.parametrize(("platform", "held"), [("linux", 3 * 2**10), ("darwin", 3 * 2**20)])
 def test_memory_is_in_megabytes_whatever_the_system_counts_in(platform, held, monkeypatch):
-    monkeypatch.setattr(summary.sys, "platform", platform)
-    monkeypatch.setattr(summary.resource, "getrusage", lambda who: SimpleNamespace(ru_maxrss=held))
-    assert summary.peak_memory_mb() == 3
+    monkeypatch.setattr(records.sys, "platform", platform)
+    monkeypatch.setattr(records.resource, "getrusage", lambda who: SimpleNamespace(ru_maxrss=held))
+    assert records.peak_memory_mb() == 3
 
 
 def test_what_json_cannot_say_is_none():

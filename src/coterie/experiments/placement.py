@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 
 from coterie.data import Federated, Schema, Split
-from coterie.data.stratify import set_aside
+from coterie.data.stratify import stratified_split
 from coterie.data.tables.arrays import read_arrays
 from coterie.errors import DataError, FederationError, RunFolderError
 from coterie.experiments import building
@@ -118,7 +118,7 @@ class Trained:
         x, y = x.astype(np.float32), y.astype(np.float32 if classes is None else np.int64)
         keep = test = np.arange(len(y))
         if self.algorithm.serve.fit and len(y) > 1:
-            keep, test = set_aside(y, HELD_OUT, generator(self.seed, "newcomer"))
+            keep, test = stratified_split(y, HELD_OUT, generator(self.seed, "newcomer"))
         train, tested = (Split.join([(x[rows], y[rows])]) for rows in (keep, test))
         return Federated("newcomer", "natural", ("newcomer",), train, tested, classes)
 
