@@ -374,6 +374,14 @@ def test_a_bad_value_far_down_is_found_and_placed(monkeypatch):
         Federated("d", "p", ("a", "b"), Split(x, np.zeros(50, int), np.array([0, 40, 50])), good, 2)
 
 
+def test_two_clients_of_one_name_are_refused():
+    split = Split(np.zeros((2, 4), np.float32), np.zeros(2, int), np.array([0, 1, 2]))
+    with pytest.raises(DataError, match="two clients are named 'a'; client names must be unique"):
+        Federated("d", "p", ("a", "a"), split, split, 2)
+    with pytest.raises(DataError, match="1 names but 2 clients in the train split; give a name for each"):
+        Federated("d", "p", ("a",), split, split, 2)
+
+
 def test_a_file_that_grows_while_it_is_read_is_refused(one, monkeypatch):
     def later(*args):
         one.write_text(one.read_text() + "bern,50,f,ill\n")

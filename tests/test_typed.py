@@ -14,6 +14,7 @@ from coterie.data import Reading
 from coterie.deploy.config import OF_A_SITE, SiteConfig
 from coterie.errors import UnknownName, UsageError
 from coterie.experiments.building import RUNTIMES
+from coterie.experiments.scores import WEIGHTS
 from coterie.experiments.settings import OF_EVERY_RUN, OWN, Settings, make_settings
 from coterie.typed import COMMAND_LINE, at_least, check_limits, each_one_of, make, members_of, one_of, option, types_of
 
@@ -140,3 +141,5 @@ def test_words_of_the_declaration_are_those_of_what_is_built():
     assert Settings("wecfl", clusters=AUTO).clusters == AUTO
     for name in RUNTIMES:
         assert Settings("fedavg", runtime=name).runtime == name
+    for name in WEIGHTS:
+        assert Settings("fedavg", weigh_by=name).weigh_by == name

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import KW_ONLY, dataclass, replace
 from functools import cached_property
@@ -90,11 +91,14 @@ class Federated:
     files: str | None = None
 
     def __post_init__(self) -> None:
-        if len(set(self.names)) != len(self.names):
-            raise DataError("client names must be unique; two clients share a name")
+        twice = [name for name, count in Counter(self.names).items() if count > 1]
+        if twice:
+            raise DataError(f"two clients are named {twice[0]!r}; client names must be unique")
         for what, split in (("train", self.train), ("test", self.test)):
             if len(split.sizes) != len(self.names):
-                raise DataError(f"{len(self.names)} names but {len(split.sizes)} clients in the {what} split")
+                raise DataError(
+                    f"{len(self.names)} names but {len(split.sizes)} clients in the {what} split; give a name for each"
+                )
             if split.sizes.min(initial=1) < 1:
                 empty = self.names[int(np.argmin(split.sizes))]
                 raise DataError(f"client {empty!r} has no {what} example; every client needs at least one")

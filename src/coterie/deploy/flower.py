@@ -23,8 +23,11 @@ RECORD, REQUEST, REPLY = "coterie", "request", "reply"
 ORDER = "order"
 """The field of a run's configuration that names the file of the order."""
 
-EXECUTOR_WAIT = 0.1
-"""Seconds between two checks for work; Flower's default is 1."""
+EXECUTOR_WAIT, IDLE_WAIT, IDLE_GROWTH = 0.1, 1.0, 1.05
+"""Seconds between two checks of a site for work: the least, after a message, the most, and the factor of the growth."""
+
+START_WAIT = 0.5
+"""Seconds between two checks of the server for a run to start; Flower's default is 1."""
 
 
 def environment(home: Path) -> dict[str, str]:
@@ -34,7 +37,7 @@ def environment(home: Path) -> dict[str, str]:
         "FLWR_TELEMETRY_ENABLED": "0",
         "FLWR_DISABLE_UPDATE_CHECK": "1",
         "FLWR_DISABLE_RUNTIME_DEPENDENCY_INSTALLATION": "1",
-        "FLWR_SUPEREXEC_TASK_POLL_INTERVAL": str(EXECUTOR_WAIT),
+        "FLWR_SUPEREXEC_TASK_POLL_INTERVAL": str(START_WAIT),
         "PATH": os.pathsep.join([str(Path(sys.executable).parent), os.environ.get("PATH", "")]),
     }
     return {**os.environ, **ours}

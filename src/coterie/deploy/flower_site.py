@@ -27,7 +27,7 @@ from flwr.supercore.retry import make_simple_http_retry_invoker
 from flwr.supercore.runtime import RuntimeHttpClient
 from flwr.supernode.runtime.run_clientapp import pull_task_input, push_message, push_task_output
 
-from coterie.deploy.flower import EXECUTOR_WAIT, RECORD, REPLY, REQUEST, shorten_retries
+from coterie.deploy.flower import EXECUTOR_WAIT, IDLE_GROWTH, IDLE_WAIT, RECORD, REPLY, REQUEST, shorten_retries
 
 BEAT = 10.0
 """Seconds between two heartbeats; Flower abandons work after a minute without one."""
@@ -47,15 +47,18 @@ def relay(address: str, secret: bytes, answer: Answer, stop: threading.Event) ->
         address, "SuperExec", SuperExecAuthHttpInterceptor(master_secret=secret, protected_methods=[acquire])
     )
     wanted = AcquireTaskRequest(supported_task_types=[TaskType.CLIENT_APP])
+    wait = EXECUTOR_WAIT
     while not stop.is_set():
         try:
             found = executor.AcquireTask(wanted)
+            wait = min(wait * IDLE_GROWTH, IDLE_WAIT)
             if found.HasField("task") and found.token:
+                wait = EXECUTOR_WAIT
                 node = _client(address, "flwr-clientapp", RuntimeTokenHttpInterceptor(found.token))
                 threading.Thread(target=_handle, args=(node, answer), daemon=True).start()
         except httpx.HTTPError as error:
             _log.warning("the SuperNode at %s cannot be asked (%s); trying again", address, error)
-        stop.wait(EXECUTOR_WAIT)
+        stop.wait(wait)
 
 
 def _handle(node: RuntimeHttpClient, answer: Answer) -> None:

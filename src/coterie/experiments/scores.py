@@ -13,6 +13,10 @@ from coterie.typing import Array
 Scores = dict[str, Any]
 
 
+WEIGHTS = ("test", "train")
+"""By which of their examples clients may count in a score over clients."""
+
+
 def client_scores(table: Array, classes: int | None, unit: float = 1.0, weights: Array | None = None) -> Scores:
     """Scores over clients from their metric rows (see ``protocol.replies``), weighted by test examples or as given.
 

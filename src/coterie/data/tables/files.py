@@ -151,7 +151,7 @@ def open_table(source: Path | str | pl.DataFrame, client: str | None = None) -> 
         return _scanned("the frame", source.lazy(), client)
     path = Path(source)
     if path.suffix.lower() not in (".csv", ".parquet"):
-        raise BadFile(path, None, "has not the suffix of a table", "give it the suffix .csv or .parquet")
+        raise BadFile(path, None, f"has the suffix {path.suffix!r}", "a table needs .csv or .parquet; save it as one")
     with _guarded(path):
         if not path.stat().st_size:
             raise BadFile(path, None, "is empty", "leave it out or save it again")
