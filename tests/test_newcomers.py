@@ -9,17 +9,21 @@ from functools import cache
 import numpy as np
 import polars as pl
 import pytest
+import torch
 from typer.testing import CliRunner
 
 import coterie as ct
 from coterie.cli.main import app
+from coterie.data import Split
+from coterie.data.stratify import stratified_split
 from coterie.errors import DataError, RunFolderError
 from coterie.experiments.placement import load_trained, misfit, standards
 from coterie.experiments.run import run_settings
 from coterie.experiments.settings import Settings
 from coterie.protocol.stack import Sent, Stack
 from coterie.protocol.task import Report, Task
-from coterie.seeding import Key
+from coterie.runtimes.simulator import Simulator
+from coterie.seeding import Key, generator
 from coterie.server.assign import Clustered
 from coterie.server.contract import Scores, least_loss
 from coterie.server.one_shot import Formed, OneShot
@@ -93,6 +97,59 @@ class TestWhereTheyGo:
                 trained("ifca").assign(*bad)
         with pytest.raises(DataError, match=r"label out of range in train row 0; labels must be 0\.\.9"):
             trained("ifca").assign(x, y + 10)
+
+
+def accuracy(outputs, y):
+    return float((outputs.argmax(1).numpy() == y).mean())
+
+
+def outputs_of(run, stack, row, x):
+    """Return what the run's network gives with the parameters of one row."""
+    with torch.no_grad():
+        return run.model.with_row(stack.params[row], stack.buffers[row])(torch.from_numpy(x))
+
+
+class TestServing:
+    """A newcomer is served as the clients of the run are: the same model, fine-tuned or mixed in the same way."""
+
+    @pytest.fixture
+    def examples(self):
+        whole, _, late = rotated()
+        return whole.train.of(late[5])
+
+    def test_a_plain_method_serves_the_cluster_s_model_and_tests_it_on_all_examples(self, examples):
+        run, (x, y) = trained("wecfl"), examples
+        found = run.assign(x, y)
+        assert found.served == pytest.approx(accuracy(outputs_of(run, run.state.stack, found.cluster, x), y))
+
+    def test_fine_tuning_is_on_four_fifths_of_the_examples_and_the_test_on_the_others(self, examples):
+        run, (x, y) = trained("wecfl+finetune"), examples
+        found = run.assign(x, y)
+        keep, aside = stratified_split(y, 0.2, generator(3, "newcomer"))
+        assert len(aside) == round(0.2 * len(y))
+        train, test = (Split(x[rows], y[rows], np.array([0, len(rows)])) for rows in (keep, aside))
+        alone = Simulator(ct.Federated("d", "natural", ("newcomer",), train, test, 10), run.model, threads=1)
+        task, key = Task(fit=run.trained.algorithm.serve.fit), Key(3, run.state.round)
+        tuned = alone.ask(task, Sent(run.state.stack), np.array([found.cluster]), np.array([0]), key).models()
+        assert found.served == pytest.approx(accuracy(outputs_of(run, tuned, 0, test.x), test.y))
+        assert not np.array_equal(tuned.params[0], run.state.stack.params[found.cluster])
+
+    def test_a_single_example_is_both_trained_and_tested_on(self, examples):
+        x, y = examples
+        assert trained("wecfl+finetune").assign(x[:1], y[:1]).served in (0.0, 1.0)
+
+    @pytest.mark.parametrize("text", ["vote(fedavg,wecfl)", "fedavg-ensemble(members=2,by=logits)"])
+    def test_an_ensemble_places_it_by_every_member_and_serves_the_sum_of_their_logits(self, examples, text):
+        """Both members separate the groups or have one model, so each serves the model of the newcomer's own group."""
+        run, (x, y) = trained(text), examples
+        whole, early, late = rotated()
+        group = early.groups == whole.groups[late[5]]
+        members = [(each.stack, each.labels[group][0]) for each in (run.state, *run.state.members)]
+        logits = [outputs_of(run, stack, cluster, x) for stack, cluster in members]
+        found = run.assign(x, y)
+        assert (len(logits), found.cluster) == (2, members[0][1])
+        assert found.served == pytest.approx(accuracy(sum(logits), y))
+        assert found.served not in [pytest.approx(accuracy(each, y)) for each in logits]
 
 
 class TestRules:
