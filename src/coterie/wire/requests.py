@@ -38,7 +38,7 @@ class Network:
 
 def described(model: Model) -> Network:
     """How a model is named in a message."""
-    return Network(model.text, model.half, tuple(model.shape), model.classes)
+    return Network(model.text, model.cluster_part, tuple(model.shape), model.classes)
 
 
 @dataclass(frozen=True)
