@@ -122,7 +122,7 @@ class TestTheModel:
         assert layout.buffer_part("cluster") == slice(10, 20)
 
     def test_a_sum_of_sums_is_refused(self):
-        with pytest.raises(UsageError, match="is a sum of two halves already; add cam once"):
+        with pytest.raises(UsageError, match="is already a sum of two parts; add cam once"):
             additive(additive(build_model("linear", (3,), None)))
 
     @pytest.mark.parametrize(("part", "frozen"), [("cluster", "common"), ("global", "cluster")])
@@ -139,7 +139,7 @@ class TestTheModel:
 
 def by_torch(sim, row, client, fits, key, sequential=False):
     """Both halves after local training, each a plain module; the other half is frozen and in evaluation mode."""
-    half, base = len(row.params) // 2, replace(sim.model, build=lambda: sim.model.build().common, half="")
+    half, base = len(row.params) // 2, replace(sim.model, build=lambda: sim.model.build().common, cluster_part="")
     x, y = (torch.from_numpy(part) for part in sim.data.train.of(client))
     x = x.double()
     places = {"global": slice(half), "cluster": slice(half, None)}
@@ -163,17 +163,10 @@ def by_torch(sim, row, client, fits, key, sequential=False):
             with torch.no_grad():
                 for p, old, start in zip(own.parameters(), before, anchor, strict=True):
                     p += fit.pull * (start - old)
-        result[fit.part] = _flat(base, own)
+        result[fit.part] = base.flatten(own)
         if sequential:
             now[fit.part] = own.eval()
     return [np.concatenate([result["global"][i], result["cluster"][i]]) for i in (0, 1)]
-
-
-def _flat(model, module):
-    params = torch.empty(model.layout.size, dtype=torch.float64)
-    buffers = torch.empty(model.layout.buffer_size, dtype=torch.float64)
-    model.copy(module, params, buffers)
-    return params.numpy(), buffers.numpy()
 
 
 class TestPasses:

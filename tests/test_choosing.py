@@ -13,7 +13,7 @@ from torch import nn
 from torch.nn.functional import cross_entropy
 
 from coterie.algorithms import build_algorithm, fedavg, ifca, joint
-from coterie.engine.choice import agree, look
+from coterie.engine.choice import agree, preview
 from coterie.engine.local_training import Work, draw
 from coterie.engine.plan import make_plan
 from coterie.engine.pool import Pool
@@ -126,10 +126,19 @@ class TestScores:
         sim = request.getfixturevalue(net)
         stack, everyone, workers = make_stack(sim.model), np.arange(len(SIZES)), sim.engine.workers
         pool = Pool(sim.data.train, torch.empty(0).double())
-        work = Work(sim.model, pool, sim.names, in_two(stack), everyone, everyone, KEY, stack)
+        work = Work(
+            model=sim.model,
+            pool=pool,
+            names=sim.names,
+            sent=in_two(stack),
+            labels=everyone,
+            clients=everyone,
+            key=KEY,
+            out=stack,
+        )
         for score in (Agreement(), Agreement(euclidean=True)):
-            view = look(work, FIT, score, make_plan(plan, sim.model, len(SIZES), 2), workers)
-            for found, part in ((view.losses, BatchLoss(-1.0)), (view.agreements, score)):
+            seen = preview(work, FIT, score, make_plan(plan, sim.model, len(SIZES), 2), workers)
+            for found, part in ((seen.losses, BatchLoss(-1.0)), (seen.agreements, score)):
                 wanted = [reference(sim, (part,), stack, c) for c in everyone]
                 np.testing.assert_allclose(found, wanted, atol=1e-10)
 

@@ -144,10 +144,9 @@ def reference(sim, stack, row, client, fits, key=KEY):
             with torch.no_grad():
                 for name, p in trained.items():
                     p += fit.pull * (start[name] - before[name])
-        vectors = [torch.from_numpy(np.empty_like(part)) for part in result]
-        model.copy(module, *vectors)
+        vectors = model.flatten(module)
         for target, vector, part in zip(result, vectors, (model.layout.part, model.layout.buffer_part), strict=True):
-            target[part(fit.part)] = vector.numpy()[part(fit.part)]
+            target[part(fit.part)] = vector[part(fit.part)]
     return result
 
 
@@ -726,14 +725,14 @@ class TestPlans:
 
     def test_clients_of_similar_length_share_a_lockstep_group(self, dense):
         work = fitting.Work(
-            dense.model,
-            dense.engine._pool("train", make_stack(dense)),
-            dense.names,
-            None,
-            None,
-            np.arange(5),
-            KEY,
-            None,
+            model=dense.model,
+            pool=dense.engine._pool("train", make_stack(dense)),
+            names=dense.names,
+            sent=None,
+            labels=None,
+            clients=np.arange(5),
+            key=KEY,
+            out=None,
         )
         groups = fitting.groups(work, replace(PLAIN, steps=None, epochs=1, batch=4), 2)
         assert sorted(np.concatenate(groups).tolist()) == list(range(5))

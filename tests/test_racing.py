@@ -48,7 +48,17 @@ def work_for(sizes, models):
     parts = [(np.zeros((n, 1), np.float32), np.zeros(n, np.int64)) for n in sizes]
     split, stack = Split.join(parts), Stack(np.zeros((models, 1)), np.zeros((models, 0)))
     names, everyone = tuple(f"client-{i}" for i in range(len(sizes))), np.arange(len(sizes))
-    return Work(None, Pool(split, torch.empty(0)), names, stack, everyone * 0, everyone, KEY, stack)
+    pool = Pool(split, torch.empty(0))
+    return Work(
+        model=None,
+        pool=pool,
+        names=names,
+        sent=Sent(stack),
+        labels=everyone * 0,
+        clients=everyone,
+        key=KEY,
+        out=stack,
+    )
 
 
 def noisy(sizes, means, noise=1.0, seed=0):

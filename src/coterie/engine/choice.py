@@ -1,4 +1,4 @@
-"""A client's choice among the models it received: by loss, by a race, or by its first minibatch."""
+"""A client's choice among the models it received: by loss, by a race, or by the minibatch of its first step."""
 
 from __future__ import annotations
 
@@ -10,25 +10,60 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from coterie.engine.local_training import Work, desk, feed, groups
+from coterie.engine.local_training import Work, batches_of_group, groups, trainer_for
 from coterie.engine.plan import Plan, Workers
 from coterie.engine.trainer import Batch, Trainer
 from coterie.protocol.task import Agreement, BatchLoss, Fit, Loss, Race, Sample, Task, standard_error
 from coterie.typing import Array
 
 ExampleLosses = Callable[[int, Array], Array]
-"""The loss of a model, by its row, on each of these rows of the pool."""
+"""``(model, rows) -> losses``: the loss of one of the models on each of these rows of the pool."""
+
+CrossLosses = Callable[[int | None], Array]
+"""``examples -> (r, K)``: every model's mean loss on every client's first train examples (None: on all)."""
+
+
+class Choice(NamedTuple):
+    """The model that each client chose, and for a race the number of losses that it evaluated."""
+
+    rows: Array
+    evaluations: Array | None = None
+
+
+def choose(task: Task, work: Work, cross: CrossLosses, losses: ExampleLosses, plan: Plan, workers: Workers) -> Choice:
+    """Choose each client's model by the weighted sum of the task's scores.
+
+    Ties go to the lowest number, never to a model that has diverged; pinned clients take the model they are pinned to.
+    """
+    total, evaluations = np.zeros((len(work.clients), len(work.sent.models))), None
+    agreement = next((score for score in task.choose if isinstance(score, Agreement)), None)
+    seen = preview(work, task.fit[0], agreement, plan, workers) if task.looks_ahead else None
+    for score in task.choose:
+        if isinstance(score, Race):
+            total, evaluations = race(score, work, losses, workers)
+        elif isinstance(score, Loss):
+            total -= score.weight * cross(score.examples)
+        else:
+            assert seen is not None, "a task that looks ahead has a preview"
+            total += score.weight * _score(seen, score, np.minimum(work.pool.sizes[work.clients], task.fit[0].batch))
+    chosen: Array = np.where(np.isfinite(total), total, -np.inf).argmax(axis=1)
+    pinned = dict(task.pinned)
+    rows = [pinned.get(work.names[c], row) for c, row in zip(work.clients, chosen, strict=True)]
+    return Choice(np.array(rows, dtype=np.int64), evaluations)
+
+
+# A race: models that are clearly worse are left out before all examples are seen.
 
 
 class Finish(NamedTuple):
-    """Of every client: minus the mean loss of each model still running, ``(r, K)``, and how many losses were made."""
+    """Each client's score of each model, -inf for those left out, ``(r, K)``, and how many losses it evaluated."""
 
     scores: Array
     evaluations: Array
 
 
-class Tally(NamedTuple):
-    """Of every client: how many examples were seen, the sums of each model's losses and of products of each two."""
+class RaceSums(NamedTuple):
+    """Each client's number of examples seen, the sum of each model's losses and of the products of each two models."""
 
     seen: Array
     sums: Array
@@ -36,126 +71,129 @@ class Tally(NamedTuple):
 
 
 def race(rule: Race, work: Work, losses: ExampleLosses, workers: Workers) -> Finish:
-    """Run until every client has one model left, or no examples."""
+    """Evaluate models on more and more examples until every client has one model left, or no examples."""
     clients, models = len(work.clients), len(work.sent.models)
     orders = [work.pool.shuffled(c, work.key.generator(work.names[c], "race"), rule.examples) for c in work.clients]
     sizes = np.array([len(order) for order in orders])
-    tally = Tally(np.zeros(clients, int), np.zeros((clients, models)), np.zeros((clients, models, models)))
+    sums = RaceSums(np.zeros(clients, int), np.zeros((clients, models)), np.zeros((clients, models, models)))
     running, evaluations = np.ones((clients, models), dtype=bool), np.zeros(clients, dtype=np.int64)
     part = Sample(0, rule.first)
     while (active := np.flatnonzero((running.sum(1) > 1) & (part.begin < sizes))).size:
-        rows = [orders[place][part.begin : part.end] for place in active]
-        _run(active, rows, running, losses, tally, workers)
+        rows = [orders[position][part.begin : part.end] for position in active]
+        _see_examples(active, rows, running, losses, sums, workers)
         evaluations[active] += running[active].sum(1) * part.count(sizes[active])
-        running[active] = still_running(running, tally, sizes, rule.bound)[active]
+        running[active] = still_running(running, sums, sizes, rule.bound)[active]
         part = part.following
     with np.errstate(invalid="ignore"):
-        means = tally.sums / np.maximum(tally.seen, 1)[:, None]
+        means = sums.sums / np.maximum(sums.seen, 1)[:, None]
     return Finish(np.where(running, -means, -np.inf), evaluations)
 
 
-def _run(
-    places: Array, rows: list[Array], running: Array, losses: ExampleLosses, tally: Tally, workers: Workers
+def _see_examples(
+    positions: Array, rows: list[Array], running: Array, losses: ExampleLosses, sums: RaceSums, workers: Workers
 ) -> None:
-    """Let these clients see these examples under the models that still run for them, and enter it in the tally."""
+    """Evaluate the models that still run for these clients on these examples, and add the losses to the sums."""
     lengths = np.array([len(part) for part in rows])
     every, ends = np.concatenate(rows), np.cumsum(lengths)
     table = np.zeros((len(every), running.shape[1]))
 
-    def judge(job: tuple[int, Array]) -> None:
-        row, part = job
-        table[part, row] = losses(row, every[part])
+    def evaluate(job: tuple[int, Array]) -> None:
+        model, part = job
+        table[part, model] = losses(model, every[part])
 
-    wanted = [np.flatnonzero(np.repeat(running[places, row], lengths)) for row in range(running.shape[1])]
-    jobs = [(row, part) for row, whole in enumerate(wanted) for part in np.array_split(whole, workers.count)]
-    workers.map(judge, [job for job in jobs if len(job[1])])
+    wanted = [np.flatnonzero(np.repeat(running[positions, model], lengths)) for model in range(running.shape[1])]
+    jobs = [(model, part) for model, whole in enumerate(wanted) for part in np.array_split(whole, workers.count)]
+    workers.map(evaluate, [job for job in jobs if len(job[1])])
     with np.errstate(invalid="ignore", over="ignore"):
-        for place, end, length in zip(places, ends, lengths, strict=True):
+        for position, end, length in zip(positions, ends, lengths, strict=True):
             part = table[end - length : end]
-            tally.sums[place] += part.sum(0)
-            tally.products[place] += part.T @ part
-    tally.seen[places] += lengths
+            sums.sums[position] += part.sum(0)
+            sums.products[position] += part.T @ part
+    sums.seen[positions] += lengths
 
 
-def still_running(running: Array, tally: Tally, sizes: Array, bound: float) -> Array:
-    """Which models are not clearly worse than the best so far; one whose loss is not a number is."""
-    seen = np.maximum(tally.seen, 1)
+def still_running(running: Array, sums: RaceSums, sizes: Array, bound: float) -> Array:
+    """Return which models are not clearly worse than the best so far; a loss that is not a number is."""
+    seen = np.maximum(sums.seen, 1)
     everyone = np.arange(len(seen))
     with np.errstate(invalid="ignore"):
-        means = np.where(running & np.isfinite(tally.sums), tally.sums / seen[:, None], np.inf)
+        means = np.where(running & np.isfinite(sums.sums), sums.sums / seen[:, None], np.inf)
         best = means.argmin(1)
         behind = means - means[everyone, best][:, None]
-        squares = np.diagonal(tally.products, axis1=1, axis2=2)
-        both = tally.products[everyone, best]
+        squares = np.diagonal(sums.products, axis1=1, axis2=2)
+        both = sums.products[everyone, best]
         variance = (squares - 2 * both + squares[everyone, best][:, None]) / seen[:, None] - behind**2
         kept: Array = behind <= bound * standard_error(variance, seen[:, None], sizes[:, None])
     return kept
 
 
-class View(NamedTuple):
-    """Of every client on every model, ``(r, K)``: the mean loss, and the agreement where it was asked for."""
+# A preview: what the minibatch of the first step shows of every model.
+
+
+class Preview(NamedTuple):
+    """Each client's mean loss under each model, and the agreement if it was asked for, ``(r, K)`` each."""
 
     losses: Array
     agreements: Array
 
 
-def look(work: Work, fit: Fit, agreement: Agreement | None, plan: Plan, workers: Workers) -> View:
-    """Let every client look at every model; one that fails has no numbers, and fails to train for the same reason."""
-    eye = _Eye(work, replace(fit, steps=1, epochs=None), agreement, workers)
-    shape = (len(work.clients), len(eye.models))
-    view = View(np.full(shape, np.nan), np.full(shape, np.nan))
+def preview(work: Work, fit: Fit, agreement: Agreement | None, plan: Plan, workers: Workers) -> Preview:
+    """Evaluate every model on the minibatch of every client's first step.
+
+    A client that fails has no numbers here, and fails to train for the same reason.
+    """
+    previewer = _Previewer(work, replace(fit, steps=1, epochs=None), agreement, workers)
+    shape = (len(work.clients), len(work.sent.models))
+    seen = Preview(np.full(shape, np.nan), np.full(shape, np.nan))
     if plan.kind == "lockstep":
-        workers.map(lambda places: eye.look_together(places, view), groups(work, eye.fit, plan.group))
+        together = groups(work, previewer.fit, plan.group)
+        workers.map(lambda positions: previewer.preview_group(positions, seen), together)
     else:
-        go = workers.here if plan.kind == "single" else workers.map
-        go(lambda place: eye.look_alone(place, view), range(len(work.clients)))
-    return view
+        run = workers.here if plan.kind == "single" else workers.map
+        run(lambda position: previewer.preview_one(position, seen), range(len(work.clients)))
+    return seen
 
 
 @dataclass(frozen=True)
-class _Eye:
-    """Looks at models for clients, and writes into their rows of a view."""
+class _Previewer:
+    """Evaluates models for clients, and writes into the clients' rows of a preview."""
 
     work: Work
     fit: Fit
     agreement: Agreement | None
     workers: Workers
 
-    @property
-    def models(self) -> range:
-        return range(len(self.work.sent.models))
-
-    def look_alone(self, place: int, view: View) -> None:
-        work, trainer = self.work, desk(self.work, self.workers)
-        rows = work.batches(place, self.fit, 0).rows(0) + work.pool.offsets[work.clients[place]]
+    def preview_one(self, position: int, seen: Preview) -> None:
+        work, trainer = self.work, trainer_for(self.work, self.workers)
+        rows = work.batches(position, self.fit, 0).rows(0) + work.pool.offsets[work.clients[position]]
         try:
-            self._look(trainer, Batch(*work.pool.take(rows)), place, view)
+            self._preview(trainer, Batch(*work.pool.take(rows)), position, seen)
         except (RuntimeError, ValueError):
             return
 
-    def look_together(self, places: Array, view: View) -> None:
-        batches = [self.work.batches(place, self.fit, 0) for place in places]
-        trainer = desk(self.work, self.workers, len(places))
-        self._look(trainer, next(feed(self.work, places, batches)), places, view)
+    def preview_group(self, positions: Array, seen: Preview) -> None:
+        batches = [self.work.batches(position, self.fit, 0) for position in positions]
+        trainer = trainer_for(self.work, self.workers, len(positions))
+        self._preview(trainer, next(batches_of_group(self.work, positions, batches)), positions, seen)
 
-    def _look(self, trainer: Trainer, batch: Batch, places: int | Array, view: View) -> None:
+    def _preview(self, trainer: Trainer, batch: Batch, positions: int | Array, seen: Preview) -> None:
         sent, device = self.work.sent, self.work.pool.like.device
-        for row in self.models:
+        for row in range(len(sent.models)):
             params, buffers = (torch.from_numpy(part[row]).to(device) for part in sent.models)
-            if isinstance(places, int):
-                trainer.seed_dropout(self.work.dropout(places, 0))
+            if isinstance(positions, int):
+                trainer.seed_dropout(self.work.dropout(positions, 0))
                 trainer.buffers.copy_(buffers)
-            loss, gradient = trainer.look(params.expand_as(trainer.params), batch)
-            view.losses[places, row] = loss.cpu().numpy()
+            loss, gradient = trainer.loss_and_gradient(params.expand_as(trainer.params), batch)
+            seen.losses[positions, row] = loss.cpu().numpy()
             if self.agreement is not None:
                 assert sent.references is not None, "an agreement needs the models of the round before"
                 before = torch.from_numpy(sent.references.params[row]).to(device)
                 found = agree(gradient, params - before, self.agreement, self.work.rate(self.fit))
-                view.agreements[places, row] = found.cpu().numpy()
+                seen.agreements[positions, row] = found.cpu().numpy()
 
 
 def agree(gradient: Tensor, movement: Tensor, score: Agreement, lr: float) -> Tensor:
-    """How well steps down these gradients ``(..., P)`` agree with a movement ``(P,)``.
+    """Return how well steps down these gradients ``(..., P)`` agree with a movement ``(P,)``.
 
     >>> agree(torch.tensor([[-2.0, 0.0], [2.0, 0.0]]), torch.tensor([3.0, 0.0]), Agreement(), 0.1).tolist()
     [1.0, -1.0]
@@ -168,38 +206,8 @@ def agree(gradient: Tensor, movement: Tensor, score: Agreement, lr: float) -> Te
     return torch.where(lengths > 0, step @ movement / lengths, torch.zeros_like(lengths))
 
 
-CrossLosses = Callable[[int | None], Array]
-"""Every model's mean loss on every client's train split, or on its first so many examples, ``(r, K)``."""
-
-
-class Choice(NamedTuple):
-    """Each client's row, and for a race how many losses it evaluated."""
-
-    rows: Array
-    evaluations: Array | None = None
-
-
-def choose(task: Task, work: Work, cross: CrossLosses, losses: ExampleLosses, plan: Plan, workers: Workers) -> Choice:
-    """Ties go to the lowest number, never to a model that has diverged; pinned clients take their row."""
-    total, evaluations = np.zeros((len(work.clients), len(work.sent.models))), None
-    agreement = next((score for score in task.choose if isinstance(score, Agreement)), None)
-    view = look(work, task.fit[0], agreement, plan, workers) if task.looks_ahead else None
-    for score in task.choose:
-        if isinstance(score, Race):
-            total, evaluations = race(score, work, losses, workers)
-        elif isinstance(score, Loss):
-            total -= score.weight * cross(score.examples)
-        else:
-            assert view is not None, "a task that looks ahead has a view"
-            total += score.weight * _of(view, score, np.minimum(work.pool.sizes[work.clients], task.fit[0].batch))
-    chosen: Array = np.where(np.isfinite(total), total, -np.inf).argmax(axis=1)
-    pinned = dict(task.pinned)
-    rows = [pinned.get(work.names[c], row) for c, row in zip(work.clients, chosen, strict=True)]
-    return Choice(np.array(rows, dtype=np.int64), evaluations)
-
-
-def _of(view: View, score: BatchLoss | Agreement, batch: Array) -> Array:
-    """A score from what the minibatches, of these sizes, have shown."""
+def _score(seen: Preview, score: BatchLoss | Agreement, batch: Array) -> Array:
+    """Return a score from a preview on minibatches of these sizes."""
     if isinstance(score, Agreement):
-        return view.agreements
-    return -view.losses * (batch[:, None] if score.total else 1)
+        return seen.agreements
+    return -seen.losses * (batch[:, None] if score.total else 1)

@@ -19,12 +19,11 @@ from coterie.engine import metrics
 from coterie.engine.choice import Choice, choose
 from coterie.engine.evaluation import (
     Evaluator,
-    Judged,
+    LossTable,
     RowsOf,
-    Verdicts,
     bound,
     differences,
-    judge,
+    loss_table,
     own_losses,
     rows_of_half,
     rows_of_sample,
@@ -32,7 +31,7 @@ from coterie.engine.evaluation import (
 )
 from coterie.engine.local_training import Work, train
 from coterie.engine.plan import Workers, count_threads, make_plan
-from coterie.engine.pool import Pool, Shelf
+from coterie.engine.pool import Pool, SpareBlock
 from coterie.errors import DataError, UsageError
 from coterie.models.combined import mix_outputs
 from coterie.models.model import Model
@@ -46,30 +45,19 @@ SPILL = 1 << 30
 """Bytes of client models kept in memory; more than this goes to a temporary file."""
 
 
-class _Served(NamedTuple):
-    """A model, or several whose outputs are mixed, and the clients that it is evaluated for."""
-
-    models: Stack
-    places: Array
-
-
 class _Fitted(NamedTuple):
-    """What local training gave: a model and a loss for each client, and why some have none."""
+    """The results of local training: a model and a loss for each client, and by position why some have failed."""
 
     models: Stack
     loss: Array
     failures: dict[int, str]
 
 
-def find_device(name: str) -> torch.device:
-    """A torch device that is really there, and keeps the numbers it is given, which ``meta`` does not."""
-    try:
-        device = torch.device(name)
-        torch.ones(1, device=device).cpu()
-    except (RuntimeError, AssertionError, NotImplementedError) as error:
-        reason = str(error).partition("\n")[0]
-        raise UsageError(f"device {name!r} cannot be used here ({reason}); use --device cpu") from None
-    return device
+class _Served(NamedTuple):
+    """A model, or several with mixed outputs, and the positions of the clients that it serves."""
+
+    models: Stack
+    positions: Array
 
 
 class Engine:
@@ -87,7 +75,7 @@ class Engine:
         self.model, self.data, self.plan, self.spill = model, data, plan, spill
         self.device = find_device(device)
         self.workers = Workers(count_threads(threads))
-        self._shelf = Shelf()
+        self._spare = SpareBlock()
         self._pools: dict[tuple[str, torch.dtype], Pool] = {}
         self.kept: dict[str, Array] = {}
         """What clients keep to themselves between rounds, by name."""
@@ -110,15 +98,15 @@ class Engine:
             for own, had_cluster in zip(np.atleast_2d(labels.T) if task.fit else (), placed, strict=False)
         ]
         trained = [fit.models for fit in fits]
-        judged = self._reported_losses(task, sent, labels, clients, key) if report.losses else None
         fields: dict[str, Any] = {}
         if report.params is not None:
             models, layout = trained[0] if trained else sent.take(labels), self.model.layout
             fields["params"] = models.params[:, layout.part(report.params)]
             fields["buffers"] = models.buffers[:, layout.buffer_part(report.params)]
-        if judged is not None:
-            fields["losses"] = judged.losses
-            fields["spreads"] = judged.spreads if report.sample else None
+        if report.losses:
+            table = self._reported_losses(task, sent, labels, clients, key)
+            fields["losses"] = table.losses
+            fields["spreads"] = table.spreads if report.sample else None
         if report.metrics is not None:
             fields["metrics"] = self._metrics(report, report.metrics, sent, labels, clients, trained)
         if fits:
@@ -136,62 +124,58 @@ class Engine:
         return replies.without(broken, {self.data.names[clients[i]]: why for i, why in failures.items()})
 
     def cross_losses(self, stack: Stack, clients: Array, examples: int | None = None) -> Array:
-        """Every model's mean loss on every client's train split (or its first ``examples``), ``(r, K)``."""
-        pool = self._pool("train", stack)
-        return self._judged(stack, clients, lambda some: pool.rows_of(some, examples), None).losses
+        """Return every model's mean loss on every client's train split (or its first ``examples``), ``(r, K)``."""
+        pool, losses = self._pool("train", stack), partial(self._losses, stack)
+        return loss_table(losses, len(stack), clients, lambda some: pool.rows_of(some, examples), self.workers).losses
 
     def judge(self, stack: Stack, split: Split, rows: Array | None = None, mix: str | None = None) -> Array:
-        """The metrics of every model, or of these ``rows`` of the stack, on one common set of examples, ``(K, 4)``.
+        """Return the metrics of every model, or of these ``rows`` of the stack, on one set of examples, ``(K, 4)``.
 
         Where a row is several numbers the models of those numbers are mixed.
         """
-        pool = Pool(split, self._like(stack))
-        where, offsets = pool.rows_of(np.array([0]))
+        pool, everything = Pool(split, self._like(stack)), np.array([0])
 
         def one(row: Array) -> Array:
-            verdicts = self._verdicts(stack.take(np.atleast_1d(row)), mix, pool, where)
-            row_metrics: Array = self._columns(verdicts, split.y[where], offsets)[0]
-            return row_metrics
+            found: Array = self._served_metrics(stack.take(np.atleast_1d(row)), mix, pool, everything)[0]
+            return found
 
         return np.array(self.workers.map(one, np.arange(len(stack)) if rows is None else rows))
 
-    def _judged(self, stack: Stack, clients: Array, rows_of: RowsOf, loss: str | None) -> Judged:
-        return judge(partial(self._losses, stack, bounded=loss), len(stack), clients, rows_of, self.workers)
-
-    def _reported_losses(self, task: Task, sent: Sent, labels: Array, clients: Array, key: Key) -> Judged:
-        """Return the losses of the cluster models, on all train data or on a part of it."""
-        report = task.report
-        check_bounded(report.bounded, self.model.classes)
-        pool = self._pool("train", sent.models)
-        rows_of: RowsOf = pool.rows_of
-        if report.sample is not None:
-            rows_of = rows_of_sample(report.sample, pool, self.data.names, key)
-        elif report.half is not None:
-            rows_of = rows_of_half(report.half, pool, self.data.names, key)
-        found = self._judged(sent.models, clients, rows_of, report.bounded)
-        if not report.differences:
-            return found
-        losses = partial(self._losses, sent.rows, bounded=report.bounded)
-        return differences(found, own_losses(found, labels, losses, clients, rows_of, self.workers))
-
-    def _columns(self, verdicts: Verdicts, truth: Array, offsets: Array) -> Array:
-        """The metric columns of the clients that these verdicts are about."""
-        if self.model.classes is None:
-            return metrics.regression(verdicts.predictions, truth, verdicts.losses, offsets)
-        return metrics.classification(verdicts.predictions, truth, verdicts.losses, offsets, self.model.classes)
-
     def _choose(self, task: Task, sent: Sent, clients: Array, key: Key) -> Choice:
-        nobody = np.zeros(len(clients), dtype=np.int64)
-        work = self._work(task, sent, nobody, clients, key)
+        """Let each client choose among the cluster models."""
+        work = self._work(task, sent, np.zeros(len(clients), dtype=np.int64), clients, key)
         plan = make_plan(self.plan, self.model, len(clients), self.workers.count)
         cross, losses = partial(self.cross_losses, sent.models, clients), partial(self._losses, sent.models)
         return choose(task, work, cross, losses, plan, self.workers)
 
-    def _losses(self, stack: Stack, row: int, where: Array, bounded: str | None = None) -> Array:
-        """The loss of one model, the one that is trained or a bounded one, on these rows of the clients' train data."""
-        evaluator, pool = self._evaluator(stack, stack.params[row], stack.buffers[row]), self._pool("train", stack)
-        found = evaluator.judge(pool, where)
-        return found.losses if bounded is None else bound(found, pool.y.numpy()[where], bounded, self.model.classes)
+    def _fit(self, task: Task, sent: Sent, labels: Array, placed: Array, clients: Array, key: Key) -> _Fitted:
+        """Run the passes of a task and merge their parts; collect who failed, and why."""
+        self._check_passes(task)
+        received = sent.rows
+        shape = (len(clients), self.model.layout.size)
+        out = Stack(self._spare.take(shape, sent.dtype, self.spill), received.buffers[labels])
+        loss = np.zeros(len(clients))
+        work = replace(self._work(task, sent, labels, clients, key), out=out, placed=placed)
+        if task.sequential or len(task.fit) > 1 or task.fit[0].part != "all":
+            out.params[:] = received.params[labels]
+        plan = make_plan(self.plan, self.model, len(clients), self.workers.count)
+        for number, fit in enumerate(task.fit):
+            loss += train(work, fit, number, plan, self.workers) / len(task.fit)
+        return _Fitted(out, loss, work.failures)
+
+    def _check_passes(self, task: Task) -> None:
+        """Refuse penalties on an empty part, and passes that overlap."""
+        for term in (term for fit in task.fit for term in fit.terms):
+            part = getattr(term, "part", "all")
+            if term.strength and not len(self.model.layout.numbers(part)):
+                raise UsageError(
+                    f"the part {part!r} of model {self.model.text!r} is empty, so a penalty on it would do nothing; "
+                    "choose another layer, or name a submodule head"
+                )
+        names = [slot.name for fit in task.fit for slot in self.model.slots_of(fit.part)]
+        if len(set(names)) < len(names):
+            parts = ", ".join(fit.part for fit in task.fit)
+            raise UsageError(f"the passes train {parts}, which overlap; the parts of a task must be disjoint")
 
     def _work(self, task: Task, sent: Sent, labels: Array, clients: Array, key: Key) -> Work:
         return Work(
@@ -207,74 +191,71 @@ class Engine:
             kept=self.kept,
         )
 
-    def _fit(self, task: Task, sent: Sent, labels: Array, placed: Array, clients: Array, key: Key) -> _Fitted:
-        """Run the passes of a task and merge their parts; collect who failed, and why."""
-        self._check_passes(task)
-        received = sent.rows
-        shape = (len(clients), self.model.layout.size)
-        out = Stack(self._shelf.take(shape, sent.dtype, self.spill), received.buffers[labels])
-        loss = np.zeros(len(clients))
-        work = replace(self._work(task, sent, labels, clients, key), out=out, placed=placed)
-        if task.sequential or len(task.fit) > 1 or task.fit[0].part != "all":
-            out.params[:] = received.params[labels]
-        plan = make_plan(self.plan, self.model, len(clients), self.workers.count)
-        for number, fit in enumerate(task.fit):
-            loss += train(work, fit, number, plan, self.workers) / len(task.fit)
-        return _Fitted(out, loss, work.failures)
+    def _reported_losses(self, task: Task, sent: Sent, labels: Array, clients: Array, key: Key) -> LossTable:
+        """Return the losses of the cluster models, on all train data or on a part of it."""
+        report = task.report
+        check_bounded(report.bounded, self.model.classes)
+        pool = self._pool("train", sent.models)
+        rows_of: RowsOf = pool.rows_of
+        if report.sample is not None:
+            rows_of = rows_of_sample(report.sample, pool, self.data.names, key)
+        elif report.half is not None:
+            rows_of = rows_of_half(report.half, pool, self.data.names, key)
+        losses = partial(self._losses, sent.models, bounded=report.bounded)
+        table = loss_table(losses, len(sent.models), clients, rows_of, self.workers)
+        if not report.differences:
+            return table
+        losses = partial(self._losses, sent.rows, bounded=report.bounded)
+        return differences(table, own_losses(table, labels, losses, clients, rows_of, self.workers))
 
-    def _check_passes(self, task: Task) -> None:
-        for term in (term for fit in task.fit for term in fit.terms):
-            part = getattr(term, "part", "all")
-            if term.strength and not len(self.model.layout.numbers(part)):
-                raise UsageError(
-                    f"the part {part!r} of model {self.model.text!r} is empty, so a penalty on it would do nothing; "
-                    "choose another layer, or name a submodule head"
-                )
-        names = [slot.name for fit in task.fit for slot in self.model.slots_of(fit.part)]
-        if len(set(names)) < len(names):
-            parts = ", ".join(fit.part for fit in task.fit)
-            raise UsageError(f"the passes train {parts}, which overlap; the parts of a task must be disjoint")
+    def _losses(self, stack: Stack, row: int, where: Array, bounded: str | None = None) -> Array:
+        """Return the loss of one model, as trained or ``bounded``, on these rows of the clients' train data."""
+        pool = self._pool("train", stack)
+        found = self._evaluator(stack, row).judge(pool, where)
+        return found.losses if bounded is None else bound(found, pool.y.numpy()[where], bounded, self.model.classes)
 
     def _metrics(
         self, report: Report, split: str, sent: Sent, labels: Array, clients: Array, trained: list[Stack]
     ) -> Array:
         """Return each client's metrics on one of its splits, with its trained models or the rows its label names."""
         pool, rows = self._pool(split, sent.models), np.atleast_2d(labels.T).T
-        shards = np.array_split(np.arange(len(clients)), self.workers.count)
         if trained:
             own = [[models.take(slice(i, i + 1)) for models in trained] for i in range(len(clients))]
             jobs = [_Served(reduce(Stack.plus, models), np.array([i])) for i, models in enumerate(own)]
         else:
+            shards = np.array_split(np.arange(len(clients)), self.workers.count)
             parts = [(r, s[(rows[s] == r).all(1)]) for s in shards for r in np.unique(rows[s], axis=0)]
-            jobs = [_Served(sent.take(row), places) for row, places in parts]
+            jobs = [_Served(sent.take(row), positions) for row, positions in parts]
         found = np.empty((len(clients), 4))
 
-        def judge(job: _Served) -> None:
-            where, offsets = pool.rows_of(clients[job.places])
-            verdicts = self._verdicts(job.models, report.mix, pool, where)
-            found[job.places] = self._columns(verdicts, pool.y.numpy()[where], offsets)
+        def evaluate(job: _Served) -> None:
+            found[job.positions] = self._served_metrics(job.models, report.mix, pool, clients[job.positions])
 
-        self.workers.map(judge, jobs)
+        self.workers.map(evaluate, jobs)
         return found
 
-    def _verdicts(self, models: Stack, mix: str | None, pool: Pool, where: Array) -> Verdicts:
-        """What a model, or the mixture of several, says about these examples."""
+    def _served_metrics(self, models: Stack, mix: str | None, pool: Pool, clients: Array) -> Array:
+        """Return the metrics of clients that are served one model, or the mixture of several."""
+        where, offsets = pool.rows_of(clients)
+        classes, truth = self.model.classes, pool.y.numpy()[where]
         if mix is None:
-            return self._evaluator(models, models.params[0], models.buffers[0]).judge(pool, where)
-        said = [self._evaluator(models, *row).outputs(pool, where) for row in zip(*models, strict=True)]
-        classes = self.model.classes
-        return verdicts(mix_outputs([outputs for outputs, _ in said], mix, classes), said[0][1], classes)
+            found = self._evaluator(models, 0).judge(pool, where)
+        else:
+            outputs = [self._evaluator(models, row).outputs(pool, where) for row in range(len(models))]
+            found = verdicts(mix_outputs([each for each, _ in outputs], mix, classes), outputs[0][1], classes)
+        if classes is None:
+            return metrics.regression(found.predictions, truth, found.losses, offsets)
+        return metrics.classification(found.predictions, truth, found.losses, offsets, classes)
 
-    def _evaluator(self, stack: Stack, params: Array, buffers: Array) -> Evaluator:
+    def _evaluator(self, stack: Stack, row: int) -> Evaluator:
+        """Return this thread's evaluator, loaded with one model."""
         like = self._like(stack)
-        evaluator: Evaluator = self.workers.desk(("evaluate", like.dtype), lambda: Evaluator(self.model, like))
-        evaluator.load(torch.from_numpy(params), torch.from_numpy(buffers))
+        evaluator: Evaluator = self.workers.local(("evaluate", like.dtype), lambda: Evaluator(self.model, like))
+        evaluator.load(torch.from_numpy(stack.params[row]), torch.from_numpy(stack.buffers[row]))
         return evaluator
 
-    def _like(self, stack: Stack) -> torch.Tensor:
-        return torch.empty(0, dtype=torch.from_numpy(stack.params[:1]).dtype, device=self.device)
-
     def _pool(self, split: str, stack: Stack) -> Pool:
+        """Return the examples of a split in the precision of these models."""
         like = self._like(stack)
         if (split, like.dtype) not in self._pools:
             found: Split | None = getattr(self.data, split)
@@ -282,3 +263,18 @@ class Engine:
                 raise DataError(f"there is no {split} split; ask for one with --validation 0.1")
             self._pools[split, like.dtype] = Pool(found, like)
         return self._pools[split, like.dtype]
+
+    def _like(self, stack: Stack) -> torch.Tensor:
+        """Return an empty tensor of the models' precision on the engine's device."""
+        return torch.empty(0, dtype=torch.from_numpy(stack.params[:1]).dtype, device=self.device)
+
+
+def find_device(name: str) -> torch.device:
+    """Return a torch device that exists, and keeps the numbers it is given, which ``meta`` does not."""
+    try:
+        device = torch.device(name)
+        torch.ones(1, device=device).cpu()
+    except (RuntimeError, AssertionError, NotImplementedError) as error:
+        reason = str(error).partition("\n")[0]
+        raise UsageError(f"device {name!r} cannot be used here ({reason}); use --device cpu") from None
+    return device

@@ -1,4 +1,4 @@
-"""Models on examples: predictions and losses, of one model or of many on every client."""
+"""Models on examples: losses and predictions of one model, and the mean losses of many models for many clients."""
 
 from __future__ import annotations
 
@@ -24,10 +24,11 @@ from coterie.seeding import Key
 from coterie.typing import Array
 
 CONVOLUTION_BATCH, DENSE_BATCH = 300, 4096
+"""Examples that one forward pass takes."""
 
 
 class Verdicts(NamedTuple):
-    """Per example: its loss, and the predicted class (or value)."""
+    """The loss of every example, and its predicted class (or value)."""
 
     losses: Array
     predictions: Array
@@ -50,12 +51,12 @@ class Evaluator:
         self.folded = fold(self.module)
 
     def judge(self, pool: Pool, rows: Array) -> Verdicts:
-        """Losses and predictions for these rows of a pool of examples."""
+        """Return losses and predictions for these rows of a pool."""
         parts = [verdicts(outputs, y, self.model.classes) for outputs, y in self._batches(pool, rows)]
         return Verdicts(*(np.concatenate(column) for column in zip(*parts, strict=True)))
 
     def outputs(self, pool: Pool, rows: Array) -> tuple[Tensor, Tensor]:
-        """The outputs for these rows, and the truth."""
+        """Return the outputs for these rows, and the truth."""
         outputs, truth = zip(*self._batches(pool, rows), strict=True)
         return torch.cat(outputs), torch.cat(truth)
 
@@ -69,13 +70,13 @@ class Evaluator:
 
 
 def verdicts(outputs: Tensor, truth: Tensor, classes: int | None) -> Verdicts:
-    """Losses and predictions from outputs."""
+    """Return losses and predictions from outputs."""
     predicted = outputs.squeeze(-1) if classes is None else outputs.argmax(-1)
     return Verdicts(losses(outputs, truth, classes).cpu().numpy(), predicted.cpu().numpy())
 
 
 def fold(module: nn.Module) -> nn.Module:
-    """A plain sequence with each batch normalisation merged into the convolution before it; others as they are."""
+    """Merge each batch normalisation of a plain sequence into the convolution before it; leave other modules alone."""
     if type(module) is not nn.Sequential:
         return module
     layers: list[nn.Module] = []
@@ -88,60 +89,8 @@ def fold(module: nn.Module) -> nn.Module:
     return nn.Sequential(*layers).eval()
 
 
-RowsOf = Callable[[Array], tuple[Array, Array]]
-"""The rows of the pool that these clients look at, and where each client's begin and end."""
-
-
-class Judged(NamedTuple):
-    """Means of the losses and their mean squared deviations from them, ``(r, K)`` each."""
-
-    losses: Array
-    spreads: Array
-
-
-def judge(losses: ExampleLosses, models: int, clients: Array, rows_of: RowsOf, workers: Workers) -> Judged:
-    """Each model over the rows of many clients at a time."""
-    shards = [s for s in np.array_split(np.arange(len(clients)), workers.count) if len(s)]
-
-    def one(job: tuple[int, Array]) -> tuple[Array, Array]:
-        row, shard = job
-        where, offsets = rows_of(clients[shard])
-        return mean_and_spread(losses(row, where), offsets)
-
-    jobs = [(row, shard) for shard in shards for row in range(models)]
-    found = Judged(*np.empty((2, len(clients), models)))
-    for (row, shard), columns in zip(jobs, workers.map(one, jobs), strict=True):
-        found.losses[shard, row], found.spreads[shard, row] = columns
-    return found
-
-
-def own_losses(
-    found: Judged, rows: Array, losses: ExampleLosses, clients: Array, rows_of: RowsOf, workers: Workers
-) -> Array:
-    """Each client's mean loss under the model of its row, which may be beyond those that were judged."""
-    judged = found.losses.shape[1]
-
-    def one(place: int) -> float:
-        if rows[place] < judged:
-            return float(found.losses[place, rows[place]])
-        where, offsets = rows_of(clients[place : place + 1])
-        return float(segment_mean(losses(int(rows[place]), where), offsets)[0])
-
-    return np.array(workers.map(one, range(len(clients))))
-
-
-def differences(found: Judged, own: Array) -> Judged:
-    """How far every loss is from the client's own, whichever is larger.
-
-    >>> differences(Judged(np.array([[1.0, 4.0]]), np.zeros((1, 2))), np.array([3.0])).losses.tolist()
-    [[2.0, 1.0]]
-    """
-    with np.errstate(invalid="ignore"):
-        return found._replace(losses=np.abs(found.losses - own[:, None]))
-
-
 def bound(found: Verdicts, truth: Array, kind: str, classes: int | None) -> Array:
-    """Losses in [0, 1]: whether a prediction is wrong, or the loss clipped, cross entropy in units of a guess.
+    """Return losses in [0, 1]: whether a prediction is wrong, or the loss clipped, cross entropy in units of a guess.
 
     >>> bound(Verdicts(np.array([0.5, np.nan, 9.0]), np.array([2, 0, 1])), np.array([2, 0, 0]), "zero-one", 3).tolist()
     [0.0, 0.0, 1.0]
@@ -155,8 +104,35 @@ def bound(found: Verdicts, truth: Array, kind: str, classes: int | None) -> Arra
     return np.where(found.losses < unit, found.losses / unit, 1.0)
 
 
+RowsOf = Callable[[Array], tuple[Array, Array]]
+"""``clients -> (rows, offsets)``: the rows of the pool on which clients evaluate, and where each client's begin."""
+
+
+class LossTable(NamedTuple):
+    """Each client's mean loss under each model, and the mean squared deviations from it, ``(r, K)`` each."""
+
+    losses: Array
+    spreads: Array
+
+
+def loss_table(losses: ExampleLosses, models: int, clients: Array, rows_of: RowsOf, workers: Workers) -> LossTable:
+    """Evaluate each model on the rows of many clients at a time."""
+    shards = [s for s in np.array_split(np.arange(len(clients)), workers.count) if len(s)]
+
+    def evaluate(job: tuple[int, Array]) -> tuple[Array, Array]:
+        model, shard = job
+        rows, offsets = rows_of(clients[shard])
+        return mean_and_spread(losses(model, rows), offsets)
+
+    jobs = [(model, shard) for shard in shards for model in range(models)]
+    table = LossTable(*np.empty((2, len(clients), models)))
+    for (model, shard), columns in zip(jobs, workers.map(evaluate, jobs), strict=True):
+        table.losses[shard, model], table.spreads[shard, model] = columns
+    return table
+
+
 def mean_and_spread(values: Array, offsets: Array) -> tuple[Array, Array]:
-    """Of each segment ``offsets[i]:offsets[i+1]``: the mean, and the mean squared deviation from it.
+    """Return the mean of each segment ``offsets[i]:offsets[i+1]``, and the mean squared deviation from it.
 
     >>> [column.tolist() for column in mean_and_spread(np.array([1.0, 3.0, 7.0]), np.array([0, 2, 3]))]
     [[2.0, 7.0], [1.0, 0.0]]
@@ -166,8 +142,33 @@ def mean_and_spread(values: Array, offsets: Array) -> tuple[Array, Array]:
         return mean, segment_mean((values - np.repeat(mean, np.diff(offsets))) ** 2, offsets)
 
 
+def own_losses(
+    table: LossTable, labels: Array, losses: ExampleLosses, clients: Array, rows_of: RowsOf, workers: Workers
+) -> Array:
+    """Return each client's mean loss under the model that its label names, which need not be in the table."""
+    models = table.losses.shape[1]
+
+    def own(position: int) -> float:
+        if labels[position] < models:
+            return float(table.losses[position, labels[position]])
+        rows, offsets = rows_of(clients[position : position + 1])
+        return float(segment_mean(losses(int(labels[position]), rows), offsets)[0])
+
+    return np.array(workers.map(own, range(len(clients))))
+
+
+def differences(table: LossTable, own: Array) -> LossTable:
+    """Replace every loss by its absolute difference from the client's own loss.
+
+    >>> differences(LossTable(np.array([[1.0, 4.0]]), np.zeros((1, 2))), np.array([3.0])).losses.tolist()
+    [[2.0, 1.0]]
+    """
+    with np.errstate(invalid="ignore"):
+        return table._replace(losses=np.abs(table.losses - own[:, None]))
+
+
 def rows_of_half(half: int, pool: Pool, names: tuple[str, ...], key: Key) -> RowsOf:
-    """The half of each client's data that a pass on the other half, under the same key, does not see."""
+    """Select the half of each client's data that a pass on the other half, under the same key, does not see."""
 
     def rows_of(clients: Array) -> tuple[Array, Array]:
         sizes, fit = pool.sizes[clients], Fit(half=half)
@@ -179,7 +180,7 @@ def rows_of_half(half: int, pool: Pool, names: tuple[str, ...], key: Key) -> Row
 
 
 def rows_of_sample(sample: Sample, pool: Pool, names: tuple[str, ...], key: Key) -> RowsOf:
-    """A part of each client's data, in the order drawn at its address; one that has nothing in it is refused."""
+    """Select a sample of each client's data, in the order drawn at its address; refuse clients that have none of it."""
 
     def rows_of(clients: Array) -> tuple[Array, Array]:
         sizes = pool.sizes[clients]

@@ -1,4 +1,4 @@
-"""How work is laid on cores: the plan, and the threads that carry it out."""
+"""How work is spread over the cores: the plan, and the threads that carry it out."""
 
 from __future__ import annotations
 
@@ -16,23 +16,28 @@ import torch
 from coterie.errors import UnknownName, UsageError
 from coterie.models.model import Model
 
+Job = TypeVar("Job")
+Result = TypeVar("Result")
+
 LOCKSTEP_NUMBERS = 260_000
-"""Parameters a lockstep group may hold together: beyond about a megabyte it falls out of a core's cache."""
+"""Parameters that a lockstep group may hold together: beyond about a megabyte they fall out of a core's cache."""
 
 SMALLEST_GROUP = 4
+"""The smallest group for which ``auto`` takes lockstep."""
+
 KINDS = ("auto", "single", "workers", "lockstep")
 
 
 @dataclass(frozen=True)
 class Plan:
-    """A kind of plan and, for lockstep, how many clients train as one."""
+    """A kind of plan and, for lockstep, how many clients train together."""
 
     kind: str
     group: int = 1
 
 
 def make_plan(wanted: str, model: Model, clients: int, threads: int) -> Plan:
-    """The plan asked for, or for ``auto`` the one that measures fastest for this model and number of clients."""
+    """Return the plan asked for, or for ``auto`` the one that was measured to be fastest for such a model."""
     if wanted not in KINDS:
         raise UnknownName("plan", wanted, KINDS)
     group = max(1, min(512, LOCKSTEP_NUMBERS // model.layout.size, -(-clients // threads)))
@@ -44,17 +49,13 @@ def make_plan(wanted: str, model: Model, clients: int, threads: int) -> Plan:
     return Plan("workers" if clients >= threads else "single")
 
 
-Job = TypeVar("Job")
-Result = TypeVar("Result")
-
-
 def available_cores() -> int:
-    """The cores this process may use."""
+    """Return the number of cores that this process may use."""
     return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
 
 
 def count_threads(wanted: int | None) -> int:
-    """The threads asked for, where this machine can bear them; all cores unless said."""
+    """Return the number of threads asked for, or of cores if None; refuse more than four for each core."""
     cores = available_cores()
     if wanted is not None and not 1 <= wanted <= 4 * cores:
         raise UsageError(f"threads is {wanted}; it must be between 1 and {4 * cores} on this machine")
@@ -63,7 +64,7 @@ def count_threads(wanted: int | None) -> int:
 
 @contextmanager
 def torch_threads(count: int) -> Iterator[None]:
-    """Let torch use so many threads inside the block."""
+    """Let torch use ``count`` threads inside the block."""
     before = torch.get_num_threads()
     torch.set_num_threads(count)
     try:
@@ -74,7 +75,7 @@ def torch_threads(count: int) -> Iterator[None]:
 
 @contextmanager
 def short_turns() -> Iterator[None]:
-    """Let threads hand over the interpreter ten times as often: one that comes back from torch waits less for it."""
+    """Let threads hand over the interpreter ten times as often: one that returns from torch waits less for it."""
     before = sys.getswitchinterval()
     sys.setswitchinterval(before / 10)
     try:
@@ -84,22 +85,22 @@ def short_turns() -> Iterator[None]:
 
 
 class Workers:
-    """``count`` threads; ``map`` runs jobs on them, results in the order of the jobs."""
+    """``count`` threads that run jobs; results come in the order of the jobs."""
 
     def __init__(self, count: int) -> None:
         self.count = count
-        self._desks = threading.local()
+        self._local = threading.local()
         self._pool = ThreadPoolExecutor(count, "coterie", initializer=torch.set_num_threads, initargs=(1,))
 
-    def desk(self, key: object, make: Callable[[], Any]) -> Any:
-        """This thread's own object for ``key``, made at first use and kept."""
-        desks = self._desks.__dict__.setdefault("made", {})
-        if key not in desks:
-            desks[key] = make()
-        return desks[key]
+    def local(self, key: object, make: Callable[[], Any]) -> Any:
+        """Return this thread's object for ``key``, made at first use and kept."""
+        made = self._local.__dict__.setdefault("made", {})
+        if key not in made:
+            made[key] = make()
+        return made[key]
 
     def map(self, work: Callable[[Job], Result], jobs: Iterable[Job]) -> list[Result]:
-        """Do all jobs; the first error stops the rest."""
+        """Do all jobs on the threads; the first error stops the rest."""
         with torch_threads(1), short_turns():
             futures = [self._pool.submit(work, job) for job in jobs]
             try:
@@ -110,6 +111,6 @@ class Workers:
                 raise
 
     def here(self, work: Callable[[Job], Result], jobs: Iterable[Job]) -> list[Result]:
-        """Do all jobs in this thread, one after the other, torch using ``count`` threads for each."""
+        """Do all jobs in this thread, one after the other; torch uses ``count`` threads for each."""
         with torch_threads(self.count):
             return [work(job) for job in jobs]

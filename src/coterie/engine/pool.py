@@ -1,4 +1,4 @@
-"""The clients' examples in one tensor, and room for the models they train."""
+"""The clients' examples in one tensor, and memory for the models they train."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from coterie.typing import Array
 
 
 class Pool:
-    """One split's examples; ``take`` gives a batch on the right device, in the right precision and memory format."""
+    """The examples of one split; batches come on the device and in the precision of ``like``, images channels last."""
 
     def __init__(self, split: Split, like: Tensor) -> None:
         self.x, self.y = (torch.from_numpy(a if a.flags.writeable else a.copy()) for a in (split.x, split.y))
@@ -28,51 +28,48 @@ class Pool:
         )
 
     def take(self, rows: Array) -> tuple[Tensor, Tensor]:
-        """Examples by row number, in any shape of ``rows``; adjacent rows are viewed, not copied."""
-        x, y = self._read(rows)
+        """Return the examples of these rows, in the shape of ``rows``; adjacent rows are viewed, not copied."""
+        if rows.ndim == 1 and len(rows) and rows[-1] - rows[0] + 1 == len(rows) and np.all(np.diff(rows) == 1):
+            part = slice(int(rows[0]), int(rows[-1]) + 1)
+            x, y = self.x[part], self.y[part]
+        else:
+            index = torch.from_numpy(np.ascontiguousarray(rows)).flatten()
+            x, y = (every.index_select(0, index) for every in (self.x, self.y))
+            if rows.ndim > 1:
+                x, y = x.view(*rows.shape, *x.shape[1:]), y.view(rows.shape)
         if not self.as_is:
             x = x.to(self.like)
             y = y.to(self.like.device) if y.dtype == torch.int64 else y.to(self.like)
         return (x.contiguous(memory_format=torch.channels_last) if x.dim() == 4 else x), y
 
-    def _read(self, rows: Array) -> tuple[Tensor, Tensor]:
-        if rows.ndim == 1 and len(rows) and rows[-1] - rows[0] + 1 == len(rows) and np.all(np.diff(rows) == 1):
-            part = slice(int(rows[0]), int(rows[-1]) + 1)
-            return self.x[part], self.y[part]
-        index = torch.from_numpy(np.ascontiguousarray(rows))
-        if index.dim() == 1:
-            return self.x.index_select(0, index), self.y.index_select(0, index)
-        x, y = self.x.index_select(0, index.flatten()), self.y.index_select(0, index.flatten())
-        return x.view(*index.shape, *self.x.shape[1:]), y.view(index.shape)
-
     def rows_of(self, clients: Array, at_most: int | None = None) -> tuple[Array, Array]:
-        """The rows that these clients hold (their first ``at_most``), and where each client's begin and end."""
+        """Return the rows of these clients (the first ``at_most`` of each), and the offset at which each begins."""
         sizes = self.sizes[clients] if at_most is None else np.minimum(self.sizes[clients], at_most)
         ends = np.cumsum(sizes)
         rows = np.arange(int(ends[-1])) + np.repeat(self.offsets[clients] - (ends - sizes), sizes)
         return rows, np.concatenate([[0], ends])
 
     def shuffled(self, client: int, rng: np.random.Generator, at_most: int | None = None) -> Array:
-        """The rows that a client holds (its first ``at_most``) in the order in which it goes through them."""
+        """Return the rows of a client (its first ``at_most``) in random order."""
         size = int(self.sizes[client]) if at_most is None else min(int(self.sizes[client]), at_most)
         order: Array = rng.permutation(size) + self.offsets[client]
         return order
 
 
-class Shelf:
-    """Keeps the largest block of memory that came back: it comes back once nobody can see the array made from it."""
+class SpareBlock:
+    """Reuses memory: keeps the largest block that came back, which happens when nothing refers to its array."""
 
     def __init__(self) -> None:
         self._spare: Array | None = None
 
     def take(self, shape: tuple[int, ...], dtype: DTypeLike, limit: int) -> Array:
-        """An array of this shape, not yet filled; beyond ``limit`` bytes a mapped file, which is not kept.
+        """Return an array of this shape, not yet filled; beyond ``limit`` bytes it is a mapped file, which is not kept.
 
-        >>> shelf = Shelf()
-        >>> first = shelf.take((2, 3), np.float32, limit=1000)
-        >>> place = first.ctypes.data
+        >>> spare = SpareBlock()
+        >>> first = spare.take((2, 3), np.float32, limit=1000)
+        >>> address = first.ctypes.data
         >>> del first
-        >>> shelf.take((3, 2), np.float32, limit=1000).ctypes.data == place
+        >>> spare.take((3, 2), np.float32, limit=1000).ctypes.data == address
         True
         """
         count = int(np.prod(shape, dtype=np.int64))
@@ -82,7 +79,7 @@ class Shelf:
         block, self._spare = self._spare, None
         if block is None or block.nbytes < size:
             block = np.empty(size, np.uint8)
-        # Whatever is cut from this array has it as its base, so that it lives as long as any part of it is seen.
+        # Every view of this array has it as its base, so that it lives as long as any view of it.
         array = np.frombuffer(block.data, dtype, count)
         weakref.finalize(array, self._back, block).atexit = False
         return array.reshape(shape)

@@ -17,7 +17,7 @@ from coterie.protocol.task import Contrast, Near, Others, Proximal, Term
 
 
 class Received(NamedTuple):
-    """What clients got beside the model they train: all cluster models, references, and the row of each client.
+    """What the terms of a pass read: all cluster models, the references, and the row that each client trains.
 
     ``placed`` is False for a client that had no cluster when the round began: terms about clusters leave it alone.
     """
@@ -30,10 +30,14 @@ class Received(NamedTuple):
 
 
 NOTHING = Received(*(torch.empty(0) for _ in Received._fields))
+"""What a pass without terms reads."""
+
+TINY = 1e-12
+"""Lengths are taken as at least this, so that the cosine of a vector of zeros is 0."""
 
 
 def gradient(term: Term, params: Tensor, start: Tensor, received: Received, layout: Layout) -> Tensor:
-    """The gradient of ``term`` at ``params`` for clients that received ``start``; zero outside of the term's part.
+    """Return the gradient of ``term`` at ``params`` for clients that received ``start``; zero outside the term's part.
 
     All terms but the proximal one are about clusters: they are zero for clients that have none yet.
     """
@@ -42,16 +46,16 @@ def gradient(term: Term, params: Tensor, start: Tensor, received: Received, layo
     part, placed = getattr(term, "part", "all"), received.placed.unsqueeze(-1)
     if part == "all":
         return penalty(term, params, start, received) * placed
-    place = layout.part(part)
-    inside = received._replace(models=received.models[..., place], references=received.references[..., place])
+    where = layout.part(part)
+    inside = received._replace(models=received.models[..., where], references=received.references[..., where])
     full = torch.zeros_like(params)
-    full[..., place] = penalty(term, params[..., place], start[..., place], inside) * placed
+    full[..., where] = penalty(term, params[..., where], start[..., where], inside) * placed
     return full
 
 
 @singledispatch
 def penalty(term: Term, params: Tensor, start: Tensor, received: Received) -> Tensor:
-    """The gradient of a term on the coordinates that it is about."""
+    """Return the gradient of a term on the coordinates of its part."""
     raise NotImplementedError(f"no gradient is known for {type(term).__name__}")
 
 
@@ -75,78 +79,69 @@ def _(term: Others, params: Tensor, start: Tensor, received: Received) -> Tensor
 
 @penalty.register
 def _(term: Contrast, params: Tensor, start: Tensor, received: Received) -> Tensor:
-    """With p_k = softmax(s_k / t): the sum over k of (p_k - [k = c]) / t times the gradient of the cosine s_k."""
+    """Sum (p_k - [k = c]) / t times the gradient of the cosine s_k over k, where p_k = softmax(s_k / t)."""
     lengths = received.models.norm(dim=-1).clamp_min(TINY)
     own = params.norm(dim=-1, keepdim=True).clamp_min(TINY)
     cosines = params @ received.models.T / (own * lengths)
-    slope = pushes(cosines, received.rows, term)
+    chances = torch.softmax(cosines / term.temperature, -1)
+    own_row = torch.arange(cosines.shape[-1], device=cosines.device) == received.rows.unsqueeze(-1)
+    slope = (chances - own_row.to(chances)) * (term.strength / term.temperature)
     towards: Tensor = (slope / lengths) @ received.models / own
     along: Tensor = (slope * cosines).sum(-1, keepdim=True) * params / own**2
     return towards - along
 
 
-TINY = 1e-12
-"""A length below this is taken as this: the cosine of nothing is 0 and has no gradient to speak of."""
-
-
-def pushes(cosines: Tensor, rows: Tensor, term: Contrast) -> Tensor:
-    """The derivative of the contrast by each cosine ``(..., K)``, for clients of these rows."""
-    chances = torch.softmax(cosines / term.temperature, -1)
-    own = torch.arange(cosines.shape[-1], device=cosines.device) == rows.unsqueeze(-1)
-    return (chances - own.to(chances)) * (term.strength / term.temperature)
-
-
-class Catch:
-    """Keeps what the head of a module was last given."""
+class HeadInputs:
+    """Records the inputs of a module's head in every forward pass."""
 
     def __init__(self, module: nn.Module, model: Model) -> None:
-        name = head_of(module, model.half)
+        name = head_of(module, model.cluster_part)
         if name is None:
-            raise UsageError(f"model {model.text!r} has no head whose inputs could be compared; name a submodule head")
-        self.seen = torch.empty(0)
-        module.get_submodule(name).register_forward_pre_hook(self._keep)
+            raise UsageError(f"model {model.text!r} has no head with inputs to compare; name a submodule head")
+        self._last = torch.empty(0)
+        module.get_submodule(name).register_forward_pre_hook(self._record)
 
-    def _keep(self, module: nn.Module, inputs: tuple[Tensor, ...]) -> None:
-        self.seen = inputs[0]
+    def _record(self, module: nn.Module, inputs: tuple[Tensor, ...]) -> None:
+        self._last = inputs[0]
 
     def take(self) -> Tensor:
-        """The representation of the last forward pass, one row an example; it is forgotten here."""
-        seen, self.seen = self.seen, torch.empty(0)
-        return seen.flatten(1)
+        """Return the inputs of the last forward pass, one row for each example, and forget them."""
+        last, self._last = self._last, torch.empty(0)
+        return last.flatten(1)
 
 
 class Anchors:
-    """The cluster models as they are seen by a client that contrasts them: frozen, in evaluation mode."""
+    """The cluster models with which a client is contrasted: frozen, in evaluation mode."""
 
     def __init__(self, model: Model, like: Tensor) -> None:
         self.model = model
         self.params = like.new_zeros(model.layout.size)
         self.buffers = like.new_zeros(model.layout.buffer_size)
         self.module = model.bind(self.params, self.buffers).eval().requires_grad_(False)
-        self.catch: Catch | None = None
+        self.head_inputs: HeadInputs | None = None
 
     @torch.no_grad()
-    def see(self, x: Tensor, received: Received, of: str) -> Tensor:
-        """The last layer's inputs or outputs of each example under every cluster model, ``(K, examples, features)``."""
-        if of == "inputs" and self.catch is None:
-            self.catch = Catch(self.module, self.model)
+    def features(self, x: Tensor, received: Received, of: str) -> Tensor:
+        """Return the last layer's inputs or outputs under every cluster model, ``(K, examples, features)``."""
+        if of == "inputs" and self.head_inputs is None:
+            self.head_inputs = HeadInputs(self.module, self.model)
         found = []
         for params, buffers in zip(received.models, received.buffers, strict=True):
             self.params.copy_(params)
             self.buffers.copy_(buffers)
             outputs = self.module(x)
-            found.append(outputs if self.catch is None or of == "outputs" else self.catch.take())
+            found.append(outputs if self.head_inputs is None or of == "outputs" else self.head_inputs.take())
         return torch.stack(found)
 
 
 def check_contrasts(terms: Iterable[Contrast], model: Model) -> None:
-    """A single output points nowhere: its cosines have no gradient."""
+    """Refuse to contrast the outputs of a regression: a single output has no direction."""
     if model.classes is None and any(term.of == "outputs" for term in terms):
         raise UsageError("con-rep(of=outputs) compares directions of outputs, and a regression has one; use of=inputs")
 
 
 def contrast(term: Contrast, own: Tensor, anchors: Tensor, weights: Tensor | None, received: Received) -> Tensor:
-    """The sum over clients of the term, for representations ``own (..., B, F)`` and ``anchors (K, ..., B, F)``.
+    """Return the sum of the term over clients, for features ``own (..., B, F)`` and ``anchors (K, ..., B, F)``.
 
     ``weights (..., B)`` sum to 1 over a client's examples; None: the plain mean.
     """
@@ -160,5 +155,5 @@ def contrast(term: Contrast, own: Tensor, anchors: Tensor, weights: Tensor | Non
 
 
 def _mean(values: Tensor, weights: Tensor | None) -> Tensor:
-    """The mean over examples of values ``(..., B, K)``."""
+    """Return the mean over examples of values ``(..., B, K)``."""
     return values.mean(-2) if weights is None else (values * weights.unsqueeze(-1)).sum(-2)

@@ -11,14 +11,14 @@ from torch import Tensor, nn
 from torch.func import functional_call, vmap
 from torch.optim.sgd import sgd
 
-from coterie.engine.terms import NOTHING, Anchors, Catch, Received, check_contrasts, contrast, gradient
+from coterie.engine.terms import NOTHING, Anchors, HeadInputs, Received, check_contrasts, contrast, gradient
 from coterie.models.dropout import AddressedDropout
 from coterie.models.model import Model, Slot
 from coterie.protocol.task import SEEN, Contrast, Fit, Term
 
 
 def losses(outputs: Tensor, target: Tensor, classes: int | None) -> Tensor:
-    """The loss of every example, for outputs ``(..., C)`` and targets ``(...)``."""
+    """Return the loss of every example, for outputs ``(..., C)`` and targets ``(...)``."""
     if classes is None:
         return (outputs.squeeze(-1) - target) ** 2
     flat = F.cross_entropy(outputs.flatten(0, -2), target.flatten(), reduction="none")
@@ -26,7 +26,7 @@ def losses(outputs: Tensor, target: Tensor, classes: int | None) -> Tensor:
 
 
 def mean_loss(outputs: Tensor, target: Tensor, classes: int | None) -> Tensor:
-    """The mean of ``losses`` over one client's minibatch, in as few operations as there are."""
+    """Return the mean of ``losses`` over one client's minibatch, in one operation."""
     if classes is None:
         return F.mse_loss(outputs.squeeze(-1), target)
     return F.cross_entropy(outputs, target)
@@ -36,9 +36,9 @@ _BETAS, _EPSILON = (0.9, 0.999), 1e-8
 
 
 class Optimiser:
-    """SGD with momentum, or Adam, on a list of tensors; ``reset`` before every client: no state is carried over.
+    """SGD with momentum, or Adam, on a list of tensors; reset before every client.
 
-    Unless it is given back what it had: ``first`` are the momenta.
+    ``first`` are the momenta, which a caller may fill to go on from an earlier pass.
     """
 
     def __init__(self, fit: Fit, tensors: list[Tensor]) -> None:
@@ -48,7 +48,7 @@ class Optimiser:
         self.second = [torch.zeros_like(t) for t in tensors] if adam else None
 
     def reset(self) -> Optimiser:
-        """All state to zero."""
+        """Set all state to zero."""
         self.taken = 0
         for tensor in (self.first or []) + (self.second or []):
             tensor.zero_()
@@ -56,11 +56,14 @@ class Optimiser:
 
     @torch.no_grad()
     def step(self, gradients: list[Tensor], lr: float, active: Tensor | None = None) -> None:
-        """Move the tensors in place; rows whose ``active`` entry is 0 stay where they are."""
+        """Move the tensors in place; rows with an ``active`` entry of 0 stay where they are."""
         self.taken += 1
         if active is None and self.second is None:
             self._fused_sgd(gradients, lr)
             return
+        if self.fit.weight_decay:
+            pairs = zip(gradients, self.tensors, strict=True)
+            gradients = [g.add(t, alpha=self.fit.weight_decay) for g, t in pairs]
         moves = self._sgd_moves(gradients, active) if self.second is None else self._adam_moves(gradients)
         for tensor, move in zip(self.tensors, moves, strict=True):
             if active is None:
@@ -69,8 +72,9 @@ class Optimiser:
                 tensor.addcmul_(move, active.view(-1, *[1] * (tensor.dim() - 1)), value=-lr)
 
     def _fused_sgd(self, gradients: list[Tensor], lr: float) -> None:
-        """Decay, momentum and step in one sweep over memory; the kernel goes by position, so strides must agree."""
-        same = [g if g.stride() == t.stride() else torch.empty_like(t).copy_(g) for g, t in self._pairs(gradients)]
+        """Apply decay, momentum and step in one sweep over memory; the kernel needs equal strides."""
+        pairs = zip(gradients, self.tensors, strict=True)
+        same = [g if g.stride() == t.stride() else torch.empty_like(t).copy_(g) for g, t in pairs]
         buffers: list[Tensor | None] = [None] * len(self.tensors) if self.first is None else list(self.first)
         sgd(
             self.tensors,
@@ -85,30 +89,21 @@ class Optimiser:
             maximize=False,
         )
 
-    def _pairs(self, gradients: list[Tensor]) -> list[tuple[Tensor, Tensor]]:
-        return list(zip(gradients, self.tensors, strict=True))
-
-    def _decayed(self, gradients: list[Tensor]) -> list[Tensor]:
-        if not self.fit.weight_decay:
-            return gradients
-        return [g.add(t, alpha=self.fit.weight_decay) for g, t in self._pairs(gradients)]
-
     def _sgd_moves(self, gradients: list[Tensor], active: Tensor | None) -> list[Tensor]:
-        decayed = self._decayed(gradients)
         if self.first is None:
-            return decayed
-        if active is not None and self.fit.keeps is not None:  # those who have finished keep what they ended with
+            return gradients
+        if active is not None and self.fit.keeps is not None:  # clients that have finished keep their momentum
             masks = [active.view(-1, *[1] * (m.dim() - 1)) for m in self.first]
-            for m, g, mask in zip(self.first, decayed, masks, strict=True):
+            for m, g, mask in zip(self.first, gradients, masks, strict=True):
                 m.mul_(1 + (self.fit.momentum - 1) * mask).addcmul_(g, mask)
             return self.first
-        return [m.mul_(self.fit.momentum).add_(g) for m, g in zip(self.first, decayed, strict=True)]
+        return [m.mul_(self.fit.momentum).add_(g) for m, g in zip(self.first, gradients, strict=True)]
 
     def _adam_moves(self, gradients: list[Tensor]) -> list[Tensor]:
         assert self.first is not None
         assert self.second is not None
         moves = []
-        for first, second, g in zip(self.first, self.second, self._decayed(gradients), strict=True):
+        for first, second, g in zip(self.first, self.second, gradients, strict=True):
             first.lerp_(g, 1 - _BETAS[0])
             second.mul_(_BETAS[1]).addcmul_(g, g, value=1 - _BETAS[1])
             scale = (second / (1 - _BETAS[1] ** self.taken)).sqrt_().add_(_EPSILON)
@@ -117,9 +112,10 @@ class Optimiser:
 
 
 class Batch(NamedTuple):
-    """A minibatch: ``x (B, ...)`` and ``y (B,)`` of one client, or of G clients with a leading G.
+    """A minibatch: ``x (B, ...)`` and ``y (B,)`` of one client, or of G clients with a leading dimension G.
 
-    ``weights (G, B)`` sum to 1 over a client's examples (None: plain mean); ``active (G, 1)`` is 0 for the finished.
+    ``weights (G, B)`` sum to 1 over a client's examples (None: plain mean); ``active (G, 1)`` is 0 for a client that
+    has finished.
     """
 
     x: Tensor
@@ -129,10 +125,10 @@ class Batch(NamedTuple):
 
 
 class Trainer:
-    """A reusable desk: flat parameters, their gradient and a module bound to them.
+    """Reusable flat parameters, their gradient and a module bound to them.
 
     With ``group`` None it serves one client at a time. With ``group`` G it serves G at once: every layer runs once
-    for all of them (``torch.func.vmap``), which pays for small dense nets.
+    for all of them (``torch.func.vmap``), which is faster for small dense nets.
     """
 
     def __init__(self, model: Model, like: Tensor, group: int | None = None) -> None:
@@ -149,11 +145,11 @@ class Trainer:
         self.gradients = [s.view(self.gradient) for s in model.slots]
         self.grouped = group is not None
         self.optimisers: dict[Fit, Optimiser] = {}
-        self.catch: Catch | None = None
+        self.head_inputs: HeadInputs | None = None
         self.anchors: Anchors | None = None
 
     def outputs(self, x: Tensor) -> Tensor:
-        """The outputs of the current parameters, each client's for its own examples."""
+        """Return the outputs of the current parameters, each client's for its examples."""
         if self.grouped:
             batched: Tensor = vmap(lambda leaves, part: functional_call(self.module, leaves, (part,)))(self.leaves, x)
             return batched
@@ -161,7 +157,7 @@ class Trainer:
         return single
 
     def seed_dropout(self, number: int) -> None:
-        """Give every dropout layer its address."""
+        """Seed every dropout layer, each differently."""
         for layer, module in enumerate(self.module.modules()):
             if isinstance(module, AddressedDropout):
                 module.generator.manual_seed((number + layer) % 2**63)
@@ -175,9 +171,9 @@ class Trainer:
         received: Received = NOTHING,
         momentum: Tensor | None = None,
     ) -> Tensor:
-        """Train from ``start`` on the batches; the result is in ``params``. Returns the mean minibatch loss.
+        """Train from ``start`` on the batches, leave the result in ``params`` and return the mean minibatch loss.
 
-        ``received`` is what the terms of the pass read, ``momentum`` what it goes on with.
+        The terms of the pass read ``received``; ``momentum`` is that of an earlier pass, if it is kept.
         """
         trained = self._prepare(fit.part)
         contrasts = tuple(t for t in fit.terms if isinstance(t, Contrast) and t.of in SEEN)
@@ -190,22 +186,23 @@ class Trainer:
         if momentum is not None:
             for held, kept in self._momenta(fit, momentum):
                 held.copy_(kept)
-        seen = []
+        steps = []
         for batch in batches:
             loss, found = self._differentiate(batch, trained, contrasts, received)
             gradients = [self._flatten(found)] if flat else found
             if terms:
                 gradients = self._with_terms(gradients, terms, start, received, trained, flat)
-            back = self._back(start, fit, trained, batch.active) if fit.pull else []
+            back = self._ways_back(start, fit, trained, batch.active) if fit.pull else []
             optimiser.step(gradients, lr, batch.active)
-            self._move(trained, back)
-            seen.append((loss, batch.active))
-        return _mean(seen)
+            if back:
+                self._add(trained, back)
+            steps.append((loss, batch.active))
+        return _mean(steps)
 
-    def look(self, start: Tensor, batch: Batch) -> tuple[Tensor, Tensor]:
-        """Each client's loss on a minibatch at ``start`` and its flat gradient, as the first step of a pass has them.
+    def loss_and_gradient(self, start: Tensor, batch: Batch) -> tuple[Tensor, Tensor]:
+        """Return each client's loss on a minibatch at ``start`` and its flat gradient, as a first step has them.
 
-        The gradient is good until the next call.
+        The gradient is overwritten by the next call.
         """
         trained = self._prepare("all")
         with torch.no_grad():
@@ -214,46 +211,46 @@ class Trainer:
         return loss, self._flatten(found)
 
     def _optimiser(self, fit: Fit, trained: tuple[Slot, ...], flat: bool) -> Optimiser:
-        """The optimiser of this kind of pass, its memory reused from client to client."""
+        """Return the optimiser of this kind of pass, reset; its memory is reused from client to client."""
         if fit not in self.optimisers:
             tensors = [self.params] if flat else [self.leaves[slot.name] for slot in trained]
             self.optimisers[fit] = Optimiser(fit, tensors)
         return self.optimisers[fit].reset()
 
     def momentum(self, fit: Fit) -> Tensor:
-        """The flat momentum with which the last pass of this kind ended, zero outside of its part."""
+        """Return the flat momentum with which the last pass of this kind ended, zero outside of its part."""
         found = torch.zeros_like(self.params)
-        for held, place in self._momenta(fit, found):
-            place.copy_(held)
+        for held, target in self._momenta(fit, found):
+            target.copy_(held)
         return found
 
     def _momenta(self, fit: Fit, flat: Tensor) -> list[tuple[Tensor, Tensor]]:
-        """The optimiser's momenta of a kind of pass, each beside its place in a flat vector."""
+        """Return the momenta of a kind of pass, each with its view of a flat vector."""
         momenta = self.optimisers[fit].first or []
         if self.grouped and fit.part == "all":
             return list(zip(momenta, [flat], strict=True))
         return list(zip(momenta, (slot.view(flat) for slot in self.model.slots_of(fit.part)), strict=True))
 
     def _prepare(self, part: str) -> tuple[Slot, ...]:
-        """Train mode for the modules that hold the trained part, eval mode for the frozen rest."""
+        """Set the trained part to training mode and the frozen rest to evaluation mode; return the trained slots."""
         homes = self.model.homes[part]
         self.module.train()
         for name, module in self.module.named_modules():
-            if self.model.half and isinstance(module, AddressedDropout):
+            if self.model.cluster_part and isinstance(module, AddressedDropout):
                 module.train(part == "all" or name in homes)
             if isinstance(module, nn.modules.batchnorm._NormBase):
                 module.train(part == "all" or name in homes)
-                if module.num_batches_tracked is not None:  # else the client before would weigh in a cumulative mean
+                if module.num_batches_tracked is not None:  # or the client before would count in a cumulative mean
                     module.num_batches_tracked.zero_()
         return self.model.slots_of(part)
 
     def _differentiate(
         self, batch: Batch, trained: tuple[Slot, ...], contrasts: tuple[Contrast, ...], received: Received
     ) -> tuple[Tensor, list[Tensor]]:
-        """Each client's loss, and the gradient of each trained tensor; contrasts are in the gradient only."""
+        """Return each client's loss and the gradient of each trained tensor; contrasts are in the gradient only."""
         leaves = [self.leaves[slot.name] for slot in trained]
-        looked_at = any(term.of == "inputs" for term in contrasts)
-        outputs, inputs = self._represent(batch.x) if looked_at else (self.outputs(batch.x), torch.empty(0))
+        compared = any(term.of == "inputs" for term in contrasts)
+        outputs, inputs = self._outputs_and_inputs(batch.x) if compared else (self.outputs(batch.x), torch.empty(0))
         if batch.weights is None:
             loss = mean_loss(outputs, batch.y, self.model.classes)
         else:
@@ -261,28 +258,22 @@ class Trainer:
         total = loss.sum()
         for term in contrasts:
             own = inputs if term.of == "inputs" else outputs
-            anchors = self._anchors().see(batch.x.flatten(0, int(self.grouped)), received, term.of)
+            self.anchors = self.anchors or Anchors(self.model, self.params)
+            anchors = self.anchors.features(batch.x.flatten(0, int(self.grouped)), received, term.of)
             total = total + contrast(term, own, anchors.view(len(anchors), *own.shape), batch.weights, received)
         return loss.detach(), list(torch.autograd.grad(total, leaves, materialize_grads=True))
 
-    def _represent(self, x: Tensor) -> tuple[Tensor, Tensor]:
-        """The outputs, and what the head was given to make them."""
-        if self.catch is None:
-            self.catch = Catch(self.module, self.model)
-        catch = self.catch
+    def _outputs_and_inputs(self, x: Tensor) -> tuple[Tensor, Tensor]:
+        """Return the outputs, and the inputs of the head."""
+        head = self.head_inputs = self.head_inputs or HeadInputs(self.module, self.model)
         if not self.grouped:
-            return self.module(x), catch.take()
-        run = vmap(lambda leaves, part: (functional_call(self.module, leaves, (part,)), catch.take()))
-        outputs, own = run(self.leaves, x)
-        return outputs, own
-
-    def _anchors(self) -> Anchors:
-        if self.anchors is None:
-            self.anchors = Anchors(self.model, self.params)
-        return self.anchors
+            return self.module(x), head.take()
+        run = vmap(lambda leaves, part: (functional_call(self.module, leaves, (part,)), head.take()))
+        outputs, inputs = run(self.leaves, x)
+        return outputs, inputs
 
     def _flatten(self, found: list[Tensor]) -> Tensor:
-        """All gradients as one array: one sweep of a small group's optimiser instead of one for each layer."""
+        """Return all gradients as one array: the optimiser of a small group sweeps once, not once for each layer."""
         torch._foreach_copy_(self.gradients, found)
         return self.gradient
 
@@ -296,7 +287,7 @@ class Trainer:
         trained: tuple[Slot, ...],
         flat: bool,
     ) -> list[Tensor]:
-        """The gradients with those of the penalty terms added."""
+        """Return the gradients with those of the penalty terms added."""
         for term in terms:
             extra = gradient(term, self.params, start, received, self.model.layout)
             parts = [extra] if flat else [slot.view(extra) for slot in trained]
@@ -304,21 +295,21 @@ class Trainer:
         return gradients
 
     @torch.no_grad()
-    def _back(self, start: Tensor, fit: Fit, trained: tuple[Slot, ...], active: Tensor | None) -> list[Tensor]:
-        """The share ``pull`` of the way from where those who still train are now back to where they started."""
+    def _ways_back(self, start: Tensor, fit: Fit, trained: tuple[Slot, ...], active: Tensor | None) -> list[Tensor]:
+        """Return the share ``pull`` of the way back to the start, zero for clients that have finished."""
         ways = [(slot.view(start) - slot.view(self.params)) * fit.pull for slot in trained]
         return ways if active is None else [way * active.view(-1, *[1] * (way.dim() - 1)) for way in ways]
 
     @torch.no_grad()
-    def _move(self, trained: tuple[Slot, ...], ways: list[Tensor]) -> None:
-        for slot, way in zip(trained, ways, strict=False):
+    def _add(self, trained: tuple[Slot, ...], ways: list[Tensor]) -> None:
+        for slot, way in zip(trained, ways, strict=True):
             slot.view(self.params).add_(way)
 
 
-def _mean(seen: list[tuple[Tensor, Tensor | None]]) -> Tensor:
-    """The mean loss of each client over the minibatches in which it was active."""
-    losses_seen = torch.stack([loss for loss, _ in seen])
-    masks = [active.squeeze(-1) for _, active in seen if active is not None]
+def _mean(steps: list[tuple[Tensor, Tensor | None]]) -> Tensor:
+    """Return the mean loss of each client over the minibatches in which it was active."""
+    losses_seen = torch.stack([loss for loss, _ in steps])
+    masks = [active.squeeze(-1) for _, active in steps if active is not None]
     if not masks:
         return losses_seen.mean(0)
     active = torch.stack(masks)

@@ -1,4 +1,4 @@
-"""Networks made of several: the sum of two, and mixtures of the outputs of many."""
+"""Networks made of several: the sum of two, and mixtures of many outputs."""
 
 from __future__ import annotations
 
@@ -24,33 +24,33 @@ class Additive(nn.Module):
         self.cluster = cluster
 
     def forward(self, x: Tensor) -> Tensor:
-        """``f(x; G) + h(x; T)``."""
+        """Return ``f(x; G) + h(x; T)``."""
         total: Tensor = self.common(x) + self.cluster(x)
         return total
 
 
 def additive(model: Model) -> Model:
-    """The same architecture twice: a half for everyone and one for the cluster (thesis eq. 7.1).
+    """Return the sum of two networks of one architecture: a global part and a cluster part (thesis eq. 7.1).
 
-    The vectors are twice as long; the global half comes first and starts where the plain model would. The part names
-    head, body and linear mean the cluster half's, so that what clusters parameters looks at that half.
+    The vectors are twice as long; the global part comes first and starts where the plain model would. The parts head,
+    body and linear are of the cluster part, so that rules that cluster parameters look at it alone.
 
     >>> from coterie.models.zoo import build_model
     >>> layout = additive(build_model("linear", (3,), None)).layout
     >>> layout.part("global"), layout.part("cluster"), layout.part("head_weight")
     (slice(0, 4, None), slice(4, 8, None), slice(4, 7, None))
     """
-    if model.half:
-        raise UsageError(f"model {model.text!r} is a sum of two halves already; add cam once")
-    return replace(model, build=lambda: Additive(model.build(), model.build()), half="cluster")
+    if model.cluster_part:
+        raise UsageError(f"model {model.text!r} is already a sum of two parts; add cam once")
+    return replace(model, build=lambda: Additive(model.build(), model.build()), cluster_part="cluster")
 
 
 def mix_outputs(outputs: Sequence[Tensor], rule: str, classes: int | None) -> Tensor:
-    """The outputs of an ensemble whose members gave these.
+    """Return the outputs of an ensemble from those of its members.
 
-    ``logits`` is their sum; ``softmax`` the logarithm of the mean of their softmaxes, every member weighing the same;
-    ``majority`` the logarithm of the shares of the members' votes, and of one more that goes to all classes alike, so
-    that no loss is infinite. Predictions of a real target are averaged under any rule.
+    ``logits`` is their sum; ``softmax`` the logarithm of the mean of their softmaxes, with equal weights;
+    ``majority`` the logarithm of the shares of the members' votes and of one more vote, divided equally among the
+    classes, so that no loss is infinite. Predictions of a real target are averaged under any rule.
 
     >>> sure, unsure = torch.tensor([[8.0, 0.0]]), torch.tensor([[0.0, 1.0]])
     >>> mix_outputs([sure, unsure], "softmax", 2).exp().sum().round(decimals=4).item()
@@ -69,7 +69,7 @@ def mix_outputs(outputs: Sequence[Tensor], rule: str, classes: int | None) -> Te
 
 
 class Mixture(nn.Module):
-    """An ensemble as a network of its own."""
+    """An ensemble as one network."""
 
     def __init__(self, members: Sequence[nn.Module], rule: str, classes: int | None) -> None:
         super().__init__()
@@ -77,5 +77,5 @@ class Mixture(nn.Module):
         self.rule, self.classes = rule, classes
 
     def forward(self, x: Tensor) -> Tensor:
-        """The members' mixed outputs."""
+        """Return the members' mixed outputs."""
         return mix_outputs([member(x) for member in self.members], self.rule, self.classes)

@@ -1,4 +1,4 @@
-"""Dropout whose random draws have an address, so that threads, order and resuming cannot change them."""
+"""Dropout with random draws at an address, so that threads, order and resuming cannot change them."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ _STANDARD = (nn.Dropout, nn.Dropout1d, nn.Dropout2d, nn.Dropout3d, nn.AlphaDropo
 
 
 class AddressedDropout(nn.Module):
-    """Element-wise dropout that draws from its own ``generator``, never from torch's global one."""
+    """Element-wise dropout that draws from its ``generator``, never from torch's global one."""
 
     def __init__(self, p: float, channels: bool = False) -> None:
         super().__init__()
@@ -28,7 +28,7 @@ class AddressedDropout(nn.Module):
 
 
 def address_dropout(module: nn.Module) -> nn.Module:
-    """Replace torch's dropout layers by addressed ones, in place; alpha dropout is refused rather than changed."""
+    """Replace torch's dropout layers by addressed ones, in place; refuse alpha dropout."""
     for name, child in module.named_children():
         if isinstance(child, (nn.AlphaDropout, nn.FeatureAlphaDropout)):
             raise NotImplementedError(f"{type(child).__name__} draws from a global generator; use nn.Dropout")

@@ -10,7 +10,7 @@ from coterie.typing import Array
 
 Coordinates = slice | Array
 MIXES = ("softmax", "logits", "majority")
-"""How the outputs of an ensemble's members may be mixed."""
+"""Rules by which the outputs of an ensemble's members may be mixed."""
 
 
 @dataclass(frozen=True)
@@ -20,7 +20,7 @@ class Layout:
     The parts are ``all``, ``head`` (last linear layer), ``head_weight`` (its weight alone), ``body`` (all but the
     head), ``linear`` (every linear layer), ``projection`` (every linear layer after the convolutions; the head where
     nothing convolves) and ``features`` (all before). Buffers belong to the part that holds their module's parameters.
-    A sum of two networks has the parts ``global`` and ``cluster`` too, and the names above mean its cluster half's.
+    A sum of two networks has the parts ``global`` and ``cluster`` too, and the names above are of its cluster part.
     """
 
     size: int
@@ -29,26 +29,27 @@ class Layout:
     buffer_parts: Mapping[str, Array] = field(repr=False)
 
     def part(self, name: str) -> Coordinates:
-        """The parameter coordinates of a part: a slice where they are adjacent, else their numbers."""
-        return _shortest(self._find(self.parts, name))
+        """Return the parameter coordinates of a part: a slice where they are adjacent, otherwise their numbers."""
+        return _coordinates(self.parts, name)
 
     def buffer_part(self, name: str) -> Coordinates:
-        """The buffer coordinates of a part."""
-        return _shortest(self._find(self.buffer_parts, name))
+        """Return the buffer coordinates of a part, as ``part`` does."""
+        return _coordinates(self.buffer_parts, name)
 
     def numbers(self, name: str) -> Array:
-        """The parameter coordinates of a part, as ascending numbers."""
-        return self._find(self.parts, name)
-
-    @staticmethod
-    def _find(parts: Mapping[str, Array], name: str) -> Array:
-        if name not in parts:
-            raise UnknownName("part of a model", name, parts)
-        return parts[name]
+        """Return the parameter coordinates of a part, as ascending numbers."""
+        return _numbers(self.parts, name)
 
 
-def _shortest(numbers: Array) -> Coordinates:
-    """A slice copies nothing where an index array would."""
+def _coordinates(parts: Mapping[str, Array], name: str) -> Coordinates:
+    """Return a slice where possible: it copies nothing, as an index array would."""
+    numbers = _numbers(parts, name)
     if len(numbers) and numbers[-1] - numbers[0] + 1 == len(numbers):
         return slice(int(numbers[0]), int(numbers[-1]) + 1)
     return numbers
+
+
+def _numbers(parts: Mapping[str, Array], name: str) -> Array:
+    if name not in parts:
+        raise UnknownName("part of a model", name, parts)
+    return parts[name]

@@ -1,4 +1,4 @@
-"""A network as flat vectors: how parameters become one row, and a row becomes a network again."""
+"""A network as flat vectors: how its parameters become one row, and a row becomes a network again."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ _CONVOLUTION = (nn.Conv1d, nn.Conv2d, nn.Conv3d)
 
 @dataclass(frozen=True)
 class Slot:
-    """Where one tensor lives in a flat vector."""
+    """The range of one tensor in a flat vector."""
 
     name: str
     shape: tuple[int, ...]
@@ -38,9 +38,9 @@ class Slot:
     channels_last: bool = False
 
     def view(self, flat: Tensor) -> Tensor:
-        """This tensor as a view of ``flat (..., P)``.
+        """Return this tensor as a view of ``flat (..., P)``.
 
-        Image kernels lie channels-last in the vector, so that views of it are what fast convolutions want.
+        Image kernels lie channels-last in the vector: views of it have the memory format of fast convolutions.
         """
         part = flat[..., self.start : self.stop]
         lead = part.shape[:-1]
@@ -55,24 +55,24 @@ class Model:
     """A network's architecture for one kind of data; its parameters are rows of a ``(K, P)`` array elsewhere.
 
     ``build`` makes a fresh module. ``classes`` is None for regression (one output, squared loss), otherwise the
-    loss is cross entropy. Where only a ``half`` of the network is a cluster's own, it is the submodule of that name:
-    its parts are then called head, body and linear, and all the rest is ``global``.
+    loss is cross entropy. ``cluster_part`` is the name of the submodule that belongs to a cluster alone, if the rest of
+    the network, the part ``global``, is shared by all: head, body and linear are then parts of that submodule.
     """
 
     text: str
     build: Callable[[], nn.Module]
     shape: tuple[int, ...]
     classes: int | None
-    half: str = ""
+    cluster_part: str = ""
 
     def __repr__(self) -> str:
         outputs = "a real target" if self.classes is None else f"{self.classes} classes"
-        return f"Model({self.text}{' in two halves' if self.half else ''}: {self.shape} to {outputs})"
+        return f"Model({self.text}{' in two parts' if self.cluster_part else ''}: {self.shape} to {outputs})"
 
     def module(self) -> nn.Module:
-        """A fresh module of single precision whose dropout draws from addressed generators.
+        """Build a module of single precision with addressed dropout.
 
-        Lazy layers are made, and gradients of embeddings are dense: all of it must fit into flat vectors.
+        Lazy layers are initialised, and gradients of embeddings are dense: all of it must fit into flat vectors.
         """
         with warnings.catch_warnings():
             warnings.filterwarnings("ignore", message="Lazy modules are a new feature")
@@ -87,12 +87,12 @@ class Model:
 
     @property
     def is_users(self) -> bool:
-        """Whether it is a user's own function that builds it."""
+        """Return whether a user's function builds it."""
         return ":" in self.text
 
     @contextmanager
     def blamed(self, what: str) -> Iterator[None]:
-        """Whatever goes wrong inside is told of the model in one line: a user's code may fail in any way."""
+        """Turn every error inside the block into a ModelError of one line: a user's code may fail in any way."""
         try:
             yield
         except CoterieError:
@@ -112,18 +112,18 @@ class Model:
 
     @cached_property
     def slots(self) -> tuple[Slot, ...]:
-        """Where each trainable parameter lives in the parameter vector."""
+        """Return the range of each trainable parameter in the parameter vector."""
         kernels = {f"{name}.weight" for name, m in self._template.named_modules() if isinstance(m, nn.Conv2d)}
         named = ((n, p) for n, p in self._template.named_parameters() if p.requires_grad)
         return tuple(replace(slot, channels_last=slot.name.removeprefix(".") in kernels) for slot in _slots(named))
 
     @cached_property
     def buffer_slots(self) -> tuple[Slot, ...]:
-        """Where each float buffer lives in the buffer vector; counters are left out: a mean of them is nothing."""
+        """Return the range of each float buffer in the buffer vector; counters are left out: they have no mean."""
         return tuple(_slots((n, b) for n, b in self._template.named_buffers() if b.is_floating_point()))
 
     def slots_of(self, part: str) -> tuple[Slot, ...]:
-        """The slots that make up a part."""
+        """Return the slots of a part."""
         if part == "all":
             return self.slots
         starts = np.array([slot.start for slot in self.slots])
@@ -132,21 +132,21 @@ class Model:
 
     @cached_property
     def _chosen(self) -> dict[str, set[str]]:
-        return _parts(self._template, [slot.name for slot in self.slots], self.half)
+        return _parts(self._template, [slot.name for slot in self.slots], self.cluster_part)
 
     @cached_property
     def homes(self) -> dict[str, set[str]]:
-        """The names of the modules that belong to each part: those that hold its parameters, and all of a half."""
+        """Return the names of the modules of each part: those with parameters in it, and all of a sum's two parts."""
         homes = {part: {name.rpartition(".")[0] for name in keep} for part, keep in self._chosen.items()}
-        if self.half:
+        if self.cluster_part:
             modules = {name for name, _ in self._template.named_modules()}
-            own = {name for name in modules if f"{name}.".startswith(f"{self.half}.")}
-            homes |= {self.half: own, "global": modules - own}
+            own = {name for name in modules if f"{name}.".startswith(f"{self.cluster_part}.")}
+            homes |= {self.cluster_part: own, "global": modules - own}
         return homes
 
     @cached_property
     def layout(self) -> Layout:
-        """The named parts of the two vectors."""
+        """Return the sizes and the named parts of the two vectors."""
         parts = {part: _numbers(s for s in self.slots if s.name in keep) for part, keep in self._chosen.items()}
         buffers = {
             part: _numbers(s for s in self.buffer_slots if s.name.rpartition(".")[0] in home)
@@ -158,32 +158,28 @@ class Model:
         )
 
     def initial(self, seed: int) -> tuple[Array, Array]:
-        """Parameters and buffers as the layers' own initialisers draw them from ``seed``."""
+        """Return parameters and buffers as the layers' initialisers draw them from ``seed``."""
         with torch.random.fork_rng(devices=[]):
             torch.manual_seed(seed)
             module = self.module()
         return self.flatten(module)
 
+    @torch.no_grad()
     def flatten(self, module: nn.Module) -> tuple[Array, Array]:
-        """The two flat vectors of a module."""
-        params, buffers = torch.empty(self.layout.size), torch.empty(self.layout.buffer_size)
-        self.copy(module, params, buffers)
+        """Return the two flat vectors of a module, in its precision."""
+        trained, tracked = dict(module.named_parameters()), dict(module.named_buffers())
+        like = trained[self.slots[0].name]
+        params, buffers = like.new_empty(self.layout.size), like.new_empty(self.layout.buffer_size)
+        for slot in self.slots:
+            slot.view(params).copy_(trained[slot.name])
+        for slot in self.buffer_slots:
+            slot.view(buffers).copy_(tracked[slot.name])
         return params.numpy(), buffers.numpy()
 
-    def copy(self, module: nn.Module, params: Tensor, buffers: Tensor) -> None:
-        """Write a module's tensors into flat vectors."""
-        with torch.no_grad():
-            named = dict(module.named_parameters())
-            for slot in self.slots:
-                slot.view(params).copy_(named[slot.name])
-            counted = dict(module.named_buffers())
-            for slot in self.buffer_slots:
-                slot.view(buffers).copy_(counted[slot.name])
-
     def bind(self, params: Tensor, buffers: Tensor) -> nn.Module:
-        """A module whose parameters and buffers *are* the flat vectors: changing one changes the other.
+        """Return a module with parameters and buffers that *are* the flat vectors: changing one changes the other.
 
-        What is not in the vectors (frozen parameters, counters) is the template's, the same in every module.
+        What is not in the vectors (frozen parameters, counters) is the same in every module.
         """
         module = self._copy().train().to(dtype=params.dtype, device=params.device)
         owners, named = dict(module.named_modules()), dict(module.named_parameters())
@@ -195,17 +191,17 @@ class Model:
         return module
 
     def with_row(self, params: Array, buffers: Array) -> nn.Module:
-        """A stand-alone module in evaluation mode, holding a copy of one row."""
+        """Return a stand-alone module in evaluation mode that holds a copy of one row."""
         return self.bind(torch.from_numpy(params.copy()), torch.from_numpy(buffers.copy())).eval()
 
     @cached_property
     def is_convolutional(self) -> bool:
-        """Whether any layer convolves: then clients are trained one per core, channels last."""
+        """Return whether any layer convolves: clients are then trained one per core, channels last."""
         return any(isinstance(m, _CONVOLUTION) for m in self._template.modules())
 
     @cached_property
     def can_lockstep(self) -> bool:
-        """Whether many clients may train as one batched computation: no layer looks across the batch or draws."""
+        """Return whether many clients may train as one batched computation: no layer mixes examples or draws."""
         exact = (*_NORMALISATION, AddressedDropout)
         if any(isinstance(m, exact) for m in self._template.modules()) or self.layout.buffer_size:
             return False
@@ -219,17 +215,17 @@ class Model:
             before, after = forward(leaves, x), forward(leaves, other)
         except Exception:  # a layer, or a branch, that torch cannot batch
             return False
-        # Padding is harmless only where one example never shows in another's output.
+        # Padding is harmless only where no example affects the output of another.
         return bool(torch.allclose(before[:, :2], after[:, :2], rtol=1e-4, atol=1e-6))
 
     @property
     def default_lr(self) -> float:
-        """The learning rate where none is given: 0.1 for dense nets, 0.01 for convolutions."""
+        """Return the learning rate where none is given: 0.1 for dense nets, 0.01 for convolutions."""
         return 0.01 if self.is_convolutional else 0.1
 
     @cached_property
     def flops(self) -> int:
-        """Multiply-adds x 2 of one example's forward pass through its linear and convolution layers."""
+        """Return twice the multiply-adds of one example's forward pass through linear and convolution layers."""
         total = 0
 
         def count(layer: nn.Module, _: Any, out: Tensor) -> None:
@@ -247,16 +243,16 @@ class Model:
         return total
 
     def check(self) -> Model:
-        """Run one example through: a model that does not fit the data says so now, not in round 1."""
+        """Run examples through the model and refuse it if it does not fit the data, before a run begins."""
         with self.blamed(f"does not fit examples of shape {self.shape}"), torch.no_grad():
             self.check_outputs(self._template.eval()(torch.zeros(2, *self.shape)), 2)
-        self._check_chance()
+        self._check_draws()
         if not self.slots:
             raise ModelError(f"model {self.text!r} has no trainable parameter")
         return self
 
     def check_outputs(self, out: Any, examples: int) -> Tensor:
-        """The outputs for so many examples, if they are what a loss can be made of."""
+        """Return the outputs for this number of examples, or refuse them if no loss can be computed from them."""
         wanted = 1 if self.classes is None else self.classes
         if not isinstance(out, Tensor):
             raise ModelError(
@@ -273,8 +269,8 @@ class Model:
             raise ModelError(f"model {self.text!r} gives outputs of {kind}; return float32, without argmax or casts")
         return out
 
-    def _check_chance(self) -> None:
-        """Random draws of a module must have an address: torch's global generator may not be touched."""
+    def _check_draws(self) -> None:
+        """Refuse a module that draws from torch's global generator: random draws must have an address."""
         module = self._copy().train()
         before = torch.get_rng_state()
         with torch.no_grad(), self.blamed("fails in training mode"):
@@ -288,7 +284,7 @@ class Model:
 
 
 def reason(error: BaseException) -> str:
-    """An error's kind and the first line of what it says, as far as a terminal should show it.
+    """Return an error's type and the first line of its message, made safe for a terminal.
 
     >>> reason(ValueError("no\\nmore"))
     'ValueError: no'
@@ -296,23 +292,31 @@ def reason(error: BaseException) -> str:
     return line(f"{type(error).__name__}: {str(error).partition(chr(10))[0]}", 500)
 
 
-def head_of(module: nn.Module, half: str = "") -> str | None:
-    """The name of the last layer, or of that of one ``half``: a submodule called ``head``, else the last linear one."""
-    if half:
-        inner = head_of(module.get_submodule(half))
-        return inner if inner is None else f"{half}.{inner}".rstrip(".")
+def head_of(module: nn.Module, part: str = "") -> str | None:
+    """Return the name of the last layer of a module, or of its submodule ``part``.
+
+    It is a submodule called ``head``, otherwise the last linear layer.
+    """
+    if part:
+        inner = head_of(module.get_submodule(part))
+        return inner if inner is None else f"{part}.{inner}".rstrip(".")
     if isinstance(getattr(module, "head", None), nn.Module):
         return "head"
     linear = [name for name, m in module.named_modules() if isinstance(m, nn.Linear)]
     return linear[-1] if linear else None
 
 
-def _parts(module: nn.Module, names: list[str], half: str) -> dict[str, set[str]]:
-    own = {n for n in names if n.startswith(f"{half}." if half else "")}
-    head = head_of(module, half)
+def _parts(module: nn.Module, names: list[str], cluster_part: str) -> dict[str, set[str]]:
+    """Return the names of the parameters of each part; see ``Layout``."""
+    own = {n for n in names if n.startswith(f"{cluster_part}." if cluster_part else "")}
+    head = head_of(module, cluster_part)
     inside = {n for n in own if head is not None and n.startswith(f"{head}." if head else "")}
     linear = {name and f"{name}." for name, m in module.named_modules() if isinstance(m, nn.Linear)}
-    after = tuple(name and f"{name}." for name in _after_convolutions(module.get_submodule(half), half))
+    layers = [
+        (f"{cluster_part}.{name}".strip("."), m) for name, m in module.get_submodule(cluster_part).named_modules()
+    ]
+    last = max((i for i, (_, m) in enumerate(layers) if isinstance(m, _CONVOLUTION)), default=len(layers))
+    after = tuple(name and f"{name}." for name, m in layers[last:] if isinstance(m, nn.Linear))
     projection = inside | {n for n in own if n.startswith(after)}
     return {
         "all": set(names),
@@ -322,15 +326,8 @@ def _parts(module: nn.Module, names: list[str], half: str) -> dict[str, set[str]
         "linear": {n for n in own if any(n.startswith(prefix) for prefix in linear)},
         "projection": projection,
         "features": own - projection,
-        **({half: own, "global": set(names) - own} if half else {}),
+        **({cluster_part: own, "global": set(names) - own} if cluster_part else {}),
     }
-
-
-def _after_convolutions(module: nn.Module, half: str) -> list[str]:
-    """The names of the linear layers after the last convolution; none where nothing convolves."""
-    kinds = [(f"{half}.{name}".strip("."), m) for name, m in module.named_modules()]
-    last = max((place for place, (_, m) in enumerate(kinds) if isinstance(m, _CONVOLUTION)), default=len(kinds))
-    return [name for name, m in kinds[last:] if isinstance(m, nn.Linear)]
 
 
 def _slots(named: Iterator[tuple[str, Tensor]]) -> Iterator[Slot]:

@@ -1,4 +1,4 @@
-"""A user's network is tried on made-up examples before a run begins: what fails in round 1 is told in one line now."""
+"""Try a user's network on made-up examples before a run begins, so that it fails now and not in round 1."""
 
 from __future__ import annotations
 
@@ -10,13 +10,13 @@ from coterie.errors import ModelError
 from coterie.models.model import Model
 
 STEPS = (2, 3)
-"""The examples of each step of the rehearsal."""
+"""The number of examples of each training step."""
 
 RATE = 0.01
 
 
 def rehearsed(model: Model) -> Model:
-    """The model, after two steps of training and an evaluation of it."""
+    """Return the model if it can be built twice, trained for two steps and evaluated."""
     _check_same(model)
     with model.blamed("cannot be trained"):
         params, buffers = map(torch.from_numpy, model.initial(0))
@@ -29,7 +29,7 @@ def rehearsed(model: Model) -> Model:
 
 
 def _check_same(model: Model) -> None:
-    """The function must build one network, anew each time, of real numbers."""
+    """Refuse a function that does not build the same network, anew in every call, with floating-point parameters."""
     with torch.random.fork_rng(devices=[]), model.blamed("cannot be built twice"):
         first, second = model.module(), model.module()
     if first is second:
@@ -37,8 +37,8 @@ def _check_same(model: Model) -> None:
     (one, other) = ({name: tuple(t.shape) for name, t in m.state_dict().items()} for m in (first, second))
     for name in sorted(one.keys() | other.keys()):
         if one.get(name) != other.get(name):
-            told = f"{name} is {one.get(name)} and then {other.get(name)}"
-            raise ModelError(f"model {model.text!r} is another network each time: {told}; build it without chance")
+            shapes = f"{name} is {one.get(name)} and then {other.get(name)}"
+            raise ModelError(f"model {model.text!r} is another network each time: {shapes}; build it without chance")
     for name, parameter in first.named_parameters():
         if not parameter.is_floating_point():
             kind = str(parameter.dtype).removeprefix("torch.")
@@ -46,7 +46,7 @@ def _check_same(model: Model) -> None:
 
 
 def _step(model: Model, module: nn.Module, examples: int) -> None:
-    """One step of gradient descent; the outputs must depend on the parameters."""
+    """Take one step of gradient descent; refuse outputs that do not depend on the parameters."""
     out = model.check_outputs(module(torch.zeros(examples, *model.shape)), examples)
     if not out.requires_grad:
         raise ModelError(f"model {model.text!r} gives outputs without a gradient; do not detach them, nor use no_grad")

@@ -1,7 +1,7 @@
-"""The networks of the papers, and any network of the user's, built for a shape of data.
+"""The networks of the papers, and any network of a user, built for examples of one shape.
 
-An entry is a function of its own arguments that returns a recipe ``(shape, outputs) -> nn.Module``. Pooling stands
-before ReLU throughout: the two commute, and ReLU then has a quarter of the work.
+An entry is a function that returns a recipe ``(shape, outputs) -> nn.Module``. Pooling stands before ReLU throughout:
+the two commute, and ReLU then has a quarter of the work.
 """
 
 from __future__ import annotations
@@ -119,7 +119,7 @@ models = Catalogue(
 
 
 def build_model(text: str | None, shape: tuple[int, ...], classes: int | None) -> Model:
-    """The model a text names, for examples of one shape; None picks a default by shape.
+    """Build the model that a text names, for examples of one shape; None takes the default of the shape.
 
     >>> build_model("mlp(32)", (8, 8), 10).layout.size
     2410
@@ -137,7 +137,7 @@ def build_model(text: str | None, shape: tuple[int, ...], classes: int | None) -
 
     model = Model(str(call), build, tuple(shape), classes)
     with torch.random.fork_rng(devices=[]), model.blamed(f"cannot be built for examples of shape {shape}"):
-        if not model.is_users and (call.args or call.kwargs):  # the others are of one size
+        if not model.is_users and (call.args or call.kwargs):  # networks without arguments are of one size
             numbers = sum(count_numbers(call, shape, outputs))
             what = f"model {model.text!r} has {numbers:,} numbers for examples of shape {shape}; training it"
             check_memory(what, COPIES * 4 * numbers, "take a smaller one")
@@ -147,7 +147,7 @@ def build_model(text: str | None, shape: tuple[int, ...], classes: int | None) -
 
 
 def count_numbers(call: Call, shape: tuple[int, ...], outputs: int) -> tuple[int, int]:
-    """The parameters and buffers that a network of the catalogue will have, found without making any of them.
+    """Return the numbers of parameters and buffers of a network of the catalogue, without making any of them.
 
     >>> count_numbers(Call("mlp", (32,)), (8, 8), 10)
     (2410, 0)
@@ -159,7 +159,7 @@ def count_numbers(call: Call, shape: tuple[int, ...], outputs: int) -> tuple[int
 
 
 def _recipe(call: Call) -> Recipe:
-    """The recipe of a network of the catalogue, if its sizes can be."""
+    """Return the recipe of a network of the catalogue; refuse sizes beyond the limits."""
     try:
         recipe: Recipe = models.build(call)
     except ModelError as error:
@@ -177,20 +177,20 @@ def _check_width(name: str, width: int) -> None:
 
 
 def default_for(shape: tuple[int, ...]) -> str:
-    """The default network: mlp(64) for vectors and small images, cnn for 28x28, lenet for 32x32 and above."""
+    """Return the default network: mlp(64) for vectors and small images, cnn for 28x28, lenet for 32x32 and above."""
     if len(shape) != 3 or min(shape[1:]) < 16:
         return "mlp(64)"
     return "cnn" if min(shape[1:]) < 32 else "lenet"
 
 
 def _users(call: Call) -> Recipe:
-    """A user's ``module:function``; the function gets ``(shape, outputs)`` plus the text's arguments."""
+    """Return the recipe of a user's ``module:function``, called with ``(shape, outputs)`` and the text's arguments."""
     module_name, _, name = call.name.partition(":")
     try:
         module = importlib.import_module(module_name)
     except (Exception, SystemExit) as error:  # a user's code may fail in any way
-        told = f"{reason(error)}; is it on PYTHONPATH?"
-        raise ModelError(f"cannot import {module_name!r} of model {str(call)!r}: {told}") from None
+        why = f"{reason(error)}; is it on PYTHONPATH?"
+        raise ModelError(f"cannot import {module_name!r} of model {str(call)!r}: {why}") from None
     function = getattr(module, name, None)
     if not callable(function):
         raise ModelError(f"{module_name!r} has no function {name!r} for model {str(call)!r}; write module:function")

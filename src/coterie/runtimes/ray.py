@@ -21,7 +21,7 @@ from coterie.data.array_memory import allocate
 from coterie.data.federated import Federated, Split
 from coterie.engine.engine import SPILL, Engine
 from coterie.engine.plan import count_threads, make_plan
-from coterie.engine.pool import Shelf
+from coterie.engine.pool import SpareBlock
 from coterie.errors import FederationError, UsageError
 from coterie.models.model import Model
 from coterie.protocol import message
@@ -91,7 +91,7 @@ class RayFederation:
         self.engine = Engine(model, data, plan=plan)
         self.homes: Array | None = None
         self._workers: dict[int, Any] = {}
-        self._shelf = Shelf()
+        self._spare = SpareBlock()
         self._started = False
 
     @property
@@ -185,7 +185,7 @@ class RayFederation:
     def _collect(self, form: message.Form, clients: Array, asked: Mapping[int, Asked]) -> Replies:
         """Everybody's rows in the order asked; models beyond the limit go to a temporary file."""
         rows: dict[str, Any] = {
-            name: (self._shelf.take if name == "params" else allocate)(
+            name: (self._spare.take if name == "params" else allocate)(
                 (len(clients), *each.shape[1:]), each.kind, self.spill
             )
             for name, each in form.items()

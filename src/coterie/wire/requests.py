@@ -38,7 +38,7 @@ class Network:
 
 def described(model: Model) -> Network:
     """Return the name of a model for a message."""
-    return Network(model.text, model.half, tuple(model.shape), model.classes)
+    return Network(model.text, model.cluster_part, tuple(model.shape), model.classes)
 
 
 @dataclass(frozen=True)
