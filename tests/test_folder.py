@@ -13,10 +13,17 @@ from typer.testing import CliRunner
 
 from coterie.cli.main import app
 from coterie.errors import RunFolderError
-from coterie.experiments.clients import load_clients
+from coterie.experiments.clients import load_clusters
 from coterie.experiments.placement import load_trained
 from coterie.experiments.run import run_settings
-from coterie.experiments.run_folder import RunFolder, known_hashes, load_labels, load_rounds, load_state, load_summary
+from coterie.experiments.run_folder import (
+    RunFolder,
+    load_labels,
+    load_rounds,
+    load_state,
+    load_summary,
+    recorded_hashes,
+)
 from coterie.experiments.settings import Settings
 
 ROUNDS = 4
@@ -190,7 +197,7 @@ def test_a_finished_run_is_read_only_as_it_was_written(true, tmp_path, name):
     for damage in (whole[:-2], b"", whole + b" ", whole.replace(b"6", b"7", 1)):
         (folder / name).write_bytes(damage)
         for read in (load_summary, load_trained):
-            with pytest.raises(RunFolderError, match=rf"{name} is not what the run wrote .* delete .* and go on"):
+            with pytest.raises(RunFolderError, match=rf"{name} is not what the run wrote .* delete .* and resume"):
                 read(folder)
     (folder / name).write_bytes(whole)
     assert told([load_summary(folder)]) == true[2]
@@ -218,7 +225,7 @@ def test_rows_of_clients_that_are_none_are_refused(tmp_path, text):
     if text is not None:
         (tmp_path / "clients.csv").write_bytes(text)
     with pytest.raises(RunFolderError, match=r"clients\.csv is damaged \("):
-        load_clients(tmp_path)
+        load_clusters(tmp_path)
 
 
 def test_the_states_of_two_runs_are_equal_to_the_byte(true, tmp_path):
@@ -235,7 +242,7 @@ def test_a_sound_checkpoint_of_another_run_is_not_gone_on_with(true, folder, tmp
     run_settings(replace(SETTINGS, seed=2, rounds=rounds), tmp_path / "other")
     shutil.copy(tmp_path / "other" / "state.safetensors", folder / "state.safetensors")
     with pytest.raises(RunFolderError, match=r"state\.safetensors is damaged \(its hash is not that in hashes\.txt\)"):
-        load_state(folder / "state.safetensors", known_hashes(folder))
+        load_state(folder / "state.safetensors", recorded_hashes(folder))
     if (folder / "summary.json").exists():
         with pytest.raises(RunFolderError, match="is damaged"):
             load_trained(folder)
@@ -272,7 +279,9 @@ def test_of_a_folder_without_hashes_what_can_be_seen_is_refused(true, folder):
 
 def test_what_a_run_wrote_without_its_settings_is_not_written_over(true, folder):
     (folder / "config.toml").unlink()
-    with pytest.raises(RunFolderError, match=r"config\.toml is damaged \(it is missing, and what a run wrote is there"):
+    with pytest.raises(
+        RunFolderError, match=r"config\.toml is damaged \(it is missing, and other files of a run are present"
+    ):
         run_settings(SETTINGS, folder, data=true[1])
 
 
@@ -381,7 +390,7 @@ def test_going_on_with_other_threads_or_another_plan_is_said(true, begun, tmp_pa
     run_settings(replace(SETTINGS, **other), out, resume=True, data=true[1])
     said = [record.getMessage() for record in caplog.records]
     ending = "its numbers may differ in their last bits from those of an unbroken run"
-    assert said == ([] if line is None else [f"{out} goes on with {line}: {ending}"])
+    assert said == ([] if line is None else [f"{out} is resumed with {line}: {ending}"])
 
 
 def test_a_machine_with_other_cores_is_said_too(true, tmp_path, caplog, monkeypatch):
@@ -390,7 +399,7 @@ def test_a_machine_with_other_cores_is_said_too(true, tmp_path, caplog, monkeypa
     run_settings(free, tmp_path / "run", data=true[1])
     monkeypatch.setattr("coterie.experiments.resuming.available_cores", lambda: 3)
     run_settings(replace(free, rounds=4), tmp_path / "run", resume=True, data=true[1])
-    assert "goes on with threads = 3, not 1: " in caplog.text
+    assert "is resumed with threads = 3, not 1: " in caplog.text
 
 
 def test_workers_give_the_same_bits_with_any_number_of_threads(true):
