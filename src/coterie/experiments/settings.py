@@ -34,11 +34,11 @@ NOT_SETTINGS = ("made_by", "examples")
 """What a run's config.toml holds beside its settings."""
 
 
-def _own(name: str, text: str) -> Any:
+def _own(name: str) -> Any:
     """Declare an option of ``Reading`` as a setting, with its help there; None is not given."""
     (each,) = (each for each in fields(Reading) if each.name == name)
     default = f"; default {each.default}" if each.default else ""
-    return option(None, f"{each.metadata['help']}{default}" if "help" in each.metadata else text)
+    return option(None, f"{each.metadata['help']}{default}")
 
 
 @dataclass(frozen=True)
@@ -67,13 +67,13 @@ class Settings:
     optimizer: str = option("sgd", "local optimiser: sgd or adam")
     weight_decay: float = option(0.0, "local weight decay")
     lr_decay: float = option(1.0, "factor on the learning rate after every round")
-    label: str | None = _own("label", "own tables: the column to predict (label)")
-    client: str | None = _own("client", "own tables: the column that names the client, for one table of all clients")
-    group: str | None = _own("group", "own tables: the column of the true group, for scoring only")
-    ignore: str | None = _own("ignore", "own tables: columns to leave out, separated by commas")
-    missing: str | None = _own("missing", "own tables: missing values are an error, or take the mean (error)")
-    task: str | None = _own("task", "own tables: classification or regression (by the label's values)")
-    test: float | None = _own("test", "own data: share of each client's examples that is set aside for testing (0.2)")
+    label: str | None = _own("label")
+    client: str | None = _own("client")
+    group: str | None = _own("group")
+    ignore: str | None = _own("ignore")
+    missing: str | None = _own("missing")
+    task: str | None = _own("task")
+    test: float | None = _own("test")
     validation: float = option(0.0, "share of each client's train data set aside for validation", within("[0, 1)"))
     participation: float = option(1.0, "share of clients asked each round", within("(0, 1]"))
     join: str | Mapping[str, int] | None = option(
