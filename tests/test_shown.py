@@ -150,14 +150,14 @@ def test_run_shows_the_last_rounds_too(tmp_path):
 
 @pytest.mark.parametrize("command", ["run", "compare"])
 @pytest.mark.parametrize("last", ["0", "4"])
-def test_a_wrong_number_of_last_rounds_is_told_before_anything_is_run(tmp_path, command, last):
+def test_a_wrong_number_of_last_rounds_is_refused_before_anything_is_run(tmp_path, command, last):
     result = call(command, "fedavg", *SMALL, "--rounds", "3", "--last", last, "--out", str(tmp_path / "r"))
     assert result.exit_code == 2
     assert f"last is {last}; the run has 3 rounds, so 1 to 3" in result.stderr
     assert not (tmp_path / "r").exists()
 
 
-def test_last_rounds_that_were_not_evaluated_are_told(tmp_path):
+def test_last_rounds_that_were_not_evaluated_are_refused(tmp_path):
     result = call(
         *("run", "fedavg", *SMALL, "--rounds", "6", "--eval-every", "100", "--last", "4"), "--out", str(tmp_path)
     )

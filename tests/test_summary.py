@@ -137,7 +137,7 @@ class TestTheMeansOverRounds:
         assert (found["mean_ari"], found["mean_ami"], found["mean_completeness"]) == pytest.approx((0.28, 0.14, 0.3))
         assert found["rounds_to"] == 4
 
-    def test_without_the_truth_nothing_is_said_of_it(self):
+    def test_without_true_groups_there_is_no_agreement(self):
         assert "mean_ari" not in summary_of([record_of(0, clusters=[4])])
 
 

@@ -51,13 +51,13 @@ FEWEST = 5
 
 @dataclass(frozen=True)
 class Placement:
-    """The cluster of a newcomer, and how well it is served there.
+    """The cluster of a newcomer, and how well that cluster serves it.
 
     scores   its score in each cluster; its cluster has the highest
     measure  what ``served`` and ``members`` are: accuracy, or rmse
     served   the measure of the model that serves it, on its examples, or on those held out if the model is fine-tuned
     members  the worst and the best measure of the cluster's members on their test data
-    warning  says if no cluster fits
+    warning  a sentence if no cluster fits, else None
     """
 
     cluster: int

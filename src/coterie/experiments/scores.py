@@ -14,7 +14,7 @@ Scores = dict[str, Any]
 
 
 WEIGHTS = ("test", "train")
-"""The examples by whose number clients may be weighted in scores over clients."""
+"""The splits by which clients may be weighted in scores over clients: by the number of examples in one of them."""
 
 
 def client_scores(table: Array, classes: int | None, unit: float = 1.0, weights: Array | None = None) -> Scores:

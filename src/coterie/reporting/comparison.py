@@ -91,7 +91,7 @@ def gain(ours: Sequence[float], first: Sequence[float], scale: float = 100.0) ->
 
 
 def comparison(runs: dict[str, list[Summary]], console: Console) -> Table:
-    """Return the table of a comparison; ``runs`` has the summaries ``with_shown`` of each method, of the same seeds.
+    """Return the table of a comparison; ``runs`` has the summaries of each method with ``shown``, of the same seeds.
 
     On a narrow screen the last columns are left out rather than squeezed; ``--json`` has all numbers.
     """
