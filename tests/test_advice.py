@@ -252,7 +252,7 @@ class TestConsult:
             ((1, 1.0, "halves"), "One model is enough: grouping"),
             ((1, 0.4, "halves"), "One model may be enough"),
             ((1, 1.0, "gap"), "no groups stand out among the clients (by gap); 100 % of"),
-            ((3, 0.9, "halves"), "3 clusters: grouped so"),
+            ((3, 0.9, "halves"), "3 clusters: these groups best predict"),
             ((3, 0.5, "halves"), "Perhaps 3 clusters"),
             ((10, 1.0, "halves", True), "10 clusters or more (no more were tried)"),
         ],

@@ -13,7 +13,7 @@ from coterie.protocol.task import Agreement, BatchLoss, Fit, Loss, Race, Score, 
 from coterie.server.aggregate import uniform, weighing
 from coterie.server.assign import keep
 from coterie.server.contract import Algorithm, Serving, State, previous_models
-from coterie.server.start import farthest_first, random_labels, random_models, told_apart
+from coterie.server.start import farthest_first, random_labels, random_models, warn_if_equal
 
 
 @method
@@ -42,7 +42,7 @@ def ifca(
     require(choose in rules, "choose", repr(choose), "exact or race")
     scores, number = (rules[choose],), fixed(clusters)
     return Algorithm(
-        start=told_apart(random_models(number) if start == "random" else farthest_first(number, fit)),
+        start=warn_if_equal(random_models(number) if start == "random" else farthest_first(number, fit)),
         task=always(Task(choose=scores, fit=(fit,))),
         assign=keep(),
         weigh=weighing(weights),
@@ -79,7 +79,7 @@ def joint(
     used, one_step = tuple(score for score in scores if score.weight), replace(fit, steps=1, epochs=None)
     number = fixed(clusters)
     return Algorithm(
-        start=random_labels(told_apart(random_models(number)), number, pinned),
+        start=random_labels(warn_if_equal(random_models(number)), number, pinned),
         task=look_ahead(used, one_step),
         assign=keep(),
         weigh=uniform,
