@@ -24,7 +24,8 @@ from rich.console import Console
 from rich.table import Table
 
 from coterie.errors import FederationError
-from coterie.experiments.data_facts import known_of
+from coterie.experiments import building
+from coterie.experiments.data_facts import facts_of
 from coterie.experiments.session import Session
 from coterie.experiments.settings import Settings
 from coterie.protocol.federation import Federation
@@ -104,12 +105,14 @@ def accuracies(case: Case) -> list[float]:
     """The accuracy of every client at the end; none where attackers brought the run to an early one."""
     how = {"weight_bound": case.weight_bound, **DEFENCES[case.defence]}
     settings = Settings(case.method, rounds=ROUNDS, seed=case.seed, eval_every=ROUNDS, **how)
-    data = settings.build_data()
+    data = building.build_data(settings)
 
     def reach(network: Any) -> Any:
-        return Attacked(settings.build_federation(data, network), case)
+        return Attacked(building.build_federation(settings, data, network), case)
 
-    session = Session(settings.build_algorithm(), known_of(data), settings.build_model(data), settings, reach)
+    session = Session(
+        building.build_algorithm(settings), facts_of(data), building.build_model(settings, data), settings, reach
+    )
     try:
         return [row["accuracy"] for row in session.train(None, False, None).trained.members]
     except FederationError:

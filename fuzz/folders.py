@@ -29,7 +29,7 @@ PLACE = Path("runs", "wecfl", "seed-1")
 
 def prepare(place: Path) -> None:
     """A finished run, one that was stopped after two rounds, one without its summary, and one of another seed."""
-    from coterie.experiments.session import run_settings
+    from coterie.experiments.run import run_settings
     from coterie.experiments.settings import Settings
 
     settings = Settings(

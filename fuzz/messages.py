@@ -19,10 +19,9 @@ from coterie.data.federated import Federated, Split
 from coterie.deploy.audit import Audit, audit_table, read_audit
 from coterie.deploy.order import Order
 from coterie.deploy.policy import Policy
-from coterie.deploy.site import Site
-from coterie.deploy.status import status_table
-from coterie.deploy.status_file import Board
-from coterie.deploy.training import carry_out
+from coterie.deploy.server_run import carry_out
+from coterie.deploy.site_answers import Site
+from coterie.deploy.status import StatusBoard, status_table
 from coterie.errors import CoterieError
 from coterie.experiments.settings import Settings
 from coterie.models.zoo import build_model
@@ -33,7 +32,8 @@ from coterie.seeding import Key
 from coterie.server.loop import rounds
 from coterie.wire import codec
 from coterie.wire import requests as answering
-from coterie.wire.remote import Heard, Remote, read_reply
+from coterie.wire.remote import PackedReplies, Remote
+from coterie.wire.reply_checks import read_reply
 from fuzz import strange
 from fuzz.judge import Case
 
@@ -61,7 +61,7 @@ def prepare(place: Path) -> None:
 
 
 def make(rng: Random, prepared: Path) -> Case:
-    """A request to a site, a reply of one, or a whole run in which some replies are damaged."""
+    """Make a request to a site, a reply of one, or a whole run in which some replies are damaged."""
     return rng.choice((_request, _request, _reply, _reply, _run, _training))(rng)
 
 
@@ -127,7 +127,7 @@ def _reply(rng: Random) -> Case:
 
 
 def _legal(arrays: message.Arrays, wanted: message.Form, chose: bool) -> None:
-    """Look at every number again, in another way than the program does."""
+    """Check every number again, in another way than the program does."""
     for name, field in wanted.items():
         if name == "labels" and not chose:
             continue
@@ -139,12 +139,12 @@ def _legal(arrays: message.Arrays, wanted: message.Form, chose: bool) -> None:
 
 
 def _run(rng: Random) -> Case:
-    """Two rounds by the one loop, with sites of which one sends damaged replies."""
+    """Train two rounds with sites of which one sends damaged replies."""
     name, lying = rng.choice(("fedavg", "ifca", "wecfl", "lcfl", "sattler", "ifca+cam", "joint")), rng.randrange(3)
 
-    def exchange(requests: Mapping[int, bytes]) -> Heard:
+    def exchange(requests: Mapping[int, bytes]) -> PackedReplies:
         replies = {place: sites[place].answer(content) for place, content in requests.items()}
-        return Heard({p: _damaged(rng, reply) if p == lying else reply for p, reply in replies.items()}, {})
+        return PackedReplies({p: _damaged(rng, reply) if p == lying else reply for p, reply in replies.items()}, {})
 
     sites = [_site(place) for place in range(3)]
 
@@ -166,19 +166,21 @@ def _run(rng: Random) -> Case:
 
 
 class _Sites:
-    """Sites behind a wall of bytes, the first of which damages what it says of itself."""
+    """Sites that are reached through bytes, the first of which damages its description."""
 
     def __init__(self, rng: Random, names: tuple[str, ...]) -> None:
         self.rng, self.names, self.sites = rng, names, [_site(place) for place in range(len(names))]
 
     def connected(self) -> dict[str, int]:
-        """All are there."""
+        """Return all sites."""
         return {name: place for place, name in enumerate(self.names)}
 
-    def __call__(self, requests: Mapping[int, bytes]) -> Heard:
+    def __call__(self, requests: Mapping[int, bytes]) -> PackedReplies:
         replies = {place: self.sites[place].answer(content) for place, content in requests.items()}
         hello = all(b"task" not in content[:400] for content in requests.values())
-        return Heard({p: self._lie(p, reply) if hello and p == 0 else reply for p, reply in replies.items()}, {})
+        return PackedReplies(
+            {p: self._lie(p, reply) if hello and p == 0 else reply for p, reply in replies.items()}, {}
+        )
 
     def _lie(self, place: int, reply: bytes) -> bytes:
         site = strange.damaged_value(self.rng, json.loads(json.dumps(asdict(self.sites[place].hello()))))
@@ -188,30 +190,33 @@ class _Sites:
 
 
 def _plain(value: Any) -> Any:
-    """The value as it comes out of JSON that holds numbers alone."""
+    """Return a value without NaN and infinities, as JSON can hold it."""
     return json.loads(json.dumps(value).replace("NaN", "null").replace("-Infinity", "0").replace("Infinity", "1"))
 
 
 def _training(rng: Random) -> Case:
-    """A whole run of a federation of one or three sites, with its board and its folder."""
+    """Make a whole run of a federation of one or three sites, with its status and its folder."""
     names = NAMES[: rng.choice((1, 1, 3))]
     settings = Settings(rng.choice(("fedavg", "wecfl", "ifca")), model="mlp(4)", rounds=1, steps=1, clusters=1)
-    order = Order(settings.table(), "out", "status.json", names, rng.choice((1, len(names))), 5.0, patience=0.0)
+    minimum = rng.choice((1, len(names)))
+    order = Order(settings.table(), "out", "status.json", names, minimum=minimum, timeout=5.0, patience=0.0)
 
     def work() -> int:
-        sites, board = _Sites(rng, names), Board(Path("status.json"), order.run, order.out, names)
+        sites, board = _Sites(rng, names), StatusBoard(Path("status.json"), order.run, order.out, names)
         try:
             carry_out(order, sites, board)
         except CoterieError as error:
             _one_line(str(error))
-        _render(status_table(board.told, {}), titled=True)
+        _render(status_table(board.status, {}), titled=True)
         return 0
 
-    return Case(f"{settings.algorithm} in a federation of {names}, whose first lies about itself", work, keeps=False)
+    return Case(
+        f"{settings.algorithm} in a federation of {names}, the first of which lies about itself", work, keeps=False
+    )
 
 
 def _damaged(rng: Random, packed: bytes) -> bytes:
-    """A message with damaged bytes, a damaged header, or damaged arrays."""
+    """Damage the bytes, the header or the arrays of a message."""
     kind = rng.randrange(4)
     if kind == 0:
         return strange.damaged_bytes(rng, packed)
@@ -245,23 +250,23 @@ def _array(rng: Random, good: Any) -> Any:
     return changed.reshape(good.shape)
 
 
-def _one_line(told: Any) -> None:
-    """A problem is a short line that a log and a terminal can take."""
-    if not isinstance(told, str) or len(told) > LONGEST or not told.isprintable():
-        raise _Wrong(f"the problem is told as {str(told)[:200]!r}, of {len(str(told))} letters")
+def _one_line(problem: Any) -> None:
+    """Check that a problem is one short printable line."""
+    if not isinstance(problem, str) or len(problem) > LONGEST or not problem.isprintable():
+        raise _Wrong(f"the problem is {str(problem)[:200]!r}, of {len(str(problem))} letters")
 
 
 def _readable(log: Path) -> None:
-    """The log has one line, which can be read and shown."""
+    """Check that the log has one line, which can be read and shown."""
     (line,) = log.read_bytes().splitlines()
     (read,) = read_audit(log)
     if read.get("outcome") not in ("answered", "refused", "failed") or not line.isascii():
-        raise _Wrong(f"the audit log says {line[:200]!r}")
+        raise _Wrong(f"the audit log holds {line[:200]!r}")
     _render(audit_table([read]))
 
 
 def _render(table: Any, titled: bool = False) -> None:
-    """A table is shown without anything that a terminal would take for a command."""
+    """Check that a table is shown without control characters."""
     from rich.console import Console
 
     with open(os.devnull, "w", encoding="utf-8") as file:

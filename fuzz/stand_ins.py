@@ -16,7 +16,7 @@ def install() -> None:
     socket.socket.connect = _unreachable  # type: ignore[method-assign]
     socket.getaddrinfo = _unreachable
     origins._run = _no_client
-    server.Place.ask = _no_server  # type: ignore[method-assign]
+    server.ServerFolder.ask = _no_server  # type: ignore[method-assign]
     server.running = client.running = _no_program  # type: ignore[assignment]
     client.serve = _ready_and_gone
 

@@ -12,7 +12,7 @@ import tomli_w
 
 from coterie.deploy.deployment import write_deployment
 from coterie.experiments.settings import Settings
-from coterie.reporting.listing import CATALOGUES
+from coterie.reporting.listing import catalogue
 from fuzz import strange
 from fuzz.files import arrays, pictures, write_good
 from fuzz.judge import Case, command
@@ -56,7 +56,7 @@ def make(rng: Random, prepared: Path) -> Case:
 
 def _experiment(rng: Random) -> Case:
     write_good(Path())
-    said: dict[str, Any] = {**EXPERIMENT, "algorithm": rng.choice(list(CATALOGUES["algorithms"]))}
+    said: dict[str, Any] = {**EXPERIMENT, "algorithm": rng.choice(list(catalogue("algorithms")))}
     path = Path("x.toml")
     path.write_bytes(_damaged(rng, tomli_w.dumps(said)))
     words = [rng.choice(("run", "run", "run", "compare", "tune")), "x.toml", "--quiet", "--out", "out"]

@@ -152,7 +152,7 @@ def _value(rng: Random, parameter: click.Parameter) -> str:
     if rng.random() < 0.2:
         return rng.choice(strange.NUMBERS) if kind in ("integer", "float") else strange.text(rng)
     if name in LISTED:
-        return _call(rng, *(listing.CATALOGUES[each] for each in LISTED[name]))
+        return _call(rng, *(listing.catalogue(each) for each in LISTED[name]))
     if name in WORDS:
         return rng.choice(WORDS[name])
     return {"integer": str(rng.choice((1, 1, 2, 3))), "float": rng.choice(("0", "0.1", "0.5", "1"))}.get(kind, "out")
@@ -188,7 +188,7 @@ def _inner(rng: Random, parameter: inspect.Parameter) -> str:
         return str(default).lower()
     kind = str(parameter.annotation)
     if "str" in kind:
-        return rng.choice((*INSIDE, *listing.CATALOGUES["clusterers"], *listing.CATALOGUES["algorithms"]))
+        return rng.choice((*INSIDE, *listing.catalogue("clusterers"), *listing.catalogue("algorithms")))
     if "bool" in kind:
         return rng.choice(("true", "false"))
     return rng.choice(("1", "2", "3", "0.5", "0.1", "90"))

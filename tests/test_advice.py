@@ -20,7 +20,7 @@ import coterie as ct
 from coterie.algorithms import advised, algorithms, build_algorithm
 from coterie.cli.main import app
 from coterie.errors import FederationError, UsageError
-from coterie.experiments.session import run_settings
+from coterie.experiments.run import run_settings
 from coterie.experiments.settings import Settings, load_settings
 from coterie.protocol.stack import Sent, Stack
 from coterie.protocol.task import Fit, Task

@@ -17,19 +17,20 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from coterie.deploy import agent_socket as wire
-from coterie.deploy.agent import BEGINNING, call, serve, stop_on_signals
 from coterie.deploy.audit import Audit, read_audit
 from coterie.deploy.policy import Policy
-from coterie.deploy.site import Site
+from coterie.deploy.processes import stop_on_signals
+from coterie.deploy.site_answers import Site
+from coterie.deploy.site_programs import BEGINNING, serve
 from coterie.errors import UsageError
 from coterie.models.zoo import build_model
 from coterie.protocol import message
 from coterie.protocol.stack import Sent, Stack
 from coterie.protocol.task import Fit, Task
 from coterie.seeding import Key
-from coterie.wire import codec
+from coterie.wire import codec, unix_socket
 from coterie.wire import requests as answering
+from coterie.wire.unix_socket import call
 
 HELLO = answering.pack_hello("run")
 
@@ -48,9 +49,9 @@ def site(images, folder):
 
 
 @contextmanager
-def serving(site, path, patience: float = 5.0):
+def serving(site, path, timeout: float = 5.0):
     stop, ready = threading.Event(), threading.Event()
-    thread = threading.Thread(target=serve, args=(site, path, stop, patience, ready.set))
+    thread = threading.Thread(target=serve, args=(site, path, stop), kwargs={"timeout": timeout, "ready": ready.set})
     thread.start()
     assert ready.wait(5)
     try:
@@ -120,7 +121,7 @@ def test_a_path_that_is_too_long_is_refused(site, folder):
 @pytest.mark.parametrize("sent", [b"", b"\0\0\0", (50).to_bytes(8, "big") + b"half"])
 def test_a_caller_that_stops_is_dropped_and_keeps_nobody_waiting(site, folder, sent):
     path = folder / "agent.sock"
-    with serving(site, path, patience=0.5), socket.socket(socket.AF_UNIX) as slow:
+    with serving(site, path, timeout=0.5), socket.socket(socket.AF_UNIX) as slow:
         slow.connect(str(path))
         slow.sendall(sent)
         assert header(call(path, HELLO, 5))["problem"] is None
@@ -131,7 +132,7 @@ def test_a_caller_that_stops_is_dropped_and_keeps_nobody_waiting(site, folder, s
 
 def test_a_byte_now_and_then_does_not_hold_a_place_for_ever(site, folder):
     path = folder / "agent.sock"
-    with serving(site, path, patience=0.5), socket.socket(socket.AF_UNIX) as slow:
+    with serving(site, path, timeout=0.5), socket.socket(socket.AF_UNIX) as slow:
         slow.connect(str(path))
         slow.sendall((10**6).to_bytes(8, "big"))
         for _ in range(100):
@@ -190,7 +191,7 @@ def test_a_caller_that_hangs_up_does_no_harm(site, folder):
 def test_a_stop_drops_those_who_have_not_finished_at_once(site, folder):
     path = folder / "agent.sock"
     with socket.socket(socket.AF_UNIX) as slow:
-        with serving(site, path, patience=60) as stop:
+        with serving(site, path, timeout=60) as stop:
             slow.connect(str(path))
             slow.sendall(b"\0\0")
             time.sleep(0.3)
@@ -265,7 +266,7 @@ def test_a_signal_ends_the_agent_after_the_task_that_is_running(folder, number):
 
 def test_what_calls_an_agent_needs_the_standard_library_only():
     """The small process that the network side starts for every message must not load torch."""
-    nodes = list(ast.walk(ast.parse(Path(wire.__file__).read_text())))
+    nodes = list(ast.walk(ast.parse(Path(unix_socket.__file__).read_text())))
     names = {alias.name for node in nodes if isinstance(node, ast.Import) for alias in node.names}
     names |= {node.module for node in nodes if isinstance(node, ast.ImportFrom)}
     assert names == {"__future__", "socket", "time", "contextlib"}

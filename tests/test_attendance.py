@@ -14,7 +14,7 @@ import coterie as ct
 from coterie.cli.main import app
 from coterie.errors import RunFolderError, UnknownName, UsageError
 from coterie.experiments.clients import load_rows
-from coterie.experiments.session import run_settings
+from coterie.experiments.run import run_settings
 from coterie.experiments.settings import Settings, load_settings, make_settings
 from coterie.protocol.stack import Sent, Stack
 from coterie.protocol.task import Fit, Report, Task
@@ -214,7 +214,7 @@ class TestARun:
 
     @pytest.mark.parametrize("value", [3, {"client-001": "soon"}, True])
     def test_other_types_are_refused(self, value):
-        with pytest.raises(UsageError, match=r"join is .* it must be str"):
+        with pytest.raises(UsageError, match=r"join is .* it must be a text or a table of whole numbers"):
             make_settings({"algorithm": "fedavg", "join": value})
 
     def test_on_the_command_line(self, tmp_path):

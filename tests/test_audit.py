@@ -66,7 +66,7 @@ def test_a_line_that_is_not_on_disk_is_an_error(tmp_path, monkeypatch):
         Audit(tmp_path / "audit.jsonl").write({"round": 1})
 
 
-def test_a_task_is_told_in_a_few_words():
+def test_a_task_is_summarised_in_a_few_words():
     fit = Fit(epochs=2, batch=8, part="head", terms=(Contrast(1, 0.5),), half=1)
     task = Task((Loss(),), (fit,), Report(None, losses=True, metrics="test", sample=Sample(0, 16)))
     assert task_summary(task) == (
@@ -75,8 +75,8 @@ def test_a_task_is_told_in_a_few_words():
     )
     assert task_summary(Task(report=Report(None))) == "report nothing"
     assert task_summary(Task(report=Report(None, losses=True, bounded="clipped"))) == "report clipped losses"
-    told = task_summary(Task(report=Report(None, losses=True, bounded="clipped", differences=True)))
-    assert told == "report clipped differences of losses"
+    summary = task_summary(Task(report=Report(None, losses=True, bounded="clipped", differences=True)))
+    assert summary == "report clipped differences of losses"
 
 
 def test_people_see_a_table_and_markup_of_others_is_only_text(tmp_path):

@@ -81,7 +81,7 @@ WRONG = {
     ),
     "an unknown model": (["fedavg", "--model", "mpl"], ["unknown model 'mpl'", "did you mean 'mlp'"]),
     "an unknown optimiser": (["fedavg", "--optimizer", "adm"], ["optimizer is 'adm'", "sgd or adam"]),
-    "an unknown weight": (["fedavg", "--weigh-by", "size"], ["weigh-by is 'size'", "test or train"]),
+    "an unknown weight": (["fedavg", "--weigh-by", "size"], ["unknown weigh-by 'size'", "known: test, train"]),
     "an unknown goal": (["fedavg", "--until", "acuracy=0.9"], ["score to reach 'acuracy'", "did you mean 'accuracy'"]),
     "a goal without a number": (["fedavg", "--until", "accuracy"], ["until is 'accuracy'", "such as accuracy=0.9"]),
     "a goal in percent": (["fedavg", "--until", "accuracy=90"], ["until is 'accuracy=90'", "in (0, 1]"]),
@@ -304,10 +304,10 @@ def test_a_bad_algorithm_stops_a_comparison_before_it_starts(refused):
     ("text", "fragment"),
     [
         ("algorithm = ", "cannot read bad.toml: Invalid value (at end of document); it must be a TOML file"),
-        ("rounds = 3", "bad.toml names no algorithm; add algorithm = 'wecfl'"),
+        ("rounds = 3", "bad.toml has no algorithm; add algorithm = 'wecfl'"),
         ("algorithm = 'fedavg'\nround = 3", "unknown setting in bad.toml 'round'; did you mean 'rounds'?"),
-        ("algorithm = 'fedavg'\nrounds = 'three'", "rounds is 'three' in bad.toml; it must be int"),
-        ("algorithm = 'fedavg'\nrounds = true", "rounds is True in bad.toml; it must be int"),
+        ("algorithm = 'fedavg'\nrounds = 'x'", "bad.toml: rounds is 'x'; it must be a whole number, such as 20"),
+        ("algorithm = 'fedavg'\nrounds = true", "bad.toml: rounds is True; it must be a whole number"),
     ],
 )
 def test_a_bad_experiment_file(refused, tmp_path, text, fragment):
@@ -394,7 +394,7 @@ def test_a_damaged_checkpoint_without_another_is_an_error(call, tmp_path):
 
 
 def test_an_internal_error_is_one_line_and_exit_1(call, monkeypatch):
-    monkeypatch.setattr("coterie.cli.main.run_settings", lambda *a: 1 / 0)
+    monkeypatch.setattr("coterie.experiments.session.run_settings", lambda *a: 1 / 0)
     result = call("run", "fedavg", *QUICK)
     assert result.exit_code == 1
     assert result.stdout == ""

@@ -21,8 +21,8 @@ from coterie.algorithms import build_algorithm
 from coterie.engine.local_training import draw
 from coterie.engine.trainer import Trainer
 from coterie.errors import UsageError
+from coterie.experiments.run import run_settings
 from coterie.experiments.run_folder import RunFolder
-from coterie.experiments.session import run_settings
 from coterie.experiments.settings import Settings
 from coterie.models.combined import additive
 from coterie.models.model import Model

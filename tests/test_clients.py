@@ -12,8 +12,8 @@ from coterie.algorithms import wecfl
 from coterie.data import Dataset
 from coterie.data.dataset import Owners
 from coterie.experiments.clients import load_clients, members, most_typical, stability, together
+from coterie.experiments.run import run
 from coterie.experiments.run_folder import CLIENTS
-from coterie.experiments.session import run
 from coterie.protocol.task import Fit
 
 ONE = {"a": 0, "b": 0, "c": 1, "d": 1}

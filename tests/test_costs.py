@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from coterie.experiments.records import Unit, fedavg_unit, in_models
-from coterie.experiments.session import run_settings
+from coterie.experiments.run import run_settings
 from coterie.experiments.settings import Settings
 from coterie.models.zoo import build_model
 

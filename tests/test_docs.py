@@ -12,7 +12,9 @@ import pytest
 
 from coterie.algorithms import add_ons as algorithm_add_ons
 from coterie.algorithms import algorithms, build_algorithm
-from coterie.data import add_ons, parse_partition, partitions, sources
+from coterie.data import add_ons, parse_partition
+from coterie.data.partitions.registry import partitions
+from coterie.data.sources.registry import sources
 
 ROOT = Path(__file__).parent.parent
 DOCUMENTS = sorted([*ROOT.glob("*.md"), *ROOT.glob("docs/**/*.md")])

@@ -15,13 +15,13 @@ from coterie.wire.requests import pack_hello
 
 SERVER, BERN, CHUR = Keys.make(), Keys.make(), Keys.make()
 HERE, THERE = Channel("bern", SERVER, BERN.public), Channel("bern", BERN, SERVER.public)
-ABOUT = bytes(32)
+PURPOSE = bytes(32)
 
 
 @given(st.binary(max_size=3000))
 def test_what_is_sealed_comes_out_again_and_takes_as_many_bytes_more_as_said(content):
-    envelope = seal(content, SERVER, BERN.public, ABOUT)
-    assert unseal(envelope, BERN, SERVER.public, ABOUT) == content
+    envelope = seal(content, SERVER, BERN.public, PURPOSE)
+    assert unseal(envelope, BERN, SERVER.public, PURPOSE) == content
     assert len(envelope) == len(content) + OVERHEAD
 
 

@@ -20,8 +20,8 @@ import coterie as ct
 from coterie.cli.main import app
 from coterie.errors import UnknownName
 from coterie.experiments.data_facts import uniform_test
+from coterie.experiments.run import run_settings
 from coterie.experiments.run_folder import RunFolder, load_state
-from coterie.experiments.session import run_settings
 from coterie.experiments.settings import Settings, load_settings
 from coterie.server.serving import evaluate
 

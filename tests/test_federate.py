@@ -1,4 +1,4 @@
-"""The server's side of a federation without the network: waiting, agreeing, training, recording, and what is told."""
+"""The server's side of a federation without the network: waiting, agreeing, training, recording, status."""
 
 from __future__ import annotations
 
@@ -22,21 +22,20 @@ from coterie.deploy.flower import bundle
 from coterie.deploy.order import Order
 from coterie.deploy.policy import Policy
 from coterie.deploy.processes import running, wait_until
-from coterie.deploy.site import Site
-from coterie.deploy.status import status_table
-from coterie.deploy.status_file import Board, is_alive, is_over, read_board
-from coterie.deploy.training import agree, carry_out, gather
+from coterie.deploy.server_run import agree_on_data, carry_out, wait_for_sites
+from coterie.deploy.site_answers import Site
+from coterie.deploy.status import StatusBoard, is_alive, is_over, read_board, status_table
 from coterie.errors import FederationError, RunFolderError, UsageError
+from coterie.experiments.run import run_settings
 from coterie.experiments.run_folder import STATE, load_rounds, load_state, load_summary
-from coterie.experiments.scores import WEIGHTS
-from coterie.experiments.session import run_settings
 from coterie.experiments.settings import Settings
 from coterie.models.zoo import build_model
 from coterie.protocol import message
 from coterie.protocol.stack import Sent, Stack
 from coterie.protocol.task import Fit, Loss, Report, Task
 from coterie.wire import codec
-from coterie.wire.remote import Heard, read_reply
+from coterie.wire.remote import PackedReplies
+from coterie.wire.reply_checks import read_reply
 
 SETTINGS = Settings("wecfl", partition="rotation(0,180)", clients=4, clusters=2, model="mlp(8)", rounds=3)
 
@@ -46,7 +45,7 @@ def data():
     return load("digits").partition("rotation(0,180)", clients=4, seed=1)
 
 
-class Near:
+class LocalSites:
     """Sites in this process; ``away`` are not connected, ``mute`` do not answer, and each request is counted."""
 
     def __init__(self, data, folder, away=(), mute=()) -> None:
@@ -61,24 +60,32 @@ class Near:
 
     def __call__(self, requests):
         self.asked += 1
-        heard = {i: r for i, r in requests.items() if self.names[i] not in self.away | self.mute}
-        missing = {i: "no answer within 1 s" for i in requests if i not in heard}
-        return Heard({i: self.sites[i].answer(request) for i, request in heard.items()}, missing)
+        received = {i: r for i, r in requests.items() if self.names[i] not in self.away | self.mute}
+        missing = {i: "no answer within 1 s" for i in requests if i not in received}
+        return PackedReplies({i: self.sites[i].answer(request) for i, request in received.items()}, missing)
 
 
 @pytest.fixture
 def near(data, tmp_path):
-    return Near(data, tmp_path)
+    return LocalSites(data, tmp_path)
 
 
 @pytest.fixture
 def order(data, tmp_path):
-    return Order(SETTINGS.table(), str(tmp_path / "run"), str(tmp_path / "status.json"), data.names, 4, 1.0, 0.2)
+    return Order(
+        settings=SETTINGS.table(),
+        out=str(tmp_path / "run"),
+        board=str(tmp_path / "status.json"),
+        sites=data.names,
+        minimum=4,
+        timeout=1.0,
+        patience=0.2,
+    )
 
 
 @pytest.fixture
 def board(order, tmp_path):
-    return Board(tmp_path / "status.json", order.run, order.out, order.sites)
+    return StatusBoard(tmp_path / "status.json", order.run, order.out, order.sites)
 
 
 def test_a_run_ends_as_the_simulator_does_and_leaves_the_same_folder(data, near, order, board, tmp_path):
@@ -94,7 +101,7 @@ def test_a_run_ends_as_the_simulator_does_and_leaves_the_same_folder(data, near,
 
 
 class TestNewcomersTables:
-    """``coterie assign`` on the run of a federation whose sites have tables."""
+    """``coterie assign`` on the run of a federation of sites with tables."""
 
     @pytest.fixture
     def ran(self, tmp_path, monkeypatch):
@@ -110,8 +117,19 @@ class TestNewcomersTables:
         def run(kept, *words):
             schema = str(tmp_path / "schema.json") if kept else None
             settings = Settings("wecfl", clusters=2, model="mlp(4)", rounds=2).table()
-            order = Order(settings, "run", "status.json", data.names, 2, 1.0, 0.2, schema=schema)
-            carry_out(order, Near(data, tmp_path), Board(tmp_path / "status.json", order.run, "run", order.sites))
+            order = Order(
+                settings=settings,
+                out="run",
+                board="status.json",
+                sites=data.names,
+                minimum=2,
+                timeout=1.0,
+                patience=0.2,
+                schema=schema,
+            )
+            carry_out(
+                order, LocalSites(data, tmp_path), StatusBoard(tmp_path / "status.json", order.run, "run", order.sites)
+            )
             return CliRunner().invoke(app, ["assign", "run", "--data", "sites/a.csv", *words])
 
         return run
@@ -156,7 +174,7 @@ def test_a_run_goes_on_where_it_was_killed(near, order, board, tmp_path):
 
 
 def test_a_site_that_is_not_there_is_missed_with_a_reason_and_may_come_later(data, order, board, tmp_path):
-    near = Near(data, tmp_path, away=("client-002",))
+    near = LocalSites(data, tmp_path, away=("client-002",))
     carry_out(replace(order, minimum=3), near, board)
     assert {tuple(r["missing"]) for r in load_rounds(tmp_path / "run")} == {("client-002",)}
     near.away.clear()
@@ -165,15 +183,15 @@ def test_a_site_that_is_not_there_is_missed_with_a_reason_and_may_come_later(dat
 
 
 def test_too_few_sites_are_an_error_that_names_them(data, order, board, tmp_path):
-    near = Near(data, tmp_path, away=("client-001",), mute=("client-003",))
+    near = LocalSites(data, tmp_path, away=("client-001",), mute=("client-003",))
     with pytest.raises(FederationError, match=r"2 of 4 sites are ready after 0.2 s, 4 are needed; .*client-001: not"):
         carry_out(order, near, board)
-    told = read_board(board.path)
-    assert told["state"] == "failed"
-    assert "client-003: no answer" in told["error"]
+    status = read_board(board.path)
+    assert status["state"] == "failed"
+    assert "client-003: no answer" in status["error"]
 
 
-def test_a_site_whose_size_does_not_count_in_full_is_named(near, order, board):
+def test_a_site_with_a_size_that_does_not_count_in_full_is_named(near, order, board):
     near.sites[2].hello = lambda: replace(Site.hello(near.sites[2]), train=10**6)
     carry_out(order, near, board)
     (note,) = read_board(board.path)["notes"]
@@ -186,7 +204,7 @@ def test_a_site_whose_size_does_not_count_in_full_is_named(near, order, board):
 
 
 def test_after_a_while_a_run_begins_with_those_who_are_there_if_they_are_enough(data, order, board, tmp_path):
-    near = Near(data, tmp_path, mute=("client-003",))
+    near = LocalSites(data, tmp_path, mute=("client-003",))
     carry_out(replace(order, quorum=3), near, board)
     assert {tuple(r["missing"]) for r in load_rounds(tmp_path / "run")} == {("client-003",)}
     near.mute.add("client-001")
@@ -196,34 +214,34 @@ def test_after_a_while_a_run_begins_with_those_who_are_there_if_they_are_enough(
 
 def test_a_site_that_is_deaf_at_first_is_asked_again(data, order, board, tmp_path):
     """After a restart of the server a site counts as connected before it looks for messages again."""
-    near = Near(data, tmp_path, mute=("client-003",))
+    near = LocalSites(data, tmp_path, mute=("client-003",))
     hear = near.__call__
     calls = []
 
     def deaf_once(requests):
         calls.append(sorted(requests))
-        heard = hear(requests)
+        replies = hear(requests)
         near.mute.clear()
-        return heard
+        return replies
 
     deaf_once.connected = near.connected
-    assert set(gather(replace(order, patience=5.0), deaf_once, board, pause=0.01)) == set(data.names)
+    assert set(wait_for_sites(replace(order, patience=5.0), deaf_once, board, pause=0.01)) == set(data.names)
     assert calls == [[0, 1, 2, 3], [3]]
 
 
 def test_a_site_that_goes_by_another_name_than_its_key_is_not_believed(near, order, board):
     near.sites[1].name = "client-000"
     with pytest.raises(FederationError, match="calls itself 'client-000'; correct its site"):
-        gather(order, near, board)
+        wait_for_sites(order, near, board)
 
 
 LIES = {
-    "it holds a malformed Hello": lambda about: {"name": about["name"]},
+    "it holds a malformed SiteDescription": lambda about: {"name": about["name"]},
     "site is 'x' in a message": lambda about: "x",
     "has coterie 9.9 where the server has": lambda about: {**about, "version": "9.9"},
-    "tells sizes that cannot be": lambda about: {**about, "train": 0},
+    "reports impossible sizes": lambda about: {**about, "train": 0},
     "65537 classes": lambda about: {**about, "classes": 65537},
-    "classes of Hello is True": lambda about: {**about, "classes": True},
+    "classes of SiteDescription is True": lambda about: {**about, "classes": True},
 }
 
 
@@ -237,7 +255,7 @@ def test_what_cannot_be_true_of_a_site_is_not_believed(near, order, board, why):
 
     near.sites[1].answer = lie
     with pytest.raises(FederationError, match=f"client-001: .*{why.removeprefix('it ')}"):
-        gather(order, near, board)
+        wait_for_sites(order, near, board)
 
 
 def test_a_run_is_not_resumed_with_other_sites_in_the_places_of_the_first(near, order, board):
@@ -266,19 +284,19 @@ def test_a_refusal_in_any_exchange_of_a_round_is_in_its_record(near, order, boar
 
 @pytest.mark.parametrize(("what", "other"), [("shape", (9, 9)), ("class_names", ("a",)), ("unit", 2.0)])
 def test_sites_that_differ_are_named(near, order, board, what, other):
-    told = gather(order, near, board)
-    told["client-002"] = replace(told["client-002"], **{what: other})
+    descriptions = wait_for_sites(order, near, board)
+    descriptions["client-002"] = replace(descriptions["client-002"], **{what: other})
     with pytest.raises(FederationError, match=f"client-002 has {what} .* where client-000 has"):
-        agree(order, told)
+        agree_on_data(order, descriptions)
 
 
 def test_classes_are_as_many_as_the_site_with_the_most_has(near, order, board):
-    told = gather(order, near, board)
-    told["client-002"] = replace(told["client-002"], classes=7)
-    assert agree(order, told).classes == 10
-    told["client-002"] = replace(told["client-002"], classes=None)
+    descriptions = wait_for_sites(order, near, board)
+    descriptions["client-002"] = replace(descriptions["client-002"], classes=7)
+    assert agree_on_data(order, descriptions).classes == 10
+    descriptions["client-002"] = replace(descriptions["client-002"], classes=None)
     with pytest.raises(FederationError, match="some sites have classes and others a real target"):
-        agree(order, told)
+        agree_on_data(order, descriptions)
 
 
 def test_data_of_a_simulation_mean_nothing_to_an_order(order):
@@ -334,21 +352,21 @@ class TestReplies:
         with pytest.raises(FederationError, match="sent nothing where"):
             self.read(Task(report=Report(params=None)), {})
 
-    def test_a_problem_is_told_in_few_words(self):
-        with pytest.raises(FederationError) as told:
+    def test_a_long_problem_is_shortened(self):
+        with pytest.raises(FederationError) as raised:
             self.read(Task(fit=(Fit(),)), {}, problem="x" * 9999)
-        assert len(str(told.value)) == 500
+        assert len(str(raised.value)) == 500
 
 
-class TestBoard:
-    """What is going on, for everyone to read."""
+class TestStatusBoard:
+    """The status file of a run."""
 
     def test_the_process_that_wrote_it_is_known_from_another_of_its_number(self, board):
-        board.say(state="running")
-        told = read_board(board.path)
-        assert is_alive(told)
-        assert not is_alive({**told, "process": [told["process"][0], "1"]})
-        assert not is_alive({**told, "process": [2**22, None]})
+        board.update(state="running")
+        status = read_board(board.path)
+        assert is_alive(status)
+        assert not is_alive({**status, "process": [status["process"][0], "1"]})
+        assert not is_alive({**status, "process": [2**22, None]})
 
     def test_a_process_that_nobody_has_buried_is_not_alive(self):
         child = subprocess.Popen([sys.executable, "-c", "pass"])
@@ -357,11 +375,11 @@ class TestBoard:
         child.wait()
 
     def test_an_internal_error_is_the_end_too(self, board):
-        with pytest.raises(ZeroDivisionError), board.watching():
+        with pytest.raises(ZeroDivisionError), board.recording_end():
             _ = 1 / 0
-        told = read_board(board.path)
-        assert is_over(told)
-        assert told["error"].startswith("internal error: ZeroDivisionError")
+        status = read_board(board.path)
+        assert is_over(status)
+        assert status["error"].startswith("internal error: ZeroDivisionError")
 
     def test_status_shows_who_is_there_and_where_they_belong(self, near, order, board):
         carry_out(order, near, board)
@@ -426,7 +444,7 @@ class TestCommands:
     """Bad input is one line and an exit code."""
 
     @pytest.mark.parametrize(
-        ("words", "said"),
+        ("words", "expected"),
         [
             (["run", "wecfl"], "there is no"),
             (["server"], "there is no"),
@@ -439,14 +457,14 @@ class TestCommands:
             (["try", "nonsense"], "unknown algorithm"),
         ],
     )
-    def test_a_wrong_command_says_what_is_wrong(self, words, said, tmp_path, monkeypatch):
+    def test_a_wrong_command_says_what_is_wrong(self, words, expected, tmp_path, monkeypatch):
         monkeypatch.chdir(tmp_path)
         done = CliRunner().invoke(app, ["federate", *words])
         assert done.exit_code == 2, done.output
-        assert said in " ".join(done.output.split())
+        assert expected in " ".join(done.output.split())
         assert "Traceback" not in done.output
 
-    def test_who_stops_watching_is_told_that_the_run_goes_on(self, tmp_path, monkeypatch):
+    def test_ctrl_c_says_that_the_run_goes_on(self, tmp_path, monkeypatch):
         def interrupted(*_):
             raise KeyboardInterrupt
 
@@ -464,14 +482,16 @@ class TestCommands:
         done = CliRunner().invoke(app, ["federate", "init", "new", "--sites", "bern, chur"])
         assert done.exit_code == 0, done.output
         assert "a federation of 2 sites is in new" in done.output
-        told = CliRunner().invoke(app, ["federate", "status", "--folder", "new/server"])
-        assert told.exit_code == 1
-        assert "is the server of" in " ".join(told.output.split())
+        shown = CliRunner().invoke(app, ["federate", "status", "--folder", "new/server"])
+        assert shown.exit_code == 1
+        assert "is the server of" in " ".join(shown.output.split())
 
 
 def test_sites_may_count_by_their_train_examples(data, near, order, board):
     done = carry_out(replace(order, settings={**order.settings, "weigh_by": "train"}), near, board)
-    test, train = (run_settings(replace(SETTINGS, plan="workers", threads=1, weigh_by=by), data=data) for by in WEIGHTS)
+    test, train = (
+        run_settings(replace(SETTINGS, plan="workers", threads=1, weigh_by=by), data=data) for by in ("test", "train")
+    )
     assert done.summary["accuracy"] == train.summary["accuracy"] != test.summary["accuracy"]
 
 

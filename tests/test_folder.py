@@ -15,8 +15,8 @@ from coterie.cli.main import app
 from coterie.errors import RunFolderError
 from coterie.experiments.clients import load_clients
 from coterie.experiments.placement import load_trained
+from coterie.experiments.run import run_settings
 from coterie.experiments.run_folder import RunFolder, known_hashes, load_labels, load_rounds, load_state, load_summary
-from coterie.experiments.session import run_settings
 from coterie.experiments.settings import Settings
 
 ROUNDS = 4
@@ -386,9 +386,9 @@ def test_going_on_with_other_threads_or_another_plan_is_said(true, begun, tmp_pa
 
 def test_a_machine_with_other_cores_is_said_too(true, tmp_path, caplog, monkeypatch):
     free = replace(SETTINGS, threads=None, rounds=3)
-    monkeypatch.setattr("coterie.experiments.session.available_cores", lambda: 1)
+    monkeypatch.setattr("coterie.experiments.resuming.available_cores", lambda: 1)
     run_settings(free, tmp_path / "run", data=true[1])
-    monkeypatch.setattr("coterie.experiments.session.available_cores", lambda: 3)
+    monkeypatch.setattr("coterie.experiments.resuming.available_cores", lambda: 3)
     run_settings(replace(free, rounds=4), tmp_path / "run", resume=True, data=true[1])
     assert "goes on with threads = 3, not 1: " in caplog.text
 

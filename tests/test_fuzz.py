@@ -15,7 +15,6 @@ from random import Random
 import numpy as np
 import pytest
 
-from coterie.cli.main import main as cli
 from coterie.protocol.message import Field
 from fuzz import __main__ as program
 from fuzz import folders, lanes, messages, words
@@ -115,7 +114,7 @@ def test_a_fault_inside_of_the_real_command_is_noticed(monkeypatch):
     def run_settings(*_):
         raise ZeroDivisionError("planted")
 
-    monkeypatch.setattr(cli, "run_settings", run_settings)
+    monkeypatch.setattr("coterie.experiments.session.run_settings", run_settings)
     found = judge(command(["run", "fedavg", "--quiet"]))
     assert found.faults[0].startswith("an internal error")
 

@@ -12,8 +12,8 @@ from typer.testing import CliRunner
 from coterie.cli.main import app
 from coterie.errors import RunFolderError, UsageError
 from coterie.experiments.goal import Goal
+from coterie.experiments.run import run_settings
 from coterie.experiments.run_folder import load_labels, load_state
-from coterie.experiments.session import run_settings
 from coterie.experiments.settings import Settings
 from coterie.reporting.plots import curves
 

@@ -17,7 +17,7 @@ from typer.testing import CliRunner
 
 from coterie import limits
 from coterie.cli.main import app
-from coterie.data.tables.tablefile import open_table
+from coterie.data.tables.files import open_table
 from coterie.deploy.audit import audit_table
 from coterie.deploy.config import load_site
 from coterie.deploy.policy import load_policy
@@ -182,7 +182,7 @@ class TestFiles:
         self.bomb(tmp_path / "sites" / "a.npz")
         file = "./sites" if words[0] == "run" else "sites/a.npz"
         told = one_line(call(*words, file))
-        assert re.search(r"a\.npz: has \d+ bytes and would become 0\.0 GB, more than 200 times as much; if it is", told)
+        assert re.search(r"a\.npz: has \d+ bytes and would become 0\.0 GB, more than 200 times as much; if that", told)
 
     def test_that_swell_are_one_problem_of_a_folder(self, call, tmp_path, small):
         (tmp_path / "sites").mkdir()
@@ -216,7 +216,7 @@ class TestFiles:
             (tmp_path / "wide.csv").write_text(",".join(names) + "\n" + ",".join("1" * 100_000) + "\n")
         else:
             pl.DataFrame({name: [1] for name in names}).write_parquet(tmp_path / "wide.parquet")
-            monkeypatch.setattr("coterie.data.tables.rowblock.COLUMNS", 20)
+            monkeypatch.setattr("coterie.data.tables.columns.COLUMNS", 20)
         told = one_line(call("run", "fedavg", "--data", f"wide.{suffix}", "--client", "c0"))
         many = "100,000 columns; at most 20,000" if suffix == "csv" else "100 columns; at most 20"
         assert f"has {many} are read one by one; leave some out, or save it as .npz" in told
@@ -240,8 +240,8 @@ TOML = {
     "a command": (b'algorithm = "\\u001b[2Jfedavg"', "cannot read '\\x1b[2Jfedavg'"),
     "two lines": (b'algorithm = "fed\\navg"', "cannot read 'fed\\navg' at"),
     "a strange table": (b"examples = 3\nalgorithm = 'nobody'", "unknown algorithm 'nobody'"),
-    "a list": (b"algorithm = ['fedavg']", "algorithm is ['fedavg'] in bad.toml; it must be str"),
-    "a date": (b"algorithm = 'fedavg'\nrounds = 2020-01-01", "rounds is datetime.date(2020, 1, 1) in bad.toml"),
+    "a list": (b"algorithm = ['fedavg']", "bad.toml: algorithm is ['fedavg']; it must be a text"),
+    "a date": (b"algorithm = 'fedavg'\nrounds = 2020-01-01", "bad.toml: rounds is datetime.date(2020, 1, 1)"),
     "an infinite number": (b"algorithm = 'fedavg'\nlr = inf", "lr is inf; it must be at most 1e+30"),
 }
 

@@ -16,8 +16,8 @@ from coterie.deploy.policy import Policy
 from coterie.engine.local_training import draw
 from coterie.errors import Refused, UsageError
 from coterie.experiments.checkpoint import load_checkpoint
+from coterie.experiments.run import run_settings
 from coterie.experiments.run_folder import RunFolder
-from coterie.experiments.session import run_settings
 from coterie.experiments.settings import Settings
 from coterie.models.zoo import build_model
 from coterie.protocol.task import Fit, Task
@@ -112,7 +112,7 @@ def test_a_stopped_run_goes_on_bit_for_bit(tmp_path, text):
 def test_where_nothing_can_be_kept_it_is_refused():
     with pytest.raises(UsageError, match=r"needs --runtime simulator, not ray"):
         Settings("fedavg", momentum_kept=True, runtime="ray")
-    order = Order({"algorithm": "fedavg", "momentum_kept": True}, "out", "board", ("a", "b"), 2, 60.0)
+    order = Order({"algorithm": "fedavg", "momentum_kept": True}, "out", "board", ("a", "b"), minimum=2, timeout=60.0)
     with pytest.raises(UsageError, match="sites keep nothing between rounds; leave it out"):
         order.experiment()
     with pytest.raises(Refused, match="sites keep nothing between rounds"):

@@ -15,13 +15,12 @@ from coterie.cli.main import app
 from coterie.deploy import server
 from coterie.deploy.audit import Audit, audit_table, read_audit
 from coterie.deploy.deployment import write_deployment
-from coterie.deploy.flower_exchange import reading, told_in
+from coterie.deploy.flower_server import envelope_of, reply_status
 from coterie.deploy.order import Order
 from coterie.deploy.policy import Policy
-from coterie.deploy.site import Site
-from coterie.deploy.status import _end, status_table
-from coterie.deploy.status_file import Board, read_board
-from coterie.deploy.training import agree, greet
+from coterie.deploy.server_run import agree_on_data, ask_descriptions
+from coterie.deploy.site_answers import Site
+from coterie.deploy.status import StatusBoard, read_board, status_table
 from coterie.errors import FederationError
 from coterie.models.zoo import build_model
 from coterie.protocol import message
@@ -31,7 +30,8 @@ from coterie.seeding import Key
 from coterie.terminal import line
 from coterie.wire import codec
 from coterie.wire import requests as answering
-from coterie.wire.remote import Heard, Remote, read_reply
+from coterie.wire.remote import PackedReplies, Remote
+from coterie.wire.reply_checks import read_reply
 
 NAMES = {
     "two lines": "heart\n{}",
@@ -158,16 +158,16 @@ def test_a_site_s_problem_is_one_line_for_the_server(images, name):
     stack = Stack(*(part[None] for part in model.initial(1)))
     bad = codec.encode({}, problem=name or "no")
     extra = codec.encode({name.encode("utf-8", "replace").decode() or " ": np.zeros(1)}, problem=None)
-    for heard in (Heard({0: bad, 1: extra}, {}), Heard({}, {0: name, 1: name})):
+    for heard in (PackedReplies({0: bad, 1: extra}, {}), PackedReplies({}, {0: name, 1: name})):
         told = Remote(data.names, model, lambda _, heard=heard: heard).ask(
             Task(), Sent(stack), np.zeros(2, int), np.arange(2), Key(1, 0)
         )
         assert len(told.missing) == 2
         assert all(map(is_plain, told.missing.values()))
-    assert is_plain(told_in(bad))
+    assert is_plain(reply_status(bad))
     lost = SimpleNamespace(has_error=lambda: True, error=SimpleNamespace(code=1, reason=name))
     with pytest.raises(FederationError) as failed:
-        reading(lost)
+        envelope_of(lost)
     with pytest.raises(FederationError) as error:
         read_reply(extra, message.form(Task(), Sent(stack), model.layout), Task(), np.array(0))
     assert is_plain(str(failed.value))
@@ -189,7 +189,7 @@ def order(**changed) -> Order:
 
 @pytest.mark.parametrize("word", ["name", "version", "shape"])
 def test_what_a_site_says_of_itself_is_one_line(name, word):
-    told, problems = greet(order(), lambda _: Heard({0: hello(**{word: name})}, {1: name}), [0, 1])
+    told, problems = ask_descriptions(order(), lambda _: PackedReplies({0: hello(**{word: name})}, {1: name}), [0, 1])
     assert not told
     assert set(problems) == {"a", "b"}
     assert all(map(is_plain, problems.values()))
@@ -197,22 +197,22 @@ def test_what_a_site_says_of_itself_is_one_line(name, word):
 
 def test_sites_that_are_not_alike_are_told_in_one_line(name):
     about = {"name": "a", "version": "0.1.0", "shape": (4,), "classes": 2, "train": 5, "test": 5, "validation": 0}
-    one, other = (answering.Hello(**about, unit=1.0, class_names=(each,) * 50) for each in (name, "good"))
+    one, other = (answering.SiteDescription(**about, unit=1.0, class_names=(each,) * 50) for each in (name, "good"))
     with pytest.raises(FederationError) as error:
-        agree(order(), {"a": one, "b": other})
+        agree_on_data(order(), {"a": one, "b": other})
     assert is_plain(str(error.value))
 
 
 def test_the_status_of_a_run_is_shown_as_it_is(tmp_path, name):
-    board = Board(tmp_path / "status.json", name, str(tmp_path), ("a", "b"))
+    board = StatusBoard(tmp_path / "status.json", name, str(tmp_path), ("a", "b"))
     board.sites({"a": name})
-    board.say(state="failed", error=name)
+    board.update(state="failed", error=name)
     told = read_board(board.path)
     table = shown(status_table(told, {"b": "online"}))
     assert table.replace("\n", "").isprintable()
     assert "online" in table
     with pytest.raises(FederationError) as error:
-        _end(told)
+        server._summary(told)
     assert is_plain(str(error.value))
 
 
@@ -227,7 +227,7 @@ def test_what_flower_says_is_one_line(tmp_path, name, monkeypatch):
     done = SimpleNamespace(returncode=1, stdout="", stderr=f"Traceback\n{name}\n")
     monkeypatch.setattr(server.subprocess, "run", lambda *_, **__: done)
     with pytest.raises(FederationError) as error:
-        server.Place.of(tmp_path / "f" / "server").ask(["flwr", "run", "app"])
+        server.ServerFolder.of(tmp_path / "f" / "server").ask(["flwr", "run", "app"])
     assert is_plain(str(error.value))
 
 
@@ -236,6 +236,6 @@ def test_the_board_and_the_log_are_lines_of_json(tmp_path, name):
     log.write({"run": name})
     log.write({"run": "good"})
     assert [line["run"] for line in read_audit(log.path)] == [name, "good"]
-    board = Board(tmp_path / "status.json", name, "out", ("a",))
-    board.say()
+    board = StatusBoard(tmp_path / "status.json", name, "out", ("a",))
+    board.update()
     assert json.loads(board.path.read_text())["run"] == name

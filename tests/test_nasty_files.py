@@ -13,9 +13,9 @@ import polars as pl
 import pytest
 
 from coterie.data.federated import Federated
-from coterie.data.tables import csvfile
-from coterie.data.tables.encode import Number
-from coterie.data.tables.load import check_own, load_own
+from coterie.data.tables import csv as csv_reader
+from coterie.data.tables.api import check_own, load_own
+from coterie.data.tables.schema import Number
 from coterie.errors import DataError
 
 HEADER = "age,sex,label\n"
@@ -217,7 +217,7 @@ WHOLE: dict[str, tuple[str, dict[str, object], str]] = {
     "fractions to classify": (
         "x,label\n1,0.5\n2,1\n",
         {"task": "classification"},
-        r"has 0\.5, which is no whole number",
+        r"has 0\.5, which is not a whole number",
     ),
     "too many classes": (
         "x,label\n" + "".join(f"1,{i}\n" for i in range(1500)),
@@ -352,7 +352,7 @@ def test_all_problems_are_listed_at_once_and_the_first_is_raised(folder):
 
 
 def test_the_same_problem_in_many_rows_is_listed_once_with_how_often(folder, monkeypatch):
-    monkeypatch.setattr(csvfile, "BLOCK", 20)
+    monkeypatch.setattr(csv_reader, "BLOCK", 20)
     (folder / "chur.csv").write_text(GOOD.replace(",f,", ",,"))
     (problem,) = check_own(folder).problems
     assert problem.row == 2

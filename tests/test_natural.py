@@ -16,7 +16,7 @@ from hypothesis import strategies as st
 from coterie.data.sources import fars, hapt
 from coterie.data.sources import hapt as frames
 from coterie.data.sources.fars import keel
-from coterie.data.sources.natural import set_aside_by_owner
+from coterie.data.stratify import split_by_owner
 from coterie.errors import DataError
 
 SIGNALS = ["acc-x", "acc-y", "acc-z", "gyro-x", "gyro-y", "gyro-z"]
@@ -139,7 +139,7 @@ class Opening:
 @pytest.mark.parametrize("harmful", [Harmful(), [1, {"deep": Opening()}], codecs.decode, print, np.float64(1)])
 def test_a_pickle_that_names_anything_else_is_refused_and_nothing_runs(protocol, harmful, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
-    with pytest.raises(DataError, match=r"the pickle names .*\..*; it is refused and nothing of it is run"):
+    with pytest.raises(DataError, match=r"the pickle names .*\..*; it is refused and nothing in it is run"):
         frames.unpickle(pickle.dumps(harmful, protocol))
     assert not any(tmp_path.iterdir())
 
@@ -357,15 +357,15 @@ def test_another_table_is_not_taken_for_accidents():
 def test_setting_aside_by_owner_divides_every_owners_rows(owners, seed):
     every = np.array([*owners, 0, 0, 1, 1, 2, 2, 3, 3])
     y = np.random.default_rng(seed).integers(0, 3, len(every))
-    train, test = set_aside_by_owner("toy", ["a", "b", "c", "d"], every, y)
+    train, test = split_by_owner("toy", ["a", "b", "c", "d"], every, y)
     assert sorted([*train, *test]) == list(range(len(every)))
     for owner in range(4):
         held = int((every == owner).sum())
         assert (every[test] == owner).sum() == max(1, round(0.2 * held))
-    alone = set_aside_by_owner("toy", ["a"], every[every == 0], y[every == 0])
+    alone = split_by_owner("toy", ["a"], every[every == 0], y[every == 0])
     assert np.array_equal(np.flatnonzero(every == 0)[alone[1]], test[every[test] == 0])
 
 
 def test_an_owner_with_one_example_has_none_to_test_on():
     with pytest.raises(DataError, match=r"b of toy has 1 examples, none to test on"):
-        set_aside_by_owner("toy", ["a", "b"], np.array([0, 0, 1]), np.zeros(3, int))
+        split_by_owner("toy", ["a", "b"], np.array([0, 0, 1]), np.zeros(3, int))

@@ -9,18 +9,24 @@ from functools import cache
 import numpy as np
 import polars as pl
 import pytest
+import torch
 from typer.testing import CliRunner
 
 import coterie as ct
 from coterie.cli.main import app
+from coterie.data import Split
+from coterie.data.stratify import stratified_split
 from coterie.errors import DataError, RunFolderError
 from coterie.experiments.placement import load_trained, misfit, standards
-from coterie.experiments.session import run_settings
+from coterie.experiments.run import run_settings
 from coterie.experiments.settings import Settings
 from coterie.protocol.stack import Sent, Stack
 from coterie.protocol.task import Report, Task
-from coterie.seeding import Key
+from coterie.runtimes.simulator import Simulator
+from coterie.seeding import Key, generator
+from coterie.server.assign import Clustered
 from coterie.server.contract import Scores, least_loss
+from coterie.server.one_shot import Formed, OneShot
 from coterie.server.placement import nearest_centre, nearest_update
 from coterie.server.start import first_state
 
@@ -93,8 +99,61 @@ class TestWhereTheyGo:
             trained("ifca").assign(x, y + 10)
 
 
+def accuracy(outputs, y):
+    return float((outputs.argmax(1).numpy() == y).mean())
+
+
+def outputs_of(run, stack, row, x):
+    """Return what the run's network gives with the parameters of one row."""
+    with torch.no_grad():
+        return run.model.with_row(stack.params[row], stack.buffers[row])(torch.from_numpy(x))
+
+
+class TestServing:
+    """A newcomer is served as the clients of the run are: the same model, fine-tuned or mixed in the same way."""
+
+    @pytest.fixture
+    def examples(self):
+        whole, _, late = rotated()
+        return whole.train.of(late[5])
+
+    def test_a_plain_method_serves_the_cluster_s_model_and_tests_it_on_all_examples(self, examples):
+        run, (x, y) = trained("wecfl"), examples
+        found = run.assign(x, y)
+        assert found.served == pytest.approx(accuracy(outputs_of(run, run.state.stack, found.cluster, x), y))
+
+    def test_fine_tuning_is_on_four_fifths_of_the_examples_and_the_test_on_the_others(self, examples):
+        run, (x, y) = trained("wecfl+finetune"), examples
+        found = run.assign(x, y)
+        keep, aside = stratified_split(y, 0.2, generator(3, "newcomer"))
+        assert len(aside) == round(0.2 * len(y))
+        train, test = (Split(x[rows], y[rows], np.array([0, len(rows)])) for rows in (keep, aside))
+        alone = Simulator(ct.Federated("d", "natural", ("newcomer",), train, test, 10), run.model, threads=1)
+        task, key = Task(fit=run.trained.algorithm.serve.fit), Key(3, run.state.round)
+        tuned = alone.ask(task, Sent(run.state.stack), np.array([found.cluster]), np.array([0]), key).models()
+        assert found.served == pytest.approx(accuracy(outputs_of(run, tuned, 0, test.x), test.y))
+        assert not np.array_equal(tuned.params[0], run.state.stack.params[found.cluster])
+
+    def test_a_single_example_is_both_trained_and_tested_on(self, examples):
+        x, y = examples
+        assert trained("wecfl+finetune").assign(x[:1], y[:1]).served in (0.0, 1.0)
+
+    @pytest.mark.parametrize("text", ["vote(fedavg,wecfl)", "fedavg-ensemble(members=2,by=logits)"])
+    def test_an_ensemble_places_it_by_every_member_and_serves_the_sum_of_their_logits(self, examples, text):
+        """Both members separate the groups or have one model, so each serves the model of the newcomer's own group."""
+        run, (x, y) = trained(text), examples
+        whole, early, late = rotated()
+        group = early.groups == whole.groups[late[5]]
+        members = [(each.stack, each.labels[group][0]) for each in (run.state, *run.state.members)]
+        logits = [outputs_of(run, stack, cluster, x) for stack, cluster in members]
+        found = run.assign(x, y)
+        assert (len(logits), found.cluster) == (2, members[0][1])
+        assert found.served == pytest.approx(accuracy(sum(logits), y))
+        assert found.served not in [pytest.approx(accuracy(each, y)) for each in logits]
+
+
 class TestRules:
-    def state(self, weights, **memory):
+    def state(self, weights, memory=None):
         params = np.array([[w, 0.0] for w in weights])
         state = first_state(Stack(params, np.zeros((len(weights), 0))), np.zeros(1, int))
         return replace(state, memory=memory)
@@ -118,7 +177,7 @@ class TestRules:
     def test_the_nearest_centre_is_found_from_the_middle_of_the_models(self, lines, simulator):
         """From 0, the middle of -3, 0 and 3 whatever their shares, a step of pull 0.5 to a slope of 2 ends at 1."""
         ask, fit = asker(simulator(lines((2.0,), (3,)), "linear", threads=1)), ct.Fit(1, None, 100, 0.25, 0.0)
-        state = self.state([-3.0, 0.0, 3.0], centres=np.array([[-3.0], [0.4], [1.5]]))
+        state = self.state([-3.0, 0.0, 3.0], Clustered(np.array([[-3.0], [0.4], [1.5]]), 1))
         state = replace(state, shares=np.array([0.8, 0.1, 0.1]))
         scores = nearest_centre("head_weight", fit)(state, ask, np.array([0]))
         np.testing.assert_allclose(scores.values, [[-4.0, -0.6, -0.5]], atol=1e-12)
@@ -127,7 +186,7 @@ class TestRules:
     def test_methods_that_cluster_parameters_place_by_them_and_not_by_the_loss(self, text, lines, simulator):
         """A slope of 2 is best served by the weight 3, but after one step from 0 it is nearest to the centre 0.4."""
         ask = asker(simulator(lines((2.0,), (3,)), "linear", threads=1))
-        state = self.state([-3.0, 0.0, 3.0], centres=np.array([[-3.0], [0.4], [3.0]]))
+        state = self.state([-3.0, 0.0, 3.0], Clustered(np.array([[-3.0], [0.4], [3.0]]), 1))
         place = ct.build_algorithm(text, 3, ct.Fit(1, None, 100, 0.25, 0.0)).place
         assert place(state, ask, np.array([0])).clusters == [1]
         assert least_loss(state, ask, np.array([0])).clusters == [2]
@@ -137,8 +196,8 @@ class TestRules:
         (-0.75, -0.5) and (0.75, -0.5). The models themselves, not their movements, would give the other cluster."""
         ask, fit = asker(simulator(lines((2.0,), (3,)), "linear", threads=1)), ct.Fit(1, None, 100, 0.25, 0.0)
         sent, means, none = np.array([[2.5, 1.0]]), np.array([[1.75, 0.5], [3.25, 0.5]]), np.zeros((2, 0))
-        memory = {"origin": sent, "origin_buffers": none[:1], "means": means, "means_buffers": none}
-        scores = nearest_update(fit)(self.state([0.0, 9.0], **memory), ask, np.array([0])).values
+        memory = OneShot(formed=Formed(Stack(sent, none[:1]), Stack(means, none), None))
+        scores = nearest_update(fit)(self.state([0.0, 9.0], memory), ask, np.array([0])).values
         lengths = np.hypot(0.25, 0.5) * np.hypot(0.75, 0.5)
         np.testing.assert_allclose(scores, [[0.4375 / lengths, 0.0625 / lengths]], atol=1e-12)
 
@@ -147,10 +206,17 @@ class TestRules:
         found = nearest_centre("head_weight", ct.Fit())(state, ask, np.array([0]))
         np.testing.assert_allclose(found.values, least_loss(state, ask, np.array([0])).values)
 
-    @pytest.mark.parametrize("place", [least_loss, nearest_centre("all", ct.Fit()), nearest_update(ct.Fit())])
-    def test_one_that_does_not_answer_has_no_scores(self, place, lines, simulator, flaky):
+    @pytest.mark.parametrize(
+        ("place", "memory"),
+        [
+            (least_loss, None),
+            (nearest_centre("all", ct.Fit()), Clustered(np.zeros((2, 2)), 1)),
+            (nearest_update(ct.Fit()), None),
+        ],
+    )
+    def test_one_that_does_not_answer_has_no_scores(self, place, memory, lines, simulator, flaky):
         silent = flaky(simulator(lines((2.0, 1.0), (3, 3)), "linear", threads=1), {0: [1]})
-        state = self.state([1.0, 2.0], centres=np.zeros((2, 2)))
+        state = self.state([1.0, 2.0], memory)
         assert place(state, asker(silent), np.array([0, 1])).clients.tolist() == [0]
         assert place(state, asker(silent), np.array([1])).clusters.tolist() == []
 

@@ -13,7 +13,7 @@ from typer.testing import CliRunner
 
 import coterie as ct
 from coterie.cli.main import app
-from coterie.experiments.settings import is_federated, is_own
+from coterie.experiments.building import is_federated, is_own
 
 QUICK = ("--rounds", "2", "--steps", "5", "--clusters", "2", "--quiet")
 
@@ -112,11 +112,11 @@ def test_a_single_file_needs_a_client_column_or_a_partition(table):
 
 
 def test_a_comparison_reads_a_table_once_for_all_algorithms(table, monkeypatch):
-    from coterie.experiments import settings
+    from coterie.experiments import building
 
     reads = []
-    load = settings.load_own
-    monkeypatch.setattr(settings, "load_own", lambda *args, **kw: reads.append(args) or load(*args, **kw))
+    load = building.load_own
+    monkeypatch.setattr(building, "load_own", lambda *args, **kw: reads.append(args) or load(*args, **kw))
     result = call("compare", "fedavg", "wecfl", *table, *QUICK, "--seeds", "1..2", "--out", "c")
     assert result.exit_code == 0, result.output
     assert len(reads) == 2

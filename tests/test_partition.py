@@ -5,12 +5,12 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from coterie.data import Dataset, load, parse_partition, partitions
+from coterie.data import Dataset, load, parse_partition
 from coterie.data.apportion import apportion, balance, share_out
-from coterie.data.dataset import with_validation
+from coterie.data.federated import with_validation
 from coterie.data.partitions.base import Share, Shares, named
 from coterie.data.partitions.feature_skew import turn
-from coterie.data.partitions.registry import add_ons
+from coterie.data.partitions.registry import add_ons, partitions
 from coterie.errors import DataError, PartitionError, UnknownName, UsageError
 
 
@@ -83,13 +83,13 @@ def test_one_partition_has_one_text(written, text):
         ("rotation(0,90,180)", 2, r"3 groups need as many clients"),
         ("skewed(2,3)", 4, r"add up to 5 and there are 4 clients; use clients=5"),
         ("skewed", 4, r"group size=0 must be"),
-        ("natural", 4, r"toy does not come with clients"),
+        ("natural", 4, r"toy comes without clients"),
         ("rotation(0,90,minimum=0)", 4, r"minimum=0 must be"),
-        ("blocks", 6, r"blocks of 10 classes and toy has 4; use classes\(3,2\)"),
+        ("blocks", 6, r"blocks divide 10 classes and toy has 4; use classes\(3,2\)"),
         ("blocks(alpha=2)", 6, r"alpha=2 is for blocks\(balanced=false\)"),
         ("blocks(balanced=false,alpha=0)", 6, r"alpha=0 must be greater than 0"),
         ("blocks(overlap=1)", 6, r"overlap=1 must be true or false"),
-        ("table", 8, r"toy has 4 classes and no class table of its own; use classes\(3,2\)"),
+        ("table", 8, r"toy has 4 classes and there is no class table for it; use classes\(3,2\)"),
         ("table(mnist)", 8, r"table mnist has 10 classes and toy has 4; use classes\(3,2\)"),
         ("table(mnist,relabel=maybe)", 8, r"relabel=maybe must be true or false"),
         (

@@ -14,8 +14,8 @@ from coterie.algorithms import algorithms, build_algorithm, parts
 from coterie.cli.main import app
 from coterie.data import parse_partition
 from coterie.errors import UnknownName, UsageError
-from coterie.experiments.papers import expand, papers, told
-from coterie.experiments.session import run_settings
+from coterie.experiments.papers import added_lines, expand, papers
+from coterie.experiments.run import run_settings
 from coterie.experiments.settings import Settings, load_settings, make_settings
 from coterie.models.zoo import build_model
 
@@ -144,16 +144,16 @@ def test_an_unknown_paper_is_refused():
 
 def test_what_is_no_text_is_refused_as_without_a_paper():
     for wrong in ({"algorithm": 3}, {"algorithm": "ifca", "data": 3}):
-        with pytest.raises(UsageError, match="is 3 in the command line; it must be str"):
+        with pytest.raises(UsageError, match=r"the command line: .* is 3; it must be a text"):
             make_settings({"as": "thesis", **wrong})
-    with pytest.raises(UsageError, match="names no algorithm"):
+    with pytest.raises(UsageError, match="has no algorithm; add algorithm ="):
         make_settings({"as": "thesis"})
 
 
 def test_nothing_is_added_or_told_where_no_paper_is_named():
     table = {"algorithm": "ifca", "rounds": 3}
     assert expand(table) == table
-    assert told(table) == []
+    assert added_lines(table) == []
 
 
 def test_an_experiment_file_names_a_paper_and_overrides_it_and_flags_override_both(tmp_path):

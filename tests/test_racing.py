@@ -16,6 +16,7 @@ from coterie.engine.local_training import Work
 from coterie.engine.plan import Workers
 from coterie.engine.pool import Pool
 from coterie.errors import UsageError
+from coterie.experiments import building
 from coterie.experiments.settings import Settings
 from coterie.protocol.stack import Sent, Stack
 from coterie.protocol.task import Loss, Race, Report, Task
@@ -219,12 +220,12 @@ class TestInTheEngine:
 class TestTheSetting:
     @pytest.mark.parametrize(("text", "kind"), [("ifca", Race), ("ifca(choose=exact)", Loss)])
     def test_it_applies_unless_the_text_says_otherwise(self, text, kind):
-        algorithm = Settings(text, choose="race").build_algorithm()
+        algorithm = building.build_algorithm(Settings(text, choose="race"))
         assert isinstance(algorithm.task(None).choose[0], kind)
 
     def test_methods_that_do_not_choose_do_not_mind(self):
-        assert Settings("wecfl", choose="race").build_algorithm().name == "wecfl"
+        assert building.build_algorithm(Settings("wecfl", choose="race")).name == "wecfl"
 
     def test_a_wrong_word_is_refused(self):
         with pytest.raises(UsageError, match="choose is 'quick'; it must be exact or race"):
-            Settings("ifca", choose="quick").build_algorithm()
+            building.build_algorithm(Settings("ifca", choose="quick"))

@@ -22,7 +22,7 @@ from coterie.algorithms import build_algorithm
 from coterie.cli.main import app
 from coterie.engine.plan import make_plan
 from coterie.errors import DataError, FederationError, UnknownName, UsageError
-from coterie.experiments.session import run_settings
+from coterie.experiments.run import run_settings
 from coterie.experiments.settings import Settings
 from coterie.models.combined import additive
 from coterie.models.model import Model

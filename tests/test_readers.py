@@ -170,7 +170,7 @@ def test_a_fetched_variant_is_checked_kept_under_its_name_and_said_to_be_unpinne
     fetch("emnist(letters)", said.append)
     fetch("emnist(variant=digits)", said.append)
     assert said[-1] == "emnist-digits is ready"
-    assert "pinned by nobody yet; their sha256 is" in said[1]
+    assert "not pinned yet; their sha256 is" in said[1]
     assert sorted(file.name for file in cache.glob("*.npz")) == ["emnist-digits.npz", "emnist-letters.npz"]
     path.unlink()
     assert np.array_equal(load("emnist(letters)").x_train[:, 0], written(26)[0])

@@ -11,9 +11,9 @@ import pytest
 from coterie.deploy.audit import Audit
 from coterie.deploy.order import Order
 from coterie.deploy.policy import Policy
-from coterie.deploy.site import Site
-from coterie.deploy.status_file import Board
-from coterie.deploy.training import carry_out
+from coterie.deploy.server_run import carry_out
+from coterie.deploy.site_answers import Site
+from coterie.deploy.status import StatusBoard
 from coterie.errors import FederationError
 from coterie.experiments.settings import Settings
 from coterie.models.zoo import build_model
@@ -25,7 +25,8 @@ from coterie.protocol.task import Fit, Loss, Race, Report, Sample, Task
 from coterie.seeding import Key
 from coterie.testing import Loopback
 from coterie.wire import codec
-from coterie.wire.remote import Heard, open_reply, read_reply
+from coterie.wire.remote import PackedReplies
+from coterie.wire.reply_checks import open_reply, read_reply
 
 SIZES = Sizes(train=24, test=7, validation=5)
 FIT = (Fit(steps=2, batch=8),)
@@ -97,7 +98,7 @@ def test_what_is_accepted_is_within_the_ranges_and_what_is_within_is_accepted(ki
 
 
 @pytest.mark.parametrize(
-    ("kind", "name", "value", "told"),
+    ("kind", "name", "value", "expected"),
     [
         ("race", "examples", [10**6], "sent 1000000 in examples; it must be 24"),
         ("race", "evaluations", [-1], "sent -1 in evaluations; it must be 0 to 48"),
@@ -108,11 +109,11 @@ def test_what_is_accepted_is_within_the_ranges_and_what_is_within_is_accepted(ki
         ("metrics", "metrics", [[1.0, 0.5, 0.1, 0]], "sent 0.0 in metrics; it must be 7"),
     ],
 )
-def test_the_reason_names_the_value_and_the_limit(kind, name, value, told):
+def test_the_reason_names_the_value_and_the_limit(kind, name, value, expected):
     form = asked(TASKS[kind])
     with pytest.raises(FederationError) as error:
         read(TASKS[kind], form, **{name: np.array(value, form[name].kind)})
-    assert str(error.value) == told
+    assert str(error.value) == expected
 
 
 def test_a_squared_error_and_a_variance_may_be_above_one():
@@ -122,7 +123,7 @@ def test_a_squared_error_and_a_variance_may_be_above_one():
         read(TASKS["metrics"], form, metrics=np.array([[9.0, -4.0, 9.0, 7]]))
 
 
-def test_of_a_client_that_told_nothing_any_number_from_one_is_taken():
+def test_of_a_client_of_unknown_size_any_number_from_one_is_accepted():
     form = asked(TASKS["metrics"], sizes=message.UNKNOWN_SIZES)
     assert read(TASKS["metrics"], form, examples=np.array([99]))["examples"].tolist() == [99]
     with pytest.raises(FederationError, match="sent 0 in examples; it must be 1 to inf"):
@@ -130,7 +131,7 @@ def test_of_a_client_that_told_nothing_any_number_from_one_is_taken():
 
 
 @pytest.mark.parametrize("broken", [math.nan, INF, -2e10])
-def test_broken_parameters_are_told_before_the_loss_that_comes_of_them(broken):
+def test_broken_parameters_are_reported_before_the_loss_that_follows_from_them(broken):
     form = asked(TASKS["race"])
     params = np.full(form["params"].shape, broken, np.float32)
     with pytest.raises(FederationError, match="not finite or above 1e\\+10; lower the learning rate"):
@@ -170,7 +171,7 @@ def test_honest_clients_of_every_task_are_believed(images):
 
 
 def with_a_liar(data, tmp_path, size, hello, **options):
-    """A federation's run in which the last site says that it has so many examples, in its hello too or not."""
+    """Run a federation of which the last site reports ``size`` examples, in its replies or in its hello too."""
     clients = [data.select([i]) for i in range(len(data))]
     sites = [Site(own.names[0], own, Policy(), Audit(tmp_path / own.names[0])) for own in clients]
 
@@ -178,38 +179,46 @@ def with_a_liar(data, tmp_path, size, hello, **options):
         arrays, header = codec.decode(content)
         if hello and "site" in header:
             header["site"]["train"] = size
-        told = {"examples": np.array([size])} if "examples" in arrays else {}
-        return codec.encode({**arrays, **told}, **header)
+        lies = {"examples": np.array([size])} if "examples" in arrays else {}
+        return codec.encode({**arrays, **lies}, **header)
 
     class Sites:
         def connected(self):
             return {name: i for i, name in enumerate(data.names)}
 
         def __call__(self, requests):
-            heard = {i: sites[i].answer(request) for i, request in requests.items()}
-            return Heard({i: lie(each) if i == len(data) - 1 else each for i, each in heard.items()}, {})
+            answers = {i: sites[i].answer(request) for i, request in requests.items()}
+            return PackedReplies({i: lie(each) if i == len(data) - 1 else each for i, each in answers.items()}, {})
 
     settings = Settings(algorithm="fedavg", model="mlp(4)", steps=2, batch=8, rounds=2, seed=1, **options)
-    order = Order(settings.table(), str(tmp_path / "run"), str(tmp_path / "s.json"), data.names, 3, 1.0, 0.2)
-    return carry_out(order, Sites(), Board(tmp_path / "s.json", order.run, order.out, order.sites))
+    order = Order(
+        settings=settings.table(),
+        out=str(tmp_path / "run"),
+        board=str(tmp_path / "s.json"),
+        sites=data.names,
+        minimum=3,
+        timeout=1.0,
+        patience=0.2,
+    )
+    return carry_out(order, Sites(), StatusBoard(tmp_path / "s.json", order.run, order.out, order.sites))
 
 
 def test_a_site_that_lies_about_its_size_is_missing_and_the_run_goes_on(images, tmp_path):
-    """Its hello tells 36 examples, its replies a million: they would be nearly the whole mean."""
+    """Its hello reports 36 examples, its replies a million: they would be nearly the whole mean."""
     data = images(sizes=(24, 30, 18, 36))
-    told = [record["missing"] for record in with_a_liar(data, tmp_path, 10**6, hello=False).history]
-    assert told == [{data.names[3]: "sent 1000000 in examples; it must be 36"}] * 2
+    missing = [record["missing"] for record in with_a_liar(data, tmp_path, 10**6, hello=False).history]
+    assert missing == [{data.names[3]: "sent 1000000 in examples; it must be 36"}] * 2
 
 
 def test_a_site_that_lies_in_its_hello_already_counts_as_five_of_the_median_and_no_more(images, tmp_path):
     data, options = images(sizes=(24, 30, 18, 36)), {"weight_bound": 0.0}
-    lies = {"bounded": (10**9, {}), "told": (5 * 27, {}), "believed": (10**9, options), "plain": (5 * 27, options)}
+    lies = {"bounded": (10**9, {}), "true": (5 * 27, {}), "believed": (10**9, options), "plain": (5 * 27, options)}
     made = {}
     for name, (size, how) in lies.items():
         (tmp_path / name).mkdir()
         done = with_a_liar(data, tmp_path / name, size, hello=True, **how)
         assert not any(record.get("missing") for record in done.history)
         made[name] = done.state.stack.params
-    assert np.array_equal(made["bounded"], made["told"])
+    assert np.array_equal(made["bounded"], made["true"])
     assert np.array_equal(made["bounded"], made["plain"])
     assert not np.allclose(made["bounded"], made["believed"])

@@ -12,8 +12,10 @@ from typer.testing import CliRunner
 import coterie as ct
 from coterie.cli.main import app
 from coterie.errors import UsageError
-from coterie.experiments.data_facts import known_of
-from coterie.experiments.session import Session, run_settings
+from coterie.experiments import building
+from coterie.experiments.data_facts import facts_of
+from coterie.experiments.run import run_settings
+from coterie.experiments.session import Session
 from coterie.experiments.settings import Settings, load_settings
 from coterie.models.layout import Layout
 from coterie.protocol.replies import Replies
@@ -193,13 +195,15 @@ class TestOneOfForty:
     def honest_accuracy(attackers, **options):
         """The mean accuracy of the clients but the first on rotated digits."""
         settings = Settings("fedavg", rounds=10, threads=1, eval_every=10, **options)
-        data = settings.build_data()
-        model = settings.build_model(data)
+        data = building.build_data(settings)
+        model = building.build_model(settings, data)
 
         def reach(network):
-            return Boasting(settings.build_federation(data, network), attackers)
+            return Boasting(building.build_federation(settings, data, network), attackers)
 
-        done = Session(settings.build_algorithm(), known_of(data), model, settings, reach).train(None, False, None)
+        done = Session(building.build_algorithm(settings), facts_of(data), model, settings, reach).train(
+            None, False, None
+        )
         rows = [row for row in done.trained.members if row["client"] != data.names[0]]
         return float(np.mean([row["accuracy"] for row in rows]))
 

@@ -21,9 +21,9 @@ from coterie.runtimes.simulator import Simulator
 from coterie.seeding import Key
 from coterie.server.clustering.clusterers import Clusterer, clusterers
 from coterie.server.contract import by_examples
+from coterie.server.distances import sampled as sampled_losses
 from coterie.server.distances.sampled import SampledLosses, Sampling, look, of_sampled_losses, plausible, still_open
 from coterie.server.distances.vectors import loss_distance
-from coterie.server.distances.vectors import sampled as sampled_losses
 from coterie.server.exchange import Meter
 from coterie.server.one_shot import cluster_once
 from coterie.server.start import first_state

@@ -3,20 +3,24 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 
 import numpy as np
 import polars as pl
 import pytest
 
-from coterie.data.tables.encode import Category, Number
-from coterie.data.tables.load import load_own
-from coterie.data.tables.schema import Schema
+from coterie.data.tables.api import load_own
+from coterie.data.tables.schema import Category, Number, Schema
 from coterie.errors import DataError
 
 AGES = [31.5, 47.25, 52.0, 28.75, 60.5, 44.0, 39.5, 71.25, 66.0, 35.5]
 CSV = "id,age,sex,ill\n" + "".join(f"p{i},{age},{'fm'[i % 2]},{('no', 'yes')[i % 2]}\n" for i, age in enumerate(AGES))
 SCHEMA = Schema(
-    (Number("age", 45.0, 12.5), Category("sex", ("f", "m"))), "ill", ("no", "yes"), ignored=("id",), missing="error"
+    features=(Number("age", 45.0, 12.5), Category("sex", ("f", "m"))),
+    label="ill",
+    classes=("no", "yes"),
+    ignored=("id",),
+    missing="error",
 )
 
 
@@ -106,7 +110,7 @@ def test_ignored_columns_may_be_there_or_not(file):
 
 def test_the_missing_rule_travels_with_the_schema(file):
     file.write_text(CSV.replace("47.25,m", ",?"))
-    lenient = Schema(SCHEMA.features, "ill", ("no", "yes"), None, "mean", ("id",))
+    lenient = replace(SCHEMA, missing="mean")
     assert lenient.arrays(file)[0][1].tolist() == [0.0, 0.0, 0.0]
     file.write_text(CSV.replace("m,yes", "m,"))
     with pytest.raises(DataError, match=r"line 3: column 'ill' is missing a value .*; fill it in"):
@@ -114,7 +118,7 @@ def test_the_missing_rule_travels_with_the_schema(file):
 
 
 def test_targets_are_scaled_as_in_the_run():
-    schema = Schema((Number("x", 0.0, 1.0),), "price", None, Number("price", 100.0, 20.0))
+    schema = Schema(features=(Number("x", 0.0, 1.0),), label="price", target=Number("price", 100.0, 20.0))
     assert schema.arrays(pl.DataFrame({"x": [1, 2], "price": [90.0, 140.0]}))[1].tolist() == [-0.5, 2.0]
 
 
@@ -129,7 +133,7 @@ def test_a_schema_is_readable_json(tmp_path):
 @pytest.mark.parametrize("content", ["", "[]", "{}", '{"features": 3}', "\xff"])
 def test_a_file_that_is_no_schema_says_so(tmp_path, content):
     (tmp_path / "schema.json").write_text(content, encoding="latin-1")
-    with pytest.raises(DataError, match=r"schema\.json is no schema .*; name a run's schema\.json"):
+    with pytest.raises(DataError, match=r"schema\.json is not a schema .*; name a run's schema\.json"):
         Schema.load(tmp_path / "schema.json")
     with pytest.raises(DataError, match=r"gone\.json cannot be read"):
         Schema.load(tmp_path / "gone.json")

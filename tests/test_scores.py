@@ -9,16 +9,15 @@ import numpy as np
 import pytest
 
 import coterie as ct
-from coterie.experiments import records as summary
-from coterie.experiments.data_facts import known_of
-from coterie.experiments.records import (
+from coterie.experiments import records
+from coterie.experiments.data_facts import facts_of
+from coterie.experiments.records import finite, moved
+from coterie.experiments.scores import (
     agreement,
     client_scores,
     cluster_shape,
     clusterability,
-    finite,
     majority_hits,
-    moved,
     silhouette,
 )
 from coterie.protocol.replies import Cost
@@ -118,13 +117,13 @@ def test_a_move_is_from_one_cluster_to_another_of_the_same_clusters(before, afte
 def clustered(images, simulator, train):
     """A round of two clusters, and what scoring may know of its clients."""
     data = images()
-    return train("wecfl", simulator(data), 2)[-1], known_of(data)
+    return train("wecfl", simulator(data), 2)[-1], facts_of(data)
 
 
 def test_records_say_how_the_clusters_look(clustered):
     step, known = clustered
     replies, labels = step.replies, step.state.labels
-    record = summary.Watch(known, None, 2).describe(step, None, None)
+    record = records.RoundRecorder(known, None, 2).describe(step, None, None)
     updates = replies.params - step.before.stack.params[replies.labels]
     assert record["clusterability"] == pytest.approx(clusterability(updates, labels, replies.examples), rel=1e-5)
     assert record["silhouette"] == pytest.approx(silhouette(replies.part("head_weight"), labels), rel=1e-5)
@@ -134,14 +133,16 @@ def test_with_someone_who_is_in_no_cluster_they_do_not(clustered):
     step, known = clustered
     labels = np.where(np.arange(8) == 3, -1, step.state.labels)
     changed = replace(step, state=replace(step.state, labels=labels))
-    assert not {"clusterability", "silhouette"} & set(summary.Watch(known, None, 2).describe(changed, None, None))
+    assert not {"clusterability", "silhouette"} & set(
+        records.RoundRecorder(known, None, 2).describe(changed, None, None)
+    )
 
 
 @pytest.mark.parametrize(("platform", "held"), [("linux", 3 * 2**10), ("darwin", 3 * 2**20)])
 def test_memory_is_in_megabytes_whatever_the_system_counts_in(platform, held, monkeypatch):
-    monkeypatch.setattr(summary.sys, "platform", platform)
-    monkeypatch.setattr(summary.resource, "getrusage", lambda who: SimpleNamespace(ru_maxrss=held))
-    assert summary.peak_memory_mb() == 3
+    monkeypatch.setattr(records.sys, "platform", platform)
+    monkeypatch.setattr(records.resource, "getrusage", lambda who: SimpleNamespace(ru_maxrss=held))
+    assert records.peak_memory_mb() == 3
 
 
 def test_what_json_cannot_say_is_none():

@@ -19,8 +19,8 @@ from coterie.algorithms import algorithms, build_algorithm
 from coterie.data import load_own
 from coterie.deploy.audit import Audit, read_audit
 from coterie.deploy.policy import Policy
-from coterie.deploy.site import Site
-from coterie.deploy.site_data import load_data
+from coterie.deploy.site_answers import Site
+from coterie.deploy.site_programs import load_data
 from coterie.errors import DataError, FederationError
 from coterie.models.combined import additive
 from coterie.models.zoo import build_model
@@ -36,7 +36,7 @@ from coterie.server.serving import evaluate
 from coterie.wire import codec
 from coterie.wire import remote as runtime
 from coterie.wire import requests as answering
-from coterie.wire.remote import Heard, Remote
+from coterie.wire.remote import PackedReplies, Remote
 
 TASK = Task(choose=(Loss(),), fit=(Fit(steps=2, batch=8),))
 LENIENT = Policy(least_examples=1)
@@ -143,7 +143,9 @@ def test_the_global_half_of_sums_comes_once(site, data):
 def remote(make, data, model) -> Remote:
     """A federation of sites behind a wall of bytes."""
     sites = [make(client=i) for i in range(len(data))]
-    return Remote(data.names, model, lambda asked: Heard({i: sites[i].answer(each) for i, each in asked.items()}, {}))
+    return Remote(
+        data.names, model, lambda asked: PackedReplies({i: sites[i].answer(each) for i, each in asked.items()}, {})
+    )
 
 
 @pytest.mark.parametrize("name", [*algorithms, "wecfl+cks", "ifca+cam(warmup=1)", "joint(pinned=true)+cks"])
@@ -174,7 +176,7 @@ def test_sites_tell_differences_to_their_own_models_in_blocks_of_others(make, da
     assert "report losses" not in asked
 
 
-def test_a_hello_tells_who_is_there_and_nothing_of_an_example(site, data):
+def test_a_hello_describes_the_site_and_reveals_no_example(site, data):
     arrays, header = codec.decode(site.answer(answering.pack_hello("run")))
     assert not arrays
     sizes = {"train": 24, "test": 12, "validation": 0}
@@ -219,7 +221,7 @@ def test_nothing_leaves_that_cannot_be_written_down(site, data, tmp_path):
 
 
 def test_the_log_is_written_before_the_reply_is_given(site, data):
-    """Were the reply sent first, a site that is killed then would have told more than it wrote down."""
+    """If the reply were sent first, a site that is killed then would have sent more than its log shows."""
     before = []
     write = site.audit.write
     site.audit.write = lambda line: (before.append(line), write(line))
@@ -243,7 +245,7 @@ def test_the_log_is_written_before_the_reply_is_given(site, data):
 def test_a_refusal_names_the_key_of_the_policy_and_no_engine_is_built(make, data, policy, key):
     site = make(policy)
     assert f"({key} in its policy.toml)" in problem(site, request(data))
-    assert not site.networks._engines
+    assert not site.models._engines
     assert read_audit(site.audit.path)[-1]["outcome"] == "refused"
 
 
@@ -276,7 +278,7 @@ def test_a_server_cannot_name_code_that_the_site_then_runs(site, data, text, tmp
 
 
 @pytest.mark.parametrize(
-    ("change", "said"),
+    ("change", "expected"),
     [
         ({"text": "mlp(1000000000)"}, "argument above"),
         ({"text": "mlp(8000,8000,8000)"}, "128568004 parameters"),
@@ -297,14 +299,14 @@ def test_a_server_cannot_name_code_that_the_site_then_runs(site, data, text, tmp
         ({"more": 1}, "no 'more'"),
     ],
 )
-def test_a_model_that_does_not_fit_is_a_problem_and_takes_no_memory(site, data, change, said):
+def test_a_model_that_does_not_fit_is_a_problem_and_takes_no_memory(site, data, change, expected):
     named = {"text": "mlp(4)", "half": "", "shape": list(data.shape), "classes": data.classes, **change}
-    assert said in problem(site, request(data, model=named))
-    assert not site.networks._engines
+    assert expected in problem(site, request(data, model=named))
+    assert not site.models._engines
 
 
 @pytest.mark.parametrize(
-    ("change", "said"),
+    ("change", "expected"),
     [
         ({"params": np.zeros((2, 280))}, "params F64"),
         ({"params": np.zeros((2, 280), np.float16)}, "params F16"),
@@ -324,8 +326,8 @@ def test_a_model_that_does_not_fit_is_a_problem_and_takes_no_memory(site, data, 
         ({"extra": np.zeros(3, np.float32)}, "extra F32"),
     ],
 )
-def test_arrays_that_are_not_those_of_a_task_are_a_problem(site, data, change, said):
-    assert said in problem(site, request(data, **change))
+def test_arrays_that_are_not_those_of_a_task_are_a_problem(site, data, change, expected):
+    assert expected in problem(site, request(data, **change))
 
 
 def task_json(**changed) -> dict:
@@ -336,7 +338,7 @@ FIT = codec.to_json(Fit(steps=2))
 
 
 @pytest.mark.parametrize(
-    ("change", "said"),
+    ("change", "expected"),
     [
         ({"kind": "exec"}, "knows hello and task"),
         ({"kind": None}, "kind is None"),
@@ -368,8 +370,8 @@ FIT = codec.to_json(Fit(steps=2))
         ({"model": "mlp"}, "model is 'mlp'"),
     ],
 )
-def test_a_header_with_wrong_values_is_a_problem(site, data, change, said):
-    assert said in problem(site, request(data, **change))
+def test_a_header_with_wrong_values_is_a_problem(site, data, change, expected):
+    assert expected in problem(site, request(data, **change))
 
 
 def raw(table: object, data: bytes = b"") -> bytes:
@@ -423,7 +425,7 @@ def test_bytes_that_are_no_message_are_a_problem(site, content, tmp_path, monkey
     ],
 )
 def test_arrays_that_the_bytes_do_not_hold_are_a_problem(site, data, kind):
-    """Safetensors compresses nothing, so there is no bomb: shapes must add up to the bytes that are there."""
+    """Safetensors compresses nothing, so there is no bomb: shapes must add up to the bytes of the message."""
     content = request(data)
     length = int.from_bytes(content[:8], "little")
     table = json.loads(content[8 : 8 + length])
@@ -489,8 +491,8 @@ def test_no_path_and_no_words_of_other_packages_leave(site, data, monkeypatch):
         raise ValueError("secret of /home/anna/patients.npz, age 77")
 
     monkeypatch.setattr(answering, "answer", fail)
-    said = problem(site, request(data))
-    assert said == "the site could not do this (ValueError); the site's audit log says why"
+    expected = problem(site, request(data))
+    assert expected == "the site could not do this (ValueError); the site's audit log says why"
     assert "age 77" in read_audit(site.audit.path)[-1]["reason"]
 
     def refuse(*_):
@@ -522,7 +524,7 @@ def test_a_training_that_fails_is_a_problem_without_its_words(images, tmp_path):
 def test_only_the_last_engines_are_kept(site, data):
     for text in ("mlp(4)", "mlp(5)", "mlp(4)", "mlp(6)"):
         assert codec.decode(site.answer(request(data, text=text)))[1]["problem"] is None
-    assert [network.text for network in site.networks._engines] == ["mlp(4)", "mlp(6)"]
+    assert [network.text for network in site.models._engines] == ["mlp(4)", "mlp(6)"]
 
 
 def test_a_site_is_one_client(data, tmp_path):
@@ -585,20 +587,20 @@ def test_a_site_may_have_seen_one_class_only(tmp_path):
 
 def test_a_site_s_file_has_no_column_of_clients(tmp_path):
     np.savez(tmp_path / "own.npz", x=X, y=np.arange(40) % 2)
-    with pytest.raises(DataError, match="this file is all of one"):
+    with pytest.raises(DataError, match=r"the file is one client.s; leave it out"):
         load_data(tmp_path / "own.npz", "bern", tmp_path, client="ward")
     with pytest.raises(DataError, match="there is no file"):
         load_data(tmp_path / "none.npz", "bern", tmp_path)
 
 
-def test_no_more_than_so_many_bytes_of_different_messages_are_packed_at_a_time(data, monkeypatch):
+def test_different_messages_are_packed_up_to_a_limit_of_bytes_at_a_time(data, monkeypatch):
     """Room for two messages of four models, 4 * 280 numbers each; clients that work on the same row share one."""
     model, waves = build_model("mlp(4)", data.shape, data.classes), []
     stack = Stack(np.zeros((4, 280), np.float32), np.zeros((4, 0), np.float32))
 
     def exchange(requests):
         waves.append(sorted(requests))
-        return Heard({}, dict.fromkeys(requests, "away"))
+        return PackedReplies({}, dict.fromkeys(requests, "away"))
 
     monkeypatch.setattr(runtime, "MOST_BYTES", 2 * stack.nbytes + 2000)
     for labels in ([0, 1, 2, 3], [0, 1, 0, 2], [2, 2, 2, 2]):

@@ -19,12 +19,12 @@ import numpy as np
 import pytest
 from PIL import Image
 
-from coterie.data import fetch, load, sources
+from coterie.data import fetch, load
 from coterie.data.sources import decoding as decode
 from coterie.data.sources import fetching as origins
 from coterie.data.sources.cache import Pin, cache_folder, cached, digest, from_first, load_cached
 from coterie.data.sources.fetching import Origin
-from coterie.data.sources.registry import MNIST, PUBLISHED, naturally_federated
+from coterie.data.sources.registry import MNIST, PUBLISHED, naturally_federated, sources
 from coterie.errors import DataError, UnknownName, UsageError
 
 RNG = np.random.default_rng(7)
@@ -191,10 +191,10 @@ def place(name: str, arrays) -> Origin:
 
 
 def broken(name: str) -> Origin:
-    def bring():
+    def download():
         raise OSError("connection\nrefused")
 
-    return Origin(name, bring, lambda files: TINY)
+    return Origin(name, download, lambda files: TINY)
 
 
 def test_places_are_tried_in_turn_and_wrong_arrays_are_passed_over():
@@ -289,7 +289,7 @@ def test_sets_of_other_arrays_are_kept_and_checked_alike(cache):
 def test_what_cannot_be_pinned_says_so_and_is_still_checked_for_damage(cache):
     said: list[str] = []
     cached("tiny", Pin(None), lambda: TINY, said.append)
-    assert said[0] == f"its arrays are pinned by nobody yet; their sha256 is {digest(TINY)}"
+    assert said[0] == f"its arrays are not pinned yet; their sha256 is {digest(TINY)}"
     assert same(cached("tiny", Pin(None), lambda: pytest.fail("made twice"), said.append), TINY)
     raw = bytearray((cache / "tiny.npz").read_bytes())
     raw[raw.index(TINY["x_train"].tobytes())] ^= 1

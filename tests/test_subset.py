@@ -13,6 +13,7 @@ import coterie as ct
 from coterie.cli.main import app
 from coterie.data.dataset import Owners, read_classes
 from coterie.errors import DataError, UnknownName, UsageError
+from coterie.experiments.building import build_data
 from coterie.experiments.settings import Settings
 
 LETTERS = tuple("0123456789ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz")
@@ -96,7 +97,7 @@ def test_numbers_as_targets_and_tables_have_no_classes_to_choose(tmp_path):
     (tmp_path / "all.csv").write_text("u,label\n" + "\n".join(f"{i},{i % 3}" for i in range(40)))
     for how, problem in ({"partition": "iid"}, "a table of yours"), ({"client": "u"}, "has clients of its own"):
         with pytest.raises(UsageError, match=problem):
-            Settings("fedavg", data=str(tmp_path / "all.csv"), clients=2, classes="0,1", **how).build_data()
+            build_data(Settings("fedavg", data=str(tmp_path / "all.csv"), clients=2, classes="0,1", **how))
 
 
 def test_a_run_on_some_classes_says_so_and_is_gone_on_with_by_the_same_words(tmp_path):

@@ -12,10 +12,10 @@ from scipy.spatial.distance import cosine
 
 from coterie.data.federated import Split
 from coterie.errors import FederationError, UsageError
-from coterie.experiments.data_facts import Known
+from coterie.experiments.data_facts import DataFacts
 from coterie.experiments.diagnostics import ask_gradients, check_gradients, diagnostics, of_gradients
-from coterie.experiments.records import Watch, majority_rate, summarise
-from coterie.experiments.session import run_settings
+from coterie.experiments.records import RoundRecorder, majority_rate, summarise
+from coterie.experiments.run import run_settings
 from coterie.experiments.settings import Settings
 from coterie.models.combined import additive
 from coterie.models.layout import Layout
@@ -37,11 +37,11 @@ def stack_of(*rows):
     return Stack(params, np.zeros((len(params), 0), np.float32))
 
 
-def known_of(count, groups=None, **more):
+def facts_of(count, groups=None, **more):
     names = tuple(f"client-{i}" for i in range(count))
     sizes = np.full(count, 10)
     truth = None if groups is None else np.array(groups)
-    return Known("d", "p", names, (1,), 2, sizes, sizes, groups=truth, uniform=UNIFORM, **more)
+    return DataFacts("d", "p", names, (1,), 2, sizes, sizes, groups=truth, uniform=UNIFORM, **more)
 
 
 def state_of(models, labels, number=0, **more):
@@ -72,7 +72,7 @@ def record_of(number, **values):
 
 
 def summary_of(records, known=None, asked=ASKED):
-    known = known_of(4) if known is None else known
+    known = facts_of(4) if known is None else known
     state = state_of([[0, 0]], [0] * len(known), len(records))
     return summarise(records, asked, known, state, np.arange(len(known)))
 
@@ -84,7 +84,9 @@ class TestTheLearningGap:
             return np.array([[0, 0.2, 0, 0], [0, 0.6, 0, 0]])[used]
 
         step = round_of([[0, 0], [1, 1]], [0, 1], [[0, 0], [1, 1]])
-        found = Watch(known_of(2), judge, 1).describe(step, judged_as([[1, 0.9, 0, 10], [1, 0.1, 0, 10]], [0, 1]), None)
+        found = RoundRecorder(facts_of(2), judge, 1).describe(
+            step, judged_as([[1, 0.9, 0, 10], [1, 0.1, 0, 10]], [0, 1]), None
+        )
         assert (found["pf1"], found["gf1"]) == pytest.approx((0.5, 0.4))
         assert found["gap"] == pytest.approx(0.1)
 
@@ -112,25 +114,25 @@ class TestTheMeansOverRounds:
     def test_an_event_in_round_2_of_50_gives_the_paper_s_0_96_in_all_three(self):
         before = [clustered(t, [4], 0.0, 1.0) for t in (0, 1)]
         after = [{**clustered(t, [2, 2], 1.0, 1.0, 1.0), "ami": 1.0} for t in range(2, 50)]
-        found = summary_of([*before, *after], known_of(4, [0, 0, 1, 1]))
+        found = summary_of([*before, *after], facts_of(4, [0, 0, 1, 1]))
         assert [found[f"mean_{name}"] for name in ("ari", "ami", "completeness")] == pytest.approx([0.96] * 3)
         assert found["completeness"] == 1
         assert found["rounds_to"] == 2
 
     def test_one_model_for_all_completes_nothing(self):
-        found = summary_of([clustered(t, [4, 0], 0.0, 1.0) for t in range(3)], known_of(4, [0, 0, 1, 1]))
+        found = summary_of([clustered(t, [4, 0], 0.0, 1.0) for t in range(3)], facts_of(4, [0, 0, 1, 1]))
         assert found["mean_completeness"] == 0
         assert found["completeness"] == 1
         assert found["rounds_to"] is None
 
     def test_one_model_for_one_group_is_right(self):
-        found = summary_of([clustered(t, [4], 1.0, 1.0) for t in range(3)], known_of(4, [7] * 4))
+        found = summary_of([clustered(t, [4], 1.0, 1.0) for t in range(3)], facts_of(4, [7] * 4))
         assert [found[f"mean_{name}"] for name in ("ari", "ami", "completeness")] == [1, 0.5, 1]
 
     def test_rounds_in_which_nobody_is_placed_or_that_a_warm_up_counts_as_are_before_the_clusters(self):
         # Round 0 without labels; rounds 1 to 3 in one exchange: (0 + 0 + 0 + 0.8 + 0.6) / 5.
         records = [record_of(0, clusters=[0, 0]), clustered(3, [2, 2], 0.8, 0.5), clustered(4, [1, 3], 0.6, 1.0, 0.9)]
-        found = summary_of(records, known_of(4, [0, 0, 1, 1]))
+        found = summary_of(records, facts_of(4, [0, 0, 1, 1]))
         assert (found["mean_ari"], found["mean_ami"], found["mean_completeness"]) == pytest.approx((0.28, 0.14, 0.3))
         assert found["rounds_to"] == 4
 
@@ -151,10 +153,10 @@ def test_where_nobody_evaluated_the_last_round_says_why_for_the_first_three(last
 @pytest.mark.parametrize(("weigh_by", "accuracy", "majority"), [("test", 0.5, 0.35), ("train", 0.75, 0.225)])
 def test_clients_count_by_test_or_by_train_examples(weigh_by, accuracy, majority):
     # Accuracies 1 and 0 on 10 tests each; 30 and 10 train examples; 1 and 6 of the tests are of the majority class.
-    known = known_of(2, hits=np.array([1, 6]))
+    known = facts_of(2, hits=np.array([1, 6]))
     known = replace(known, train=np.array([30, 10]))
     replies = replace(judged_as([[1, 1, 0, 10], [0, 0, 0, 10]], [0, 0]), examples=known.train)
-    watch = Watch(known, None, 1, weigh_by)
+    watch = RoundRecorder(known, None, 1, weigh_by)
     found = watch.describe(round_of([[0, 0]], [0, 0], [[0, 0], [1, 1]]), replies, replies)
     assert found["accuracy"] == found["validation_accuracy"] == accuracy
     assert majority_rate(known, weigh_by, np.arange(2)) == pytest.approx(majority)
@@ -175,7 +177,7 @@ def test_the_first_round_that_reached_the_goal_is_recorded(until, key, wanted):
         for t, (ari, accuracy) in enumerate(zip(aris, accuracies, strict=True))
     ]
     asked = replace(ASKED, until=until, rounds=3)
-    found = summary_of(records, known_of(4, [0, 0, 1, 1]), asked)
+    found = summary_of(records, facts_of(4, [0, 0, 1, 1]), asked)
     assert (found["until"], found[key], found["rounds_to"]) == (until, wanted, None)
     assert found["stopped"] is False
 
@@ -208,7 +210,7 @@ class TestDiagnostics:
 
     def test_fedavg_s_records_have_it_too(self, images, simulator, train):
         step = train("fedavg", simulator(images(), "mlp(8)"), 1)[0]
-        record = Watch(known_of(8), None, 1).describe(step, None, None)
+        record = RoundRecorder(facts_of(8), None, 1).describe(step, None, None)
         updates = step.replies.params.astype(np.float64) - step.before.stack.params
         distances = [cosine(a, b) for a, b in combinations(updates, 2)]
         assert record["temperature"] == pytest.approx(np.sqrt(2 * np.sum(np.square(distances)) / (8 * 7 * 4)))
@@ -297,10 +299,10 @@ class TestGradients:
     )
     def test_what_is_too_large_to_compare_is_refused(self, monkeypatch, limit, most, complaint):
         layout = replace(LAYOUT, size=1 << 18)
-        check_gradients(known_of(2), layout)
+        check_gradients(facts_of(2), layout)
         monkeypatch.setattr(f"coterie.experiments.diagnostics.{limit}", most)
         with pytest.raises(UsageError, match=complaint):
-            check_gradients(known_of(2), layout)
+            check_gradients(facts_of(2), layout)
 
 
 def test_fine_tuned_models_have_no_gap():
@@ -313,4 +315,4 @@ def test_fine_tuned_models_have_no_gap():
 def test_those_who_were_asked_and_did_not_answer_count_as_asked():
     step = round_of([[0.0, 0.0]], [0, 0], [[1.0, 0.0], [0.0, 1.0]])
     step = replace(step, replies=replace(step.replies, missing={"client-2": "late", "client-3": "gone"}))
-    assert Watch(known_of(4), None, 1).describe(step, None, None, None)["asked"] == 4
+    assert RoundRecorder(facts_of(4), None, 1).describe(step, None, None, None)["asked"] == 4

@@ -10,12 +10,13 @@ import numpy as np
 import polars as pl
 import pytest
 
-from coterie.data import store
+from coterie.data import array_memory
+from coterie.data.array_memory import allocate, row_blocks, take_rows
 from coterie.data.federated import Federated, Split
-from coterie.data.store import gather, room, row_parts
-from coterie.data.tables import csvfile, tablefile
-from coterie.data.tables.load import check_own, load_own, load_pooled
-from coterie.data.tables.places import find_places
+from coterie.data.tables import csv as csv_reader
+from coterie.data.tables import files
+from coterie.data.tables.api import check_own, load_own, load_pooled
+from coterie.data.tables.rows import split_rows
 from coterie.errors import DataError, UnknownName
 
 CITIES = ("aarau", "bern", "chur")
@@ -76,8 +77,8 @@ def test_a_folder_of_csv_or_parquet_files_and_one_table_are_the_same_federation(
 def test_the_size_of_the_blocks_changes_nothing(one, tmp_path, monkeypatch, size):
     table().write_parquet(tmp_path / "all.parquet")
     federated = load_own(one, client="hospital")
-    monkeypatch.setattr(csvfile, "BLOCK", size)
-    monkeypatch.setattr(tablefile, "ROWS", size // 7)
+    monkeypatch.setattr(csv_reader, "BLOCK", size)
+    monkeypatch.setattr(files, "ROWS", size // 7)
     assert same(federated, load_own(one, client="hospital"))
     assert same(federated, load_own(tmp_path / "all.parquet", client="hospital"))
 
@@ -261,12 +262,16 @@ def test_a_pooled_npz_file_is_taken_as_it_is(tmp_path):
             DataError,
             r"has no column 'town' but hospital, age, sex, label; name another with --client",
         ),
-        ({"client": "hospital", "missing": "drop"}, UnknownName, "unknown rule for missing values 'drop'"),
-        ({"client": "hospital", "task": "ranking"}, UnknownName, "unknown task 'ranking'"),
+        ({"client": "hospital", "missing": "drop"}, UnknownName, "unknown value of missing 'drop'; known: error, mean"),
+        ({"client": "hospital", "task": "ranking"}, UnknownName, "unknown value of task 'ranking'"),
         ({"client": "hospital", "test": 0}, DataError, "test=0 must be between 0 and 1"),
         ({"client": "hospital", "validation": 1}, DataError, "validation=1 must be between 0 and 1"),
-        ({"client": "label"}, DataError, "column 'label' is asked to be two things"),
-        ({"client": "hospital", "ignore": ["label"]}, DataError, "column 'label' is asked to be two things"),
+        ({"client": "label"}, DataError, "column 'label' is named twice among label, client, group and ignore"),
+        (
+            {"client": "hospital", "ignore": ["label"]},
+            DataError,
+            "column 'label' is named twice among label, client, group and ignore",
+        ),
     ],
 )
 def test_what_is_asked_for_must_make_sense(one, options, kind, complaint):
@@ -298,7 +303,7 @@ def test_a_check_tells_the_facts_and_writes_nothing(one, tmp_path):
     assert check.lines()[0] == "3 clients, 90 rows, 2 features (3 inputs)"
     assert check.lines()[-1] == "no problem found"
     assert [file.name for file in tmp_path.iterdir()] == ["all.csv"]
-    with pytest.raises(DataError, match="unexpected keyword argument 'lable'"):
+    with pytest.raises(UnknownName, match="unknown option 'lable'; did you mean 'label'"):
         check_own(one, lable="x")
 
 
@@ -315,7 +320,7 @@ def test_rare_classes_large_majorities_and_idle_columns_are_noted(tmp_path):
     (tmp_path / "a.csv").write_text("x,same,label,code\n" + "\n".join(rows))
     federated = load_own(tmp_path)
     assert federated.notes == (
-        "column 'same' is constant in the train rows and says nothing",
+        "column 'same' is constant in the train rows, so nothing can be learned from it",
         "column 'code' is taken as a category: 50 of 100 are numbers",
         "96% of the examples are of class 'no'; look at macro scores",
         "class 'yes' has 4 examples",
@@ -325,8 +330,8 @@ def test_rare_classes_large_majorities_and_idle_columns_are_noted(tmp_path):
 
 def test_large_arrays_live_in_a_file_without_name(one, monkeypatch, tmp_path):
     federated = load_own(one, client="hospital", validation=0.2)
-    monkeypatch.setattr(store, "LIMIT", 100)
-    monkeypatch.setattr(store, "BLOCK", 64)
+    monkeypatch.setattr(array_memory, "LIMIT", 100)
+    monkeypatch.setattr(array_memory, "BLOCK", 64)
     monkeypatch.setattr("tempfile.tempdir", str(tmp_path / "room"))
     (tmp_path / "room").mkdir()
     large = load_own(one, client="hospital", validation=0.2)
@@ -339,7 +344,7 @@ def test_large_arrays_live_in_a_file_without_name(one, monkeypatch, tmp_path):
 def test_room_that_cannot_be_had_names_the_remedy(monkeypatch, tmp_path):
     monkeypatch.setattr("tempfile.tempdir", str(tmp_path / "gone"))
     with pytest.raises(DataError, match=r"the examples need 0\.0 GB in .* set TMPDIR"):
-        room((100, 3), np.float32, limit=10)
+        allocate((100, 3), np.float32, limit=10)
 
 
 def test_space_is_taken_before_it_is_needed(monkeypatch):
@@ -348,20 +353,20 @@ def test_space_is_taken_before_it_is_needed(monkeypatch):
 
     monkeypatch.setattr("os.posix_fallocate", full)
     with pytest.raises(DataError, match=r"cannot get it \(No space left on device\); set TMPDIR to a larger place"):
-        room((100, 3), np.float32, limit=10)
+        allocate((100, 3), np.float32, limit=10)
 
 
 def test_rows_are_gathered_block_by_block(monkeypatch):
-    monkeypatch.setattr(store, "BLOCK", 40)
+    monkeypatch.setattr(array_memory, "BLOCK", 40)
     array = np.arange(60.0).reshape(20, 3)
     rows = np.array([19, 0, 7, 7, 3])
-    assert np.array_equal(gather(array, rows), array[rows])
-    assert [part.stop - part.start for part in row_parts(array)] == [1] * 20
-    assert row_parts(array[:0]) == []
+    assert np.array_equal(take_rows(array, rows), array[rows])
+    assert [part.stop - part.start for part in row_blocks(array)] == [1] * 20
+    assert row_blocks(array[:0]) == []
 
 
 def test_a_bad_value_far_down_is_found_and_placed(monkeypatch):
-    monkeypatch.setattr(store, "BLOCK", 64)
+    monkeypatch.setattr(array_memory, "BLOCK", 64)
     x = np.zeros((50, 4), np.float32)
     x[47, 2] = np.nan
     good = Split(np.zeros((2, 4), np.float32), np.zeros(2, int), np.array([0, 1, 2]))
@@ -369,12 +374,20 @@ def test_a_bad_value_far_down_is_found_and_placed(monkeypatch):
         Federated("d", "p", ("a", "b"), Split(x, np.zeros(50, int), np.array([0, 40, 50])), good, 2)
 
 
+def test_two_clients_of_one_name_are_refused():
+    split = Split(np.zeros((2, 4), np.float32), np.zeros(2, int), np.array([0, 1, 2]))
+    with pytest.raises(DataError, match="two clients are named 'a'; client names must be unique"):
+        Federated("d", "p", ("a", "a"), split, split, 2)
+    with pytest.raises(DataError, match="1 names but 2 clients in the train split; give a name for each"):
+        Federated("d", "p", ("a",), split, split, 2)
+
+
 def test_a_file_that_grows_while_it_is_read_is_refused(one, monkeypatch):
     def later(*args):
         one.write_text(one.read_text() + "bern,50,f,ill\n")
-        return find_places(*args)
+        return split_rows(*args)
 
-    monkeypatch.setattr("coterie.data.tables.federate.find_places", later)
+    monkeypatch.setattr("coterie.data.tables.api.split_rows", later)
     with pytest.raises(DataError, match=r"all\.csv: had 90 rows and now 91; leave it alone"):
         load_own(one, client="hospital")
 

@@ -12,7 +12,8 @@ import pytest
 
 from coterie.errors import UsageError
 from coterie.experiments import tuning
-from coterie.experiments.session import run_settings
+from coterie.experiments.building import build_data
+from coterie.experiments.run import run_settings
 from coterie.experiments.settings import Settings, load_settings
 from coterie.reporting.listing import entry
 
@@ -63,7 +64,7 @@ def test_candidates_are_judged_with_validation_data_even_if_none_were_asked_for(
 
 
 def test_the_better_rate_wins_and_is_written_as_an_experiment_file(tmp_path):
-    results = tuning.search(BASE, GRID, [1, 2], tmp_path, unwatched)
+    results = tuning.search(BASE, GRID, [1, 2], tmp_path, show=unwatched)
     assert [r.candidate["lr"] for r in results] == [0.3, 0.01]
     assert results[0].mean == pytest.approx(np.mean(results[0].scores))
     path = tuning.write_best(BASE, results[0].candidate, tmp_path)
@@ -72,31 +73,30 @@ def test_the_better_rate_wins_and_is_written_as_an_experiment_file(tmp_path):
 
 
 def test_scores_are_those_of_the_validation_split(tmp_path):
-    results = tuning.search(BASE, GRID[:1], [1], tmp_path, unwatched)
+    results = tuning.search(BASE, GRID[:1], [1], tmp_path, show=unwatched)
     alone = run_settings(tuning.settings_of(BASE, GRID[0])).summary
     assert results[0].scores == (alone["validation_accuracy"],)
     assert alone["validation_accuracy"] != alone["accuracy"]
 
 
 def test_a_search_goes_on_where_it_stopped(tmp_path):
-    tuning.search(BASE, GRID[:1], [1], tmp_path, unwatched)
-    again = tuning.search(BASE, GRID[:1], [1], tmp_path, forbidden)
+    tuning.search(BASE, GRID[:1], [1], tmp_path, show=unwatched)
+    again = tuning.search(BASE, GRID[:1], [1], tmp_path, show=forbidden)
     assert len(again[0].scores) == 1
     with pytest.raises(AssertionError, match=r"2/2 lr=0.3"):
-        tuning.search(BASE, GRID, [1], tmp_path, forbidden)
+        tuning.search(BASE, GRID, [1], tmp_path, show=forbidden)
 
 
 def test_poisoned_test_labels_change_no_choice(tmp_path, monkeypatch):
-    honest = tuning.search(BASE, GRID, [1], tmp_path / "honest", unwatched)
-    build = Settings.build_data
+    honest = tuning.search(BASE, GRID, [1], tmp_path / "honest", show=unwatched)
 
-    def poisoned(self):
-        data = build(self)
+    def poisoned(settings):
+        data = build_data(settings)
         wrong = replace(data.test, y=(data.test.y + 1) % data.classes)
         return replace(data, test=wrong)
 
-    monkeypatch.setattr(Settings, "build_data", poisoned)
-    assert tuning.search(BASE, GRID, [1], tmp_path / "poisoned", unwatched) == honest
+    monkeypatch.setattr("coterie.experiments.sweep.build_data", poisoned)
+    assert tuning.search(BASE, GRID, [1], tmp_path / "poisoned", show=unwatched) == honest
 
 
 def test_a_candidate_that_diverged_comes_last():
@@ -136,7 +136,7 @@ def test_what_is_searched_is_listed_and_values_of_our_own_are_not_called_publish
         ("data=digits", "unknown setting or argument"),
         ("lr=0.1,-1", "lr"),
         ("batch=0", "batch"),
-        ("batch=many", "it must be int"),
+        ("batch=many", "it must be a whole number"),
     ],
 )
 def test_ranges_that_cannot_be_searched_are_refused(text, reason):
@@ -174,7 +174,7 @@ def test_only_what_the_algorithm_reads_is_searched():
     with pytest.raises(
         UsageError, match=r"pull is 0\.1, but clients of ifca\(clusters=4\) choose and are not moved back"
     ):
-        tuning.search(replace(BASE, algorithm="ifca+cam"), [{"pull": 0.1}], [1], Path("nowhere"), forbidden)
+        tuning.search(replace(BASE, algorithm="ifca+cam"), [{"pull": 0.1}], [1], Path("nowhere"), show=forbidden)
 
 
 def test_a_warm_up_that_would_not_fit_is_no_candidate():

@@ -8,8 +8,8 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from coterie.data import load_folder, store
-from coterie.data.tables.load import load_own
+from coterie.data import array_memory, load_folder
+from coterie.data.tables.api import load_own
 from coterie.errors import DataError
 
 X = np.arange(40, dtype=np.float64).reshape(20, 2)
@@ -161,7 +161,7 @@ def test_what_is_for_tables_is_refused_for_arrays(folder, options, complaint):
 
 def test_arrays_beyond_the_limit_are_the_same_on_disk(folder, monkeypatch):
     before = load_folder(folder, validation=0.25)
-    monkeypatch.setattr(store, "LIMIT", 0)
+    monkeypatch.setattr(array_memory, "LIMIT", 0)
     after = load_folder(folder, validation=0.25)
     for left, right in ((before.train, after.train), (before.test, after.test), (before.validation, after.validation)):
         assert np.array_equal(left.x, right.x)

@@ -8,7 +8,7 @@ import pytest
 
 from coterie.algorithms import build_algorithm
 from coterie.errors import UsageError
-from coterie.experiments.session import run, run_settings
+from coterie.experiments.run import run, run_settings
 from coterie.experiments.settings import Settings
 from coterie.models.combined import additive
 from coterie.models.zoo import build_model

@@ -10,6 +10,7 @@ import pytest
 
 from coterie.deploy.order import Order
 from coterie.errors import UsageError
+from coterie.experiments.building import meaning
 from coterie.experiments.settings import Settings
 from coterie.models.layout import Layout
 from coterie.protocol.replies import Replies
@@ -138,14 +139,14 @@ def test_nothing_that_a_run_makes_depends_on_how_far_a_claim_is_beyond_the_bound
 def test_the_bound_is_5_in_a_federation_and_none_in_a_simulation_unless_it_is_said():
     def order(**said):
         table = Settings("fedavg", **said).table()
-        return Order(table, "out", "board", ("a", "b"), 2, 60.0).experiment()
+        return Order(table, "out", "board", ("a", "b"), minimum=2, timeout=60.0).experiment()
 
     assert Settings("fedavg").weight_bound is None
     assert order().weight_bound == 5
     assert order(weight_bound=3.0).weight_bound == 3
     assert order(weight_bound=0.0).weight_bound == 0
-    assert Settings("fedavg").meaning() == Settings("fedavg", weight_bound=0.0).meaning()
-    assert Settings("fedavg").meaning() != Settings("fedavg", weight_bound=3.0).meaning()
+    assert meaning(Settings("fedavg")) == meaning(Settings("fedavg", weight_bound=0.0))
+    assert meaning(Settings("fedavg")) != meaning(Settings("fedavg", weight_bound=3.0))
 
 
 @pytest.mark.parametrize("value", [-1.0, 0.5, float("inf"), float("nan")])

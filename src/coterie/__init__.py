@@ -7,43 +7,50 @@
 1.0
 """
 
-from coterie.algorithms import (
-    add_ons,
-    briggs,
-    build_algorithm,
-    cam,
-    cks,
-    con_cks,
-    con_para,
-    con_rep,
-    diffnorm,
-    fedavg,
-    fedavg_ensemble,
-    fedopt,
-    fedprox,
-    fedprox_ensemble,
-    fesem,
-    finetune,
-    gradcos,
-    ifca,
-    joint,
-    lcfl,
-    local,
-    ocfl,
-    ocfl_affinity,
-    ocfl_hdbscan,
-    ocfl_kmeans,
-    ocfl_meanshift,
-    sattler,
-    vote,
-    wecfl,
-)
-from coterie.algorithms import algorithms as methods
-from coterie.data import Dataset, Federated, Schema, Split, check_own, load, load_folder, load_own, load_pooled
-from coterie.experiments.session import Run, run
-from coterie.protocol.task import Fit, Loss, Proximal, Report, Task
-from coterie.server.contract import Algorithm
-from coterie.server.distances.separation import separation_threshold
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from coterie.lazy import importer
+
+if TYPE_CHECKING:
+    from coterie.algorithms import (
+        add_ons,
+        briggs,
+        build_algorithm,
+        cam,
+        cks,
+        con_cks,
+        con_para,
+        con_rep,
+        diffnorm,
+        fedavg,
+        fedavg_ensemble,
+        fedopt,
+        fedprox,
+        fedprox_ensemble,
+        fesem,
+        finetune,
+        gradcos,
+        ifca,
+        joint,
+        lcfl,
+        local,
+        ocfl,
+        ocfl_affinity,
+        ocfl_hdbscan,
+        ocfl_kmeans,
+        ocfl_meanshift,
+        sattler,
+        vote,
+        wecfl,
+    )
+    from coterie.algorithms import algorithms as methods
+    from coterie.data import Dataset, Federated, Schema, Split, check_own, load, load_folder, load_own, load_pooled
+    from coterie.experiments.run import Run, run
+    from coterie.protocol.task import Fit, Loss, Proximal, Report, Task
+    from coterie.server.contract import Algorithm
+    from coterie.server.distances.separation import separation_threshold
 
 __all__ = [
     "Algorithm",
@@ -95,3 +102,22 @@ __all__ = [
     "vote",
     "wecfl",
 ]
+
+_HOMES = {
+    "coterie.data": (
+        *("Dataset", "Federated", "Schema", "Split"),
+        *("check_own", "load", "load_folder", "load_own", "load_pooled"),
+    ),
+    "coterie.experiments.run": ("Run", "run"),
+    "coterie.protocol.task": ("Fit", "Loss", "Proximal", "Report", "Task"),
+    "coterie.server.contract": ("Algorithm",),
+    "coterie.server.distances.separation": ("separation_threshold",),
+}
+"""The modules of the public names that are no methods."""
+
+if not TYPE_CHECKING:  # a type checker reads the imports above, and so knows which names there are
+    __getattr__ = importer(__name__, {"coterie.algorithms": (*__all__, "methods=algorithms"), **_HOMES})
+
+
+def __dir__() -> list[str]:
+    return sorted({*globals(), *__all__})

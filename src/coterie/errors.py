@@ -26,7 +26,7 @@ class CoterieError(Exception):
 
 
 class UsageError(CoterieError):
-    """What was asked for is wrong; the message says what, the limit and the remedy."""
+    """A request that is wrong; the message names the value, the limit and the remedy."""
 
 
 class UnknownName(UsageError):
@@ -44,7 +44,7 @@ class UnknownName(UsageError):
         self.asked = (kind, name, names)
 
     def __reduce__(self) -> tuple[type[UnknownName], tuple[str, str, list[str]]]:
-        """How it is sent from one process to another."""
+        """Return how to make the error again in another process."""
         return type(self), self.asked
 
 

@@ -12,7 +12,7 @@ from coterie.limits import TOML
 
 
 def read_toml(path: Path) -> dict[str, Any]:
-    """What a file says; whatever is wrong with its content is a ``ValueError`` of one line."""
+    """Read a TOML file; any fault of its content is a ``ValueError`` of one line."""
     with path.open("rb") as file:
         content = file.read(TOML + 1)
     if len(content) > TOML:
@@ -21,7 +21,7 @@ def read_toml(path: Path) -> dict[str, Any]:
 
 
 def parse_toml(content: bytes) -> dict[str, Any]:
-    """What the content of a file says; see ``read_toml``."""
+    """Read the content of a TOML file; see ``read_toml``."""
     try:
         return tomllib.loads(content.decode())
     except RecursionError:
@@ -29,7 +29,7 @@ def parse_toml(content: bytes) -> dict[str, Any]:
 
 
 def write_atomically(path: Path, content: bytes | Callable[[BinaryIO], object]) -> None:
-    """Write all of the content or none of it: temporary file beside the place, fsync, rename.
+    """Write all of the content or none of it: to a temporary file in the same folder, fsync, rename.
 
     ``content`` are the bytes, or a function that writes them to an open file.
     """

@@ -1,6 +1,6 @@
-"""How much may be asked for: every ceiling in one place, so that a slip of the hand is one line and not a full machine.
+"""Ceilings: the most that may be asked for, so that a typing error is one line and not a full machine.
 
-They are far above what is sensible; what lies below them costs what it says. docs/howto.md lists them.
+They are far above what is sensible. docs/howto.md lists them.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ DEPTH = 1_000
 """Of a network of the catalogue; how many numbers it has is limited by the machine's memory."""
 
 COPIES = 6
-"""How many of a model there are while it is trained: template, start, client's own, gradient, momentum, mean."""
+"""Copies of a model while it is trained: template, start, the client's, gradient, momentum, mean."""
 
 SEEDS = 10_000
 CANDIDATES = 10_000
@@ -47,7 +47,7 @@ TOML = 64 << 20
 
 INFLATED = 200
 SMALL = 1 << 28
-"""A compressed file may announce so many bytes, or so many times its own size."""
+"""A compressed file may announce ``SMALL`` bytes, or ``INFLATED`` times its size."""
 
 CGROUP = Path("/sys/fs/cgroup/memory.max")
 
@@ -64,7 +64,7 @@ def check_most(name: str, value: float | None, most: float, remedy: str = "lower
 
 
 def _number(value: float) -> str:
-    """A number that can be read: all digits of a short whole one, else the first few.
+    """Return a number in readable form: all digits of a short whole number, else the first few.
 
     >>> _number(1_000_000), _number(10**30), _number(10**5000), _number(2.5)
     ('1,000,000', '1e+30', '1e+5000', '2.5')
@@ -75,7 +75,7 @@ def _number(value: float) -> str:
 
 
 def memory() -> int:
-    """The bytes of memory that this process may hope for: the machine's, or what its control group leaves it."""
+    """Return the bytes of memory that this process may use: the machine's, or the limit of its control group."""
     whole = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
     try:
         return min(whole, int(CGROUP.read_text()))
@@ -84,7 +84,7 @@ def memory() -> int:
 
 
 def check_memory(what: str, needed: int, remedy: str) -> None:
-    """Refuse what needs more memory than there is, before any of it is taken.
+    """Refuse what needs more memory than there is, before any of it is allocated.
 
     >>> check_memory("the stack", 10**18, "take fewer clusters")  # doctest: +ELLIPSIS
     Traceback (most recent call last):
@@ -97,7 +97,7 @@ def check_memory(what: str, needed: int, remedy: str) -> None:
 
 
 def inflated(size: int, announced: int) -> str | None:
-    """What is wrong with a file of this size that announces so many bytes: a few kilobytes could fill the machine.
+    """Return what is wrong with a file that announces far more bytes than its size, or None if nothing is.
 
     >>> inflated(1000, 10**6), inflated(1000, 10**12)
     (None, 'has 1000 bytes and would become 1000.0 GB, more than 200 times as much')

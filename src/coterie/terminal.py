@@ -1,4 +1,4 @@
-"""What reaches a terminal: results on standard output, the rest on standard error, foreign text made printable."""
+"""Output on a terminal: results on standard output, the rest on standard error, foreign text made printable."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ _UNSEEN = ("Cc", "Cf", "Cs", "Zl", "Zp")
 
 
 def plain(text: object) -> str:
-    r"""A text on one line in which whatever a terminal would obey, and what cannot be encoded, is written out.
+    r"""Return a text on one line, with escapes for what a terminal would obey and what cannot be encoded.
 
     >>> print(plain("a\x1b[2Jb\nc\udcff"))
     a\x1b[2Jb\nc\xff
@@ -38,7 +38,7 @@ def _shown(letter: str) -> str:
 
 
 def line(text: object, longest: int = LONGEST) -> str:
-    """The same, without the middle of what is too long to be read; what to do about it stands at the end.
+    """Return a plain text of at most ``longest`` letters; of a longer one the middle is left out.
 
     >>> line("a" * 9000).count("a"), len(line("a" * 9000))
     (1495, 1500)
@@ -52,7 +52,7 @@ def line(text: object, longest: int = LONGEST) -> str:
 
 
 def cell(text: object, style: str = "", longest: int = LONGEST) -> Text:
-    """The same as a cell or the title of a table, in which nothing is taken for markup.
+    """Return a plain text as a cell or the title of a table, in which nothing is markup.
 
     >>> cell("[/x]").plain
     '[/x]'
@@ -70,17 +70,17 @@ def say(text: object, style: str | None = None) -> None:
 
 
 def tell(text: object, style: str | None = None) -> None:
-    """Print one line that is no result."""
+    """Print one line that is no result, on standard error."""
     errors.print(line(text), style=style, soft_wrap=True)
 
 
 def say_json(value: Any) -> None:
-    """Print a value as one line of JSON, at once: nothing is left to be written when the reader has gone."""
+    """Print a value as one line of JSON, without buffering, so that nothing is left to write if the reader goes."""
     print(json.dumps(value), flush=True)
 
 
 def is_closed() -> bool:
-    """Whether nobody reads the standard output any more, as after ``| head``; what is left to be written is let go."""
+    """Return whether nobody reads the standard output any more, as after ``| head``; then drop what is unwritten."""
     look = select.poll()
     look.register(sys.stdout.fileno(), 0)
     closed = any(event & select.POLLERR for _, event in look.poll(0))

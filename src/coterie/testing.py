@@ -21,7 +21,7 @@ from coterie.seeding import Key
 from coterie.typing import Array
 from coterie.wire import codec
 from coterie.wire import requests as answering
-from coterie.wire.remote import Heard, Remote
+from coterie.wire.remote import PackedReplies, Remote
 
 
 def answer(engine: Engine, request: bytes) -> bytes:
@@ -71,10 +71,10 @@ class Loopback:
         """Do one packed exchange with each client."""
         return self.remote.ask(task, sent, labels, clients, key)
 
-    def _exchange(self, requests: Mapping[int, bytes]) -> Heard:
+    def _exchange(self, requests: Mapping[int, bytes]) -> PackedReplies:
         answers = {client: answer(self.engines[client], request) for client, request in requests.items()}
         self.payload += Cost(_content(requests), _content(answers))
-        return Heard(answers, {})
+        return PackedReplies(answers, {})
 
 
 def sizes_of(data: Federated) -> tuple[message.Sizes, ...]:

@@ -1,4 +1,4 @@
-"""Text forms: how ``'wecfl(shots=10)+cks(strength=0.1)'`` becomes values, and how catalogues are listed.
+"""Text forms: how ``'wecfl(shots=10)+cks(strength=0.1)'`` becomes values, and catalogues of functions.
 
 Algorithms, partitions, models and data sets are plain functions in catalogues. A text names one of them,
 with arguments in parentheses, and may chain further calls with a joiner::
@@ -50,7 +50,7 @@ def _write(value: Value) -> str:
 
 
 def read_value(word: str) -> Value:
-    """A word of a text as the value it means: a number, true, false, none, or itself."""
+    """Return the value of a word: a number, true, false, none, or the word itself."""
     if word.lower() in _WORDS:
         return _WORDS[word.lower()]
     for kind in (int, float):
@@ -62,7 +62,7 @@ def read_value(word: str) -> Value:
 
 
 def parse(text: str, joiner: str = "+") -> tuple[Call, ...]:
-    """The calls that a text names, in order.
+    """Return the calls of a text, in order.
 
     >>> parse("wecfl(shots=10)+cks(strength=0.1)")[1].kwargs
     (('strength', 0.1),)
@@ -86,7 +86,7 @@ def parse(text: str, joiner: str = "+") -> tuple[Call, ...]:
 
 
 def parse_one(text: str) -> Call:
-    """The single call that a text names."""
+    """Return the single call of a text."""
     calls = parse(text)
     if len(calls) != 1:
         raise UsageError(f"{text!r} chains {len(calls)} names; exactly one is expected here")
@@ -114,7 +114,7 @@ def _parse_one(text: str, rest: str) -> tuple[Call, str]:
 
 
 def _inside(text: str, rest: str) -> tuple[list[str], str]:
-    """The words between a '(' and its ')', and what comes after; a word may be a call with parentheses of its own."""
+    """Return the words between a '(' and its ')', and the rest; a word may be a call with parentheses."""
     words, depth = [""], 0
     for place, letter in enumerate(rest):
         depth += {"(": 1, ")": -1}.get(letter, 0)
@@ -148,13 +148,13 @@ class Catalogue:
         return iter(self.entries)
 
     def find(self, name: str) -> Callable[..., Any]:
-        """The function of that name; an unknown name is an error that offers the nearest."""
+        """Return the function of a name; an unknown name is an error that offers the nearest."""
         if name not in self.entries:
             raise UnknownName(self.kind, name, self.entries)
         return self.entries[name]
 
     def arguments(self, name: str) -> list[str]:
-        """The arguments that a text may give to the function of that name."""
+        """Return the arguments that a text may give to a function."""
         return [each for each in inspect.signature(self.find(name)).parameters if each not in self.hidden]
 
     def build(self, text: str | Call, **given: Any) -> Any:
@@ -191,7 +191,7 @@ _KINDS: dict[str, tuple[tuple[type, ...], str]] = {
 
 
 def _check_kind(call: Call, name: str, value: Any, parameter: inspect.Parameter) -> None:
-    """A value of a text must be of one of the kinds that the function's annotation names."""
+    """Refuse a value of a text that is of none of the kinds in the function's annotation."""
     kinds = str(parameter.annotation).split(" | ")
     values = value if parameter.kind is parameter.VAR_POSITIONAL else (value,)
     if kinds[0] not in _KINDS:
@@ -203,14 +203,14 @@ def _check_kind(call: Call, name: str, value: Any, parameter: inspect.Parameter)
 
 
 def _is_kind(kind: str, value: Any) -> bool:
-    """Whether a value is of a kind; true and false are no numbers, and what is not a number is none either."""
+    """Return whether a value is of a kind; true, false and nan are no numbers."""
     if kind == "None":
         return value is None
     return isinstance(value, _KINDS[kind][0]) and (kind == "bool" or not isinstance(value, bool)) and value == value
 
 
 def with_arguments(text: str, values: Mapping[str, Value], catalogue: Catalogue) -> str:
-    """A text with arguments set: ``name`` in the first of its calls that takes it, ``call.name`` in that call.
+    """Return a text with arguments set: ``name`` in the first call that takes it, ``call.name`` in that call.
 
     >>> tiny = Catalogue("shape", {"square": lambda side=1: side, "disc": lambda side=1, hole=0: side})
     >>> with_arguments("square+disc(hole=1)", {"hole": 2, "disc.side": 3}, tiny)
@@ -228,7 +228,7 @@ def with_arguments(text: str, values: Mapping[str, Value], catalogue: Catalogue)
 
 
 def text_of(bound: inspect.BoundArguments, name: str, leave_out: tuple[str, ...], keep: tuple[str, ...]) -> str:
-    """The text form of a call: arguments with their default value only if they are to be kept.
+    """Return the text form of a call; arguments that have their default are left out unless they are in ``keep``.
 
     >>> def wecfl(clusters=2, shots=None, fit=None): ...
     >>> text_of(inspect.signature(wecfl).bind(shots=3, fit=1), "wecfl", ("fit",), ("clusters",))
@@ -241,5 +241,5 @@ def text_of(bound: inspect.BoundArguments, name: str, leave_out: tuple[str, ...]
 
 
 def first_line(function: Callable[..., Any]) -> str:
-    """The sentence that a catalogue shows for a function."""
+    """Return the sentence that a catalogue shows for a function."""
     return (inspect.getdoc(function) or "").partition("\n")[0]

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import shutil
-import subprocess
 from collections.abc import Callable
 from pathlib import Path
 
@@ -17,14 +16,10 @@ PLACES = os.pathsep.join((os.environ.get("PATH", ""), "/usr/sbin", "/usr/local/s
 
 @pytest.fixture(scope="session")
 def nginx() -> str:
-    """The path of nginx, installed if it is missing and we may."""
-    if shutil.which("nginx", path=PLACES) is None and os.geteuid() == 0 and shutil.which("apt-get"):
-        quiet = {**os.environ, "DEBIAN_FRONTEND": "noninteractive"}
-        command = "apt-get update -qq && apt-get install -y -qq --no-install-recommends nginx-light"
-        subprocess.run(["sh", "-c", command], env=quiet, check=False, capture_output=True)
+    """Return the path of nginx, which tests of the door need and never install."""
     found = shutil.which("nginx", path=PLACES)
     if found is None:
-        pytest.skip("nginx is missing and cannot be installed; apt-get install nginx-light")
+        pytest.skip("nginx is missing; apt-get install nginx-light")
     return found
 
 

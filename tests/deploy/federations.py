@@ -13,13 +13,12 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from coterie.deploy import agent
+from coterie.deploy import site_programs as agent
 from coterie.deploy.config import load_site
 from coterie.deploy.processes import Program
-from coterie.deploy.sealed_site import SealedSite
-from coterie.deploy.server import make_order, submit
+from coterie.deploy.server import follow, make_order, submit
+from coterie.deploy.site_answers import SealedSite
 from coterie.deploy.site_programs import build_site
-from coterie.deploy.status import follow
 from coterie.deploy.trial import Trial, part_running
 from coterie.experiments.run_folder import STATE, load_rounds, load_state
 from coterie.experiments.settings import Settings
@@ -70,20 +69,21 @@ def answering_at(path: Path) -> bool:
     return True
 
 
-def wait_for(true: Callable[[], bool], seconds: float = 60.0) -> None:
-    """Until something is so."""
+def wait_for(true: Callable[[], bool], seconds: float = 60.0, pause: float = 0.05) -> None:
+    """Wait until a condition holds; ``pause`` is longer where a look at it starts a program."""
     until = time.monotonic() + seconds
     while not true():
         assert time.monotonic() < until, "it did not come to pass"
-        time.sleep(0.05)
+        time.sleep(pause)
 
 
 @contextmanager
 def another_agent(federation: Trial, name: str, make: Callable[[SealedSite], agent.Answering]) -> Iterator[None]:
-    """Put what ``make`` makes of a site in the place of its agent; the honest one is back at the end."""
+    """Put what ``make`` makes of a site in the place of its agent, which nobody finds while the block runs."""
     folder = site_folder(federation, name)
-    kill(federation.sites[name]["agent"])
-    ended, path = threading.Event(), load_site(folder).socket_path
+    path = load_site(folder).socket_path
+    honest = path.rename(path.with_name("honest.sock"))
+    ended = threading.Event()
     served = threading.Thread(target=agent.serve, args=(make(build_site(load_site(folder))), path, ended))
     served.start()
     try:
@@ -91,6 +91,7 @@ def another_agent(federation: Trial, name: str, make: Callable[[SealedSite], age
     finally:
         ended.set()
         served.join()
+        honest.rename(path)
 
 
 @contextmanager

@@ -15,7 +15,7 @@ import pytest
 pytest.importorskip("flwr")
 
 from cryptography.hazmat.primitives.serialization import load_ssh_private_key
-from federations import agent_again, another_agent, begin, held, site_folder, train, wait_for
+from federations import another_agent, begin, held, site_folder, train, wait_for
 from flwr.app import ConfigRecord, Message, Metadata, RecordDict
 from flwr.app.message.message import remove_content_from_message
 from flwr.common.serde import message_to_proto
@@ -33,19 +33,22 @@ from flwr.supernode.fleet_http_client import FleetHttpClient
 from flwr.supernode.node_auth_http_interceptor import NodeAuthHttpInterceptor
 
 from coterie.data import load
+from coterie.deploy.certificates import site_channel
+from coterie.deploy.config import load_site
 from coterie.deploy.flower import RECORD, REPLY, REQUEST
-from coterie.deploy.message_keys import site_channel
-from coterie.deploy.server_app import EXCHANGES
-from coterie.deploy.status import follow
-from coterie.deploy.status_file import read_board
-from coterie.deploy.trial import trial
+from coterie.deploy.flower_server import EXCHANGES
+from coterie.deploy.server import follow
+from coterie.deploy.status import read_board
+from coterie.deploy.trial import has_nginx, trial
+from coterie.experiments.run import run_settings
 from coterie.experiments.run_folder import STATE, load_rounds, load_state
-from coterie.experiments.session import run_settings
 from coterie.experiments.settings import Settings
 from coterie.wire import codec
 
 VICTIM, OTHER, ATTACKER = SITES = ("client-000", "client-001", "client-002")
 SHORT = Settings("fedavg", partition="iid", clients=3, model="mlp(16)", rounds=3, eval_every=9)
+LARGEST_MB = 130
+"""Megabytes of the largest request that the door lets through."""
 
 
 @pytest.fixture(scope="module")
@@ -54,31 +57,17 @@ def data():
 
 
 @pytest.fixture(scope="module")
-def federation(data, nginx, tmp_path_factory):
-    with trial(data, tmp_path_factory.mktemp("f") / "f") as found:
+def federation(data, tmp_path_factory):
+    folder = tmp_path_factory.mktemp("f") / "f"
+    with trial(data, folder, proxy=has_nginx(), configure={"largest_mb": LARGEST_MB}) as found:
         yield found
 
 
-@pytest.fixture(scope="module")
-def revived():
-    """What tests start again lives as long as the federation."""
-    with ExitStack() as stack:
-        yield stack
-
-
 @pytest.fixture
-def taking_place_of(federation, revived):
-    """Put another agent in the place of a site's for one test; the honest one is there again afterwards."""
-    replaced: list[str] = []
+def taking_place_of(federation):
+    """Put another agent in the place of a site's for one test; the honest one is found again afterwards."""
     with ExitStack() as stack:
-
-        def start(name, make):
-            stack.enter_context(another_agent(federation, name, make))
-            replaced.append(name)
-
-        yield start
-    for name in replaced:
-        federation.sites[name]["agent"] = revived.enter_context(agent_again(federation, name))
+        yield lambda name, make: stack.enter_context(another_agent(federation, name, make))
 
 
 class Forger:
@@ -91,7 +80,7 @@ class Forger:
         nodes = {name: int(node["node"]) for name, node in json.loads(place.nodes.read_text()).items()}
         self.node, self.victim = Node(node_id=nodes[ATTACKER]), nodes[VICTIM]
         self.client = FleetHttpClient.from_server_address(
-            f"localhost:{place.config.port}",
+            load_site(folder).server,
             False,
             (folder / "ca.crt").read_bytes(),
             interceptors=[
@@ -288,30 +277,38 @@ def test_a_site_that_hangs_costs_the_time_set_and_half_of_it_each_time_more(fede
 
 @dataclass(frozen=True)
 class Greedy:
-    """An agent that answers the hello and then sends a reply of so many bytes, whatever it is asked."""
+    """An agent that answers the hello and then sends a reply of the megabytes of the round, whatever it is asked."""
 
     sealed: object
-    size: int
 
     def answer(self, request):
         honest = self.sealed.answer(request)
         asked = codec.unwrap(self.sealed.channel.open_request(request)).header
         if asked["kind"] == "hello":
             return honest
-        flood = codec.encode({"params": np.zeros(self.size // 4, np.float32)}, problem=None)
+        size = of_round(MEGABYTES, asked) * 1_000_000
+        flood = codec.encode({"params": np.zeros(size // 4, np.float32)}, problem=None)
         return self.sealed.channel.reply(flood, to=request)
 
     refuse, decline = Listening.refuse, Listening.decline
 
 
-@pytest.mark.parametrize("megabytes", [300, 100])
-def test_a_site_that_sends_too_much_costs_at_most_the_time_set(federation, taking_place_of, tmp_path, megabytes):
-    """The door lets no 300 megabytes through; those of 100 come in and are not looked at."""
-    taking_place_of(OTHER, lambda sealed: Greedy(sealed, megabytes * 1_000_000))
-    _, records = train(federation, replace(SHORT, rounds=2), tmp_path / "run", timeout=16)
+def of_round(values, asked):
+    """The value for the round of a request; the last one for what comes after."""
+    return values[min(asked["key"][1], len(values) - 1)]
+
+
+MEGABYTES = (100, 100, LARGEST_MB + 20, LARGEST_MB + 20)
+
+
+def test_a_site_that_sends_too_much_costs_at_most_the_time_set(federation, nginx, taking_place_of, tmp_path):
+    """Those of 100 megabytes come in and are not looked at; the door lets none through that is above its limit."""
+    taking_place_of(OTHER, Greedy)
+    _, records = train(federation, replace(SHORT, rounds=len(MEGABYTES)), tmp_path / "run", timeout=16)
     whys = [record["missing"] for record in records]
-    assert [list(each) for each in whys] == [[OTHER]] * 2
+    assert [list(each) for each in whys] == [[OTHER]] * len(MEGABYTES)
     assert all(re.search("no answer within|did not send all|100000.* bytes; at most", each[OTHER]) for each in whys)
+    assert not any("bytes; at most" in each[OTHER] for each in whys[2:])
     assert max(waits(tmp_path / "run")) < 16 + SLACK
 
 
@@ -321,26 +318,29 @@ class Teasing:
 
     sealed: object
     forger: Forger
-    content: bytes | None
 
     def answer(self, request):
-        if codec.unwrap(self.sealed.channel.open_request(request)).header["kind"] == "task":
-            self.forger.announce(self.forger.metadata(self.forger.node.node_id), self.content)
+        asked = codec.unwrap(self.sealed.channel.open_request(request)).header
+        if asked["kind"] == "task":
+            content, _ = of_round(TEASES, asked)
+            self.forger.announce(self.forger.metadata(self.forger.node.node_id), content)
         return self.sealed.answer(request)
 
     refuse, decline = Listening.refuse, Listening.decline
 
 
-@pytest.mark.parametrize(
-    ("content", "why"),
-    [(None, "announced a reply and did not send all of it"), (b"Message 0 7\0garbage", "cannot be put together")],
-)
+NEVER_SENT = (None, "announced a reply and did not send all of it")
+GARBAGE = (b"Message 0 7\0garbage", "cannot be put together")
+TEASES = (NEVER_SENT, NEVER_SENT, NEVER_SENT, GARBAGE, GARBAGE, GARBAGE)
+
+
 def test_a_reply_that_is_announced_and_never_sent_or_is_garbage_keeps_nobody_waiting(
-    federation, forger, taking_place_of, tmp_path, content, why
+    federation, forger, taking_place_of, tmp_path
 ):
-    taking_place_of(ATTACKER, lambda sealed: Teasing(sealed, forger, content))
-    _, records = train(federation, SHORT, tmp_path / "run", timeout=8)
+    taking_place_of(ATTACKER, lambda sealed: Teasing(sealed, forger))
+    _, records = train(federation, replace(SHORT, rounds=len(TEASES)), tmp_path / "run", timeout=8)
     whys = [record["missing"] for record in records]
-    assert [list(each) for each in whys] == [[ATTACKER]] * SHORT.rounds
+    assert [list(each) for each in whys] == [[ATTACKER]] * len(TEASES)
     assert max(waits(tmp_path / "run")) < 8 + SLACK
-    assert all(why in each[ATTACKER] or "no answer within" in each[ATTACKER] for each in whys)
+    for each, (_, why) in zip(whys, TEASES, strict=True):
+        assert why in each[ATTACKER] or "no answer within" in each[ATTACKER]

@@ -14,7 +14,8 @@ import pytest
 from cryptography import x509
 
 from coterie.deploy.certificates import Pair, check_certificate, make_authority, make_server, write_private
-from coterie.deploy.deployment import load_server, renew, write_deployment
+from coterie.deploy.config import load_server
+from coterie.deploy.deployment import renew, write_deployment
 from coterie.errors import UsageError
 
 SITES = ("aarau", "bern", "St.Gallen_2")

@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from coterie.deploy.config import check_host
-from coterie.deploy.deployment import load_server, load_site, write_deployment
+from coterie.deploy.config import check_host, load_server, load_site
+from coterie.deploy.deployment import write_deployment
 from coterie.errors import UnknownName, UsageError
 
 SITES = ("aarau", "bern", "St.Gallen_2")
@@ -86,13 +86,13 @@ BAD_SITE = {
     "socket = '../x'": "socket is '../x'; it must be a path within",
     "socket = ''": "socket is ''; it must be a path within",
     f"socket = '{'x' * 108}'": "the system allows 107, so move the folder to a shorter path",
-    "missing = 'zero'": "unknown rule for missing values 'zero'",
-    "task = 'x'": "unknown task 'x'",
+    "missing = 'zero'": "unknown value of missing 'zero'",
+    "task = 'x'": "unknown value of task 'x'",
     "test = 1.5": "test=1.5 must be between 0 and 1",
     "validation = 1": "validation=1 must be between 0 and 1",
     "seed = -1": "seed is -1; it must be at least 0",
     "seed = 1.5": "seed is 1.5; it must be a whole number",
-    "ignore = 'label'": "column 'label' is asked to be two things",
+    "ignore = 'label'": "column 'label' is named twice",
     "ignore = ['id']": r"ignore is \['id'\]; it must be a text",
 }
 
@@ -133,7 +133,7 @@ def test_unknown_missing_and_unreadable_is_said_with_the_file(own):
     with pytest.raises(UnknownName, match="unknown key"):
         load_server(server.parent)
     server.write_text("host = 'a'\n")
-    with pytest.raises(UsageError, match=f"{server} does not say port; add port"):
+    with pytest.raises(UsageError, match=f"{server} has no port; add port"):
         load_server(server.parent)
     server.write_text("host = \n")
     with pytest.raises(UsageError, match=f"cannot read {server}: Invalid value"):

@@ -14,7 +14,8 @@ from flwr.cli.supernode.register import try_load_public_key
 from flwr.supercore.primitives.asymmetric import public_key_to_bytes
 from flwr.supernode.cli.flower_supernode import _try_setup_client_authentication
 
-from coterie.deploy.deployment import add_site, load_server, load_site, write_deployment
+from coterie.deploy.config import load_server, load_site
+from coterie.deploy.deployment import add_site, write_deployment
 from coterie.errors import UsageError
 
 SITES = ("aarau", "bern", "St.Gallen_2")

@@ -19,18 +19,21 @@ from coterie.data import load
 from coterie.deploy import flower
 from coterie.deploy.audit import read_audit
 from coterie.deploy.certificates import make_authority, make_node_key, write_private
-from coterie.deploy.server import going_on, make_order, online, serving, stop, submit
-from coterie.deploy.status import follow
-from coterie.deploy.status_file import is_alive, read_board
-from coterie.deploy.trial import free_ports, part_running, trial
+from coterie.deploy.config import load_site
+from coterie.deploy.server import current_run as going_on
+from coterie.deploy.server import follow, make_order, online, serving, stop, submit
+from coterie.deploy.status import is_alive, read_board
+from coterie.deploy.trial import free_ports, has_nginx, part_running, trial
 from coterie.errors import UsageError
+from coterie.experiments.run import run_settings
 from coterie.experiments.run_folder import STATE, load_rounds, load_state
-from coterie.experiments.session import run_settings
 from coterie.experiments.settings import Settings
 from coterie.wire import codec
 
 SITES = ("client-000", "client-001", "client-002", "client-003")
 SHORT = Settings("wecfl", partition="rotation(0,180)", clients=4, clusters=2, model="mlp(16)", rounds=5, eval_every=9)
+STARTS = 1.0
+"""Seconds between two looks at who is connected, since each starts a program."""
 
 
 @pytest.fixture(scope="module")
@@ -39,10 +42,10 @@ def data():
 
 
 @pytest.fixture(scope="module")
-def federation(data, nginx, tmp_path_factory):
-    """Server, door and four sites; a round waits at most 25 s for an answer."""
+def federation(data, tmp_path_factory):
+    """Server, four sites, and the door if nginx is there; a round waits at most 25 s for an answer."""
     folder = tmp_path_factory.mktemp("f") / "f"
-    with trial(data, folder, configure={"timeout": 25}) as found:
+    with trial(data, folder, proxy=has_nginx(), configure={"timeout": 25}) as found:
         yield found
 
 
@@ -70,7 +73,7 @@ def revived():
 
 
 @pytest.fixture
-def rogue(federation, revived):
+def rogue(federation):
     """Put another in the place of a site's agent: what it would say goes through ``twist`` first."""
     name = SITES[3]
     with ExitStack() as stack:
@@ -84,7 +87,6 @@ def rogue(federation, revived):
             stack.enter_context(another_agent(federation, name, twisting))
 
         yield start
-    revived.enter_context(agent_again(federation, name))
 
 
 def twisted(arrays, number):
@@ -129,13 +131,14 @@ def test_a_node_killed_in_the_middle_of_a_round_is_missed_and_comes_back(federat
     kill(federation.sites[name]["node"])
     os.killpg(stopped, signal.SIGCONT)
     wait_for(lambda: len(load_rounds(tmp_path / "run")) >= 2, 120)
-    wait_for(lambda: online(federation.place)[name] == "offline", 120)  # before that Flower lets no other node in
+    # before that Flower lets no other node in
+    wait_for(lambda: online(federation.place)[name] == "offline", 120, STARTS)
     revived.enter_context(part_running(folder, "node"))
     follow(federation.place, lambda record: None)
     missed = [name in record.get("missing", {}) for record in load_rounds(tmp_path / "run")]
     assert any(missed)
     assert not missed[0]
-    wait_for(lambda: online(federation.place)[name] == "online")
+    wait_for(lambda: online(federation.place)[name] == "online", pause=STARTS)
     _, records = train(federation, replace(settings, rounds=1), tmp_path / "after")
     assert "missing" not in records[0]
 
@@ -149,7 +152,7 @@ def test_a_killed_server_goes_on_from_its_last_checkpoint_with_the_same_sites(fe
     wait_for(lambda: not is_alive(read_board(federation.place.board)))
     before = len(load_rounds(tmp_path / "run"))
     assert before < SHORT.rounds
-    revived.enter_context(serving(federation.place.folder))
+    revived.enter_context(serving(federation.place.folder, has_nginx()))
     follow(federation.place, lambda record: None)
     records = load_rounds(tmp_path / "run")
     assert [record["round"] for record in records] == list(range(SHORT.rounds))
@@ -162,7 +165,7 @@ def stranger(federation, tmp_path):
     """Flower's node as somebody else would start it; what it says until it ends or ten seconds are over."""
     folder = tmp_path / "stranger"
     folder.mkdir()
-    address = f"localhost:{federation.place.config.port}"
+    address = load_site(site_folder(federation, SITES[0])).server
 
     def start(*flags):
         port, *_ = free_ports(1)
@@ -214,7 +217,7 @@ def test_a_server_that_the_authority_has_not_signed_is_not_believed(federation, 
     assert "SuperNode ID" not in said
 
 
-def test_the_control_api_cannot_be_reached_through_the_door(federation, tmp_path):
+def test_the_control_api_cannot_be_reached_through_the_door(federation, nginx, tmp_path):
     """With nothing but the authority's certificate, Flower's own commands work on loopback and fail at the door."""
     place, home = federation.place, tmp_path / "home"
     home.mkdir()

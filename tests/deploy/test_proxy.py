@@ -20,7 +20,8 @@ from pathlib import Path
 import pytest
 
 from coterie.deploy.certificates import make_authority, make_server, write_private
-from coterie.deploy.deployment import load_server, write_deployment
+from coterie.deploy.config import load_server
+from coterie.deploy.deployment import write_deployment
 from coterie.deploy.proxy import nginx_command, nginx_text
 from coterie.errors import UsageError
 

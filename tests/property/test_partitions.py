@@ -16,9 +16,10 @@ from hypothesis import strategies as st
 from scipy.sparse import csr_matrix
 from scipy.sparse.csgraph import maximum_flow
 
-from coterie.data import Dataset, parse_partition, partitions
+from coterie.data import Dataset, parse_partition
 from coterie.data.apportion import mixes, top_up
 from coterie.data.dataset import Owners
+from coterie.data.partitions.registry import partitions
 from coterie.errors import PartitionError
 
 FIRST_TEST = 1_000_000

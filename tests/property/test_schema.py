@@ -13,11 +13,10 @@ import polars as pl
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from coterie.data.tables import csvfile
-from coterie.data.tables.encode import Category, Number
-from coterie.data.tables.schema import Schema
-from coterie.data.tables.sums import Moments, Sums, Totals, merge
-from coterie.data.tables.tablefile import open_table
+from coterie.data.tables import csv as csv_reader
+from coterie.data.tables.files import open_table
+from coterie.data.tables.schema import Category, Number, Schema
+from coterie.data.tables.sums import Moments, RunningMoments, Sums, merge
 
 offsets = st.sampled_from([0.0, 1.0, -1e3, 1e9, 1e12])
 values = st.floats(-100, 100).map(lambda v: round(v, 3))
@@ -34,20 +33,22 @@ def exact(numbers: list[float]) -> tuple[Fraction, Fraction]:
 
 def totals_of(parts: list[list[float]], blocks: int) -> list[Moments]:
     """Each client's moments, its rows going by in blocks, one client's after another's."""
-    totals = Totals(1, len(parts))
+    totals = RunningMoments(1, len(parts))
     longest = max(map(len, parts))
     rows = [(i, part[k]) for k in range(longest) for i, part in enumerate(parts) if k < len(part)]
     for start in range(0, len(rows), blocks):
         block = rows[start : start + blocks]
         totals.add(0, np.array([i for i, _ in block]), np.array([value for _, value in block]))
-    return [totals.moments(0, i) for i in range(len(parts))]
+    return [totals.of(0, i) for i in range(len(parts))]
 
 
 @given(clients, offsets, st.integers(1, 50))
 def test_federated_sums_are_the_sums_of_all_rows_in_one_place(parts, offset, blocks):
     parts = [[value + offset for value in part] for part in parts]
     pooled = [value for part in parts for value in part]
-    merged = merge(Sums(len(part), {"x": each}) for part, each in zip(parts, totals_of(parts, blocks), strict=True))
+    merged = merge(
+        Sums(rows=len(part), numbers={"x": each}) for part, each in zip(parts, totals_of(parts, blocks), strict=True)
+    )
     found = merged.numbers["x"]
     assert (merged.rows, found.count) == (len(pooled), len(pooled))
     if pooled:
@@ -67,7 +68,7 @@ def test_the_size_of_blocks_changes_no_bit_of_a_clients_sums(parts, offset, one,
 @given(st.lists(values, min_size=1), offsets)
 def test_a_constant_column_has_no_deviation_at_all(lengths, offset):
     parts = [[0.1 + offset] * (1 + i % 3) for i in range(len(lengths))]
-    merged = merge(Sums(1, {"x": each}) for each in totals_of(parts, 2))
+    merged = merge(Sums(rows=1, numbers={"x": each}) for each in totals_of(parts, 2))
     assert merged.numbers["x"].squares == 0
     assert merged.numbers["x"].std == 1
 
@@ -75,11 +76,11 @@ def test_a_constant_column_has_no_deviation_at_all(lengths, offset):
 moments = st.builds(Moments, st.integers(1, 9), values, st.floats(0, 100))
 sums = st.builds(
     Sums,
-    st.integers(0, 99),
-    st.dictionaries(st.sampled_from("abc"), moments),
-    st.dictionaries(st.sampled_from("de"), st.lists(names, unique=True).map(lambda v: tuple(sorted(v)))),
-    st.lists(names, unique=True).map(lambda v: tuple(sorted(v))),
-    st.none() | moments,
+    rows=st.integers(0, 99),
+    numbers=st.dictionaries(st.sampled_from("abc"), moments),
+    categories=st.dictionaries(st.sampled_from("de"), st.lists(names, unique=True).map(lambda v: tuple(sorted(v)))),
+    classes=st.lists(names, unique=True).map(lambda v: tuple(sorted(v))),
+    target=st.none() | moments,
 )
 
 
@@ -102,12 +103,12 @@ numbers = st.builds(Number, names, st.floats(-1e9, 1e9), st.floats(1e-9, 1e9))
 categories = st.builds(Category, names, st.lists(names, unique=True).map(tuple))
 schemas = st.builds(
     Schema,
-    st.lists(numbers | categories).map(tuple),
-    st.just("label"),
-    st.none() | st.lists(names, unique=True).map(tuple),
-    st.none() | st.builds(Number, st.just("label"), st.floats(-1e9, 1e9), st.floats(1e-9, 1e9)),
-    st.sampled_from(["error", "mean"]),
-    st.lists(names).map(tuple),
+    features=st.lists(numbers | categories).map(tuple),
+    label=st.just("label"),
+    classes=st.none() | st.lists(names, unique=True).map(tuple),
+    target=st.none() | st.builds(Number, st.just("label"), st.floats(-1e9, 1e9), st.floats(1e-9, 1e9)),
+    missing=st.sampled_from(["error", "mean"]),
+    ignored=st.lists(names).map(tuple),
 )
 
 
@@ -126,19 +127,19 @@ fields = st.text(st.sampled_from('ab1 ,"\n;'), max_size=6)
 @settings(max_examples=60)
 def test_any_text_comes_back_whole_from_a_file_in_blocks(rows, block):
     frame = pl.DataFrame(rows, schema=["one", "two"], orient="row")
-    before = csvfile.BLOCK
+    before = csv_reader.BLOCK
     with tempfile.TemporaryDirectory() as folder:
         path = Path(folder) / "a.csv"
         frame.write_csv(path, quote_style="always")
-        csvfile.BLOCK = block
+        csv_reader.BLOCK = block
         try:
             parts = list(open_table(path).blocks(["one", "two"]))
         finally:
-            csvfile.BLOCK = before
+            csv_reader.BLOCK = before
         content = path.read_text()
     read = [tuple(field or "" for field in row) for part in parts for row in part.frame.rows()]
     assert read == rows
-    lines = [part.row(i) for part in parts for i in range(len(part.frame))]
+    lines = [part.number_of(i) for part in parts for i in range(len(part.frame))]
     starts = [2]
     for one, two in rows[:-1]:
         starts.append(starts[-1] + 1 + one.count("\n") + two.count("\n"))

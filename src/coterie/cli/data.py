@@ -9,9 +9,7 @@ from typing import Annotated, Any
 import typer
 
 from coterie.cli.options import PAPER, guarded, settings_from, with_settings
-from coterie.data import check_own, fetch
 from coterie.experiments.settings import OWN, Settings, make_settings
-from coterie.reporting.data_view import client_table, facts, group_table, save_holdings
 from coterie.terminal import console, say, tell
 
 data_app = typer.Typer(no_args_is_help=True, help="Fetch data, look at who holds what, check your own.")
@@ -21,6 +19,8 @@ data_app = typer.Typer(no_args_is_help=True, help="Fetch data, look at who holds
 @guarded
 def data_fetch(names: Annotated[list[str], typer.Argument(help="data sets, see coterie list data")]) -> None:
     """Fetch, verify and cache data sets."""
+    from coterie.data import fetch
+
     for name in names:
         fetch(name, report=tell)
         say(f"{name} is ready")
@@ -31,6 +31,8 @@ def data_fetch(names: Annotated[list[str], typer.Argument(help="data sets, see c
 @with_settings(PAPER, *(f.name for f in fields(Settings) if f.name not in (*OWN, "seed")))
 def data_check(path: Annotated[str, typer.Argument(help="your folder or file")], **given: Any) -> None:
     """List every problem of your own data at once, with file, row and remedy; nothing is written."""
+    from coterie.data import check_own
+
     found = check_own(path, **make_settings({**given, "algorithm": "fedavg", "data": path}).reading())
     for line in found.lines():
         say(line, "red" if line.startswith("problem") else None)
@@ -47,7 +49,10 @@ def data_show(
     **given: Any,
 ) -> None:
     """Show who holds what under a partition, as tables and, with --picture, as a PNG."""
-    data = settings_from("fedavg", {**given, "data": name}).build_data()
+    from coterie.experiments.building import build_data
+    from coterie.reporting.data_view import client_table, facts, group_table, save_holdings
+
+    data = build_data(settings_from("fedavg", {**given, "data": name}))
     groups = group_table(data)
     if groups is not None:
         console.print(groups)

@@ -1,4 +1,4 @@
-"""The commands of ``coterie federate``: the same algorithm on a real federation."""
+"""The commands of ``coterie federate``: run the same algorithms on a real federation."""
 
 from __future__ import annotations
 
@@ -17,25 +17,25 @@ import typer
 from coterie.cli.options import AsJson, Out, Quiet, guarded, settings_from, with_settings
 from coterie.data import Schema
 from coterie.deploy import site_programs
-from coterie.deploy.agent import stop_on_signals
-from coterie.deploy.audit import audit_table, read_audit
+from coterie.deploy.audit import AUDIT, audit_table, read_audit
 from coterie.deploy.config import load_site
 from coterie.deploy.deployment import add_site, renew, write_deployment
 from coterie.deploy.order import ABOUT_DATA, Order
-from coterie.deploy.server import Place, make_order, online, serving, stop, submit
-from coterie.deploy.status import follow, status_table
-from coterie.deploy.status_file import read_board
+from coterie.deploy.processes import stop_on_signals
+from coterie.deploy.server import ServerFolder, follow, make_order, online, serving, stop, submit
+from coterie.deploy.status import read_board, status_table
 from coterie.deploy.trial import has_nginx, trial
 from coterie.errors import require
+from coterie.experiments import building
 from coterie.experiments.last_rounds import with_shown
+from coterie.experiments.run import run_settings
 from coterie.experiments.run_folder import STATE, load_rounds, load_state
-from coterie.experiments.session import run_settings
 from coterie.experiments.settings import Settings
 from coterie.reporting.comparison import comparison
 from coterie.reporting.progress import watch
 from coterie.terminal import console, say, say_json, tell
 
-federate_app = typer.Typer(no_args_is_help=True, help="The same algorithm on a real federation, over Flower.")
+federate_app = typer.Typer(no_args_is_help=True, help="Run the same algorithms on a real federation, over Flower.")
 
 Folder = Annotated[Path, typer.Option(help="the folder that coterie federate init made for this machine")]
 HERE = Path()
@@ -47,21 +47,23 @@ def init(
     folder: Annotated[Path, typer.Argument(help="a new folder")],
     sites: Annotated[str, typer.Option(help="the sites' names, separated by commas")],
     host: Annotated[str, typer.Option(help="the name or address by which sites reach the server")] = "localhost",
-    port: Annotated[int, typer.Option(help="the port of the server's door")] = 9443,
-    inner: Annotated[int, typer.Option(help="the port of Flower behind it, on loopback")] = 8000,
-    schema: Annotated[Path | None, typer.Option(help="how sites' tables become arrays: a schema.json")] = None,
+    port: Annotated[int, typer.Option(help="the port of the server that sites connect to")] = 9443,
+    inner: Annotated[int, typer.Option(help="the port of Flower behind the proxy, on loopback")] = 8000,
+    schema: Annotated[
+        Path | None, typer.Option(help="a schema.json, which says how the sites' tables become arrays")
+    ] = None,
 ) -> None:
-    """Write a ready deployment: a folder for the server and one for each site, with certificates, keys and units."""
+    """Write a deployment: a folder for the server and one for each site, with certificates, keys and systemd units."""
     names = [name.strip() for name in sites.split(",")]
     agreed = None if schema is None else Schema.load(schema)
-    config = write_deployment(folder, names, host, port, inner, schema=agreed)
+    config = write_deployment(folder, names, host, port, inner=inner, schema=agreed)
     say(f"a federation of {len(config.sites)} sites is in {folder}; {folder / 'README.txt'} says what is next")
 
 
 @federate_app.command("add-site")
 @guarded
 def add(folder: Annotated[Path, typer.Argument(help="the folder of the deployment")], name: str) -> None:
-    """Add a site to a deployment: its folder and its key; restart the server to let it in."""
+    """Add a site to a deployment: its folder and its keys; restart the server to admit it."""
     site = add_site(folder, name)
     say(f"{site.folder} is for {name}; copy {folder / 'server'} to the server and start it again")
 
@@ -78,13 +80,13 @@ def renew_certificate(folder: Annotated[Path, typer.Argument(help="the folder of
 @guarded
 def server(
     folder: Folder = HERE,
-    proxy: Annotated[bool, typer.Option(help="open the door for sites with nginx")] = True,
+    proxy: Annotated[bool, typer.Option(help="let sites connect through nginx")] = True,
 ) -> None:
-    """Run the server until Ctrl-C; a run that was interrupted goes on."""
+    """Run the server until Ctrl-C; resume a run that was interrupted."""
     ended = threading.Event()
     with serving(folder, proxy) as programs:
         stop_on_signals(ended)
-        config = Place.of(folder).config
+        config = ServerFolder.of(folder).config
         tell(f"serving {len(config.sites)} sites at {config.address if proxy else f'127.0.0.1:{config.inner}'}")
         while not ended.wait(0.5):
             for program in programs:
@@ -96,13 +98,13 @@ def server(
 def client(
     folder: Folder = HERE,
     data: Annotated[
-        Path | None, typer.Option(help="this site's .npz, .csv or .parquet file, else as in site.toml")
+        Path | None, typer.Option(help="the .npz, .csv or .parquet file of this site; default: data in site.toml")
     ] = None,
     threads: Annotated[int, typer.Option(help="worker threads")] = 1,
-    only_agent: Annotated[bool, typer.Option("--only-agent", help="only what holds the data")] = False,
-    only_node: Annotated[bool, typer.Option("--only-node", help="only Flower's node")] = False,
+    only_agent: Annotated[bool, typer.Option("--only-agent", help="only the agent, which has the data")] = False,
+    only_node: Annotated[bool, typer.Option("--only-node", help="only Flower's node, which has the network")] = False,
 ) -> None:
-    """Take part as a site until Ctrl-C: read the data, and answer what the policy allows."""
+    """Take part as a site until Ctrl-C: read the data, and answer requests that the policy allows."""
     config = load_site(folder)
     if data is not None:
         config = replace(config, data=str(data.resolve()))
@@ -120,24 +122,24 @@ def run(
     target: Annotated[str, typer.Argument(metavar="ALGORITHM|FILE.toml", help="e.g. 'wecfl(shots=10)'")],
     folder: Folder = HERE,
     out: Out = None,
-    resume: Annotated[bool, typer.Option("--resume", help="go on with the run in --out")] = False,
-    detach: Annotated[bool, typer.Option("--detach", help="do not wait for its end")] = False,
+    resume: Annotated[bool, typer.Option("--resume", help="resume the run in --out")] = False,
+    detach: Annotated[bool, typer.Option("--detach", help="do not wait for the end of the run")] = False,
     quiet: Quiet = False,
     as_json: AsJson = False,
     **given: Any,
 ) -> None:
-    """Run an experiment on the federation whose server runs in --folder; Ctrl-C only stops watching."""
-    settings = settings_from(target, {"data": "federation", **given})  # of a paper only how it trains is meant
-    place = Place.of(folder)
-    order = make_order(place, settings, out, resume)
-    submit(place, order)
+    """Run an experiment on the federation of the server in --folder; Ctrl-C stops only the display."""
+    settings = settings_from(target, {"data": "federation", **given})  # of a paper's setting only the training applies
+    server = ServerFolder.of(folder)
+    order = make_order(server, settings, out, resume)
+    submit(server, order)
     if detach:
-        say("it goes on by itself; coterie federate status shows how far it is")
+        say("the run goes on in the background; coterie federate status shows its progress")
         return
     try:
-        summary = _watched(place, order, quiet)
+        summary = _watched(server, order, quiet)
     except KeyboardInterrupt:
-        tell("the run goes on without you; coterie federate status shows how far it is, stop ends it")
+        tell("the run goes on without you; coterie federate status shows its progress, stop ends it")
         raise typer.Exit(130) from None
     if as_json:
         say_json(summary)
@@ -146,39 +148,39 @@ def run(
     say(f"results are in {order.out}")
 
 
-def _watched(place: Place, order: Order, quiet: bool) -> dict[str, Any]:
-    """The summary of a run that was submitted, watched to its end, with what a table shows of it."""
+def _watched(server: ServerFolder, order: Order, quiet: bool) -> dict[str, Any]:
+    """Show the progress of a submitted run to its end; return its summary with the values that a table shows."""
     with watch(order.experiment(), quiet=quiet) as progress:
-        summary = follow(place, progress, tell)
+        summary = follow(server, progress, tell)
     return with_shown(summary, load_rounds(Path(order.out)), None)
 
 
 @federate_app.command("status")
 @guarded
 def status(folder: Folder = HERE, as_json: AsJson = False) -> None:
-    """Who is connected, who answered, the round and the clusters."""
-    place = Place.of(folder)
-    told, there = read_board(place.board), online(place)
+    """Show which sites are connected and have answered, the round and the clusters."""
+    server = ServerFolder.of(folder)
+    run_status, connections = read_board(server.board), online(server)
     if as_json:
-        say_json({"run": told, "online": there})
+        say_json({"run": run_status, "online": connections})
         return
-    console.print(status_table(told, there))
+    console.print(status_table(run_status, connections))
 
 
 @federate_app.command("stop")
 @guarded
 def stop_run(folder: Folder = HERE) -> None:
-    """Stop the run that goes on; what was saved stays."""
-    stop(Place.of(folder))
+    """Stop the run that goes on; its last checkpoint stays."""
+    stop(ServerFolder.of(folder))
     say("stopped; coterie federate run --resume --out ... goes on from the last checkpoint")
 
 
 @federate_app.command("audit")
 @guarded
-def audit(folder: Folder = HERE, last: Annotated[int, typer.Option(help="so many lines")] = 20) -> None:
-    """What this site was asked, what left it, and how many bytes."""
+def audit(folder: Folder = HERE, last: Annotated[int, typer.Option(help="the number of lines to show")] = 20) -> None:
+    """Show what this site was asked, what left it, and how many bytes."""
     require(last >= 1, "last", last, "at least 1")
-    lines = read_audit(load_site(folder).folder / site_programs.AUDIT)
+    lines = read_audit(load_site(folder).folder / AUDIT)
     console.print(audit_table(lines[-last:]))
 
 
@@ -192,30 +194,31 @@ def try_out(
     quiet: Quiet = False,
     **given: Any,
 ) -> None:
-    """A whole federation on this machine: server, door and sites, a short run, and everything torn down again."""
+    """Try a whole federation on this machine: start server, proxy and sites, run an experiment, and stop them."""
     own = target.endswith(".toml") or "data" in given
     small = {} if own else {"clients": 5, "clusters": 2, "partition": "rotation(0,180)"}
     settings = settings_from(target, {**small, **({} if own else {"rounds": 5}), **given})
-    settings.build_algorithm()  # a wrong one is told before anything is started
-    data = settings.build_data()
+    building.build_algorithm(settings)  # refuse a wrong one before anything is started
+    data = building.build_data(settings)
     proxy = has_nginx()
     began = time.perf_counter()
-    with _kept(folder) as place:
+    with _folder_or_temporary(folder) as kept:
         tell(f"starting a server{' behind nginx' if proxy else ''} and {len(data)} sites ...")
-        with trial(data, place, proxy) as found:
-            tell(f"all sites are there after {time.perf_counter() - began:.0f} s")
+        with trial(data, kept, proxy) as found:
+            tell(f"all sites are connected after {time.perf_counter() - began:.0f} s")
             order = make_order(found.place, settings)
             submit(found.place, order)
             summary = _watched(found.place, order, quiet)
         console.print(comparison({settings.algorithm: [summary]}, console))
-        lines = sum(len(read_audit(each)) for each in place.glob(f"sites/*/{site_programs.AUDIT}"))
+        lines = sum(len(read_audit(each)) for each in kept.glob(f"sites/*/{AUDIT}"))
         say(f"{lines} requests are in the sites' audit logs; {time.perf_counter() - began:.0f} s in all")
         if check:
-            say(_beside_simulator(settings, Path(order.out)))
+            say(_compare_with_simulator(settings, Path(order.out)))
 
 
 @contextmanager
-def _kept(folder: Path | None) -> Iterator[Path]:
+def _folder_or_temporary(folder: Path | None) -> Iterator[Path]:
+    """Give a folder that stays, or a temporary one if None."""
     if folder is not None:
         yield folder
         return
@@ -223,8 +226,8 @@ def _kept(folder: Path | None) -> Iterator[Path]:
         yield Path(temporary) / "try"
 
 
-def _beside_simulator(settings: Settings, out: Path) -> str:
-    """How far the federation's labels and models are from a simulation's."""
+def _compare_with_simulator(settings: Settings, out: Path) -> str:
+    """Compare the labels and models of a federation's run with those of a simulation."""
     simulated = run_settings(replace(settings, plan="workers", threads=1)).state
     federated = load_state(out / STATE)
     same = simulated.labels.tolist() == federated.labels.tolist()

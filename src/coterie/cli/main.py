@@ -1,44 +1,61 @@
-"""The command line. Its words are the library's words."""
+"""The command line. Its words are the library's words.
+
+Modules that take long to import are imported by the commands that use them, so that help is there at once.
+"""
 
 from __future__ import annotations
 
 import logging
 import sys
 import warnings
+from collections.abc import MutableMapping
 from dataclasses import asdict, replace
 from functools import partial
-from importlib import metadata
+from importlib import import_module, metadata
 from pathlib import Path
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
+from typer.core import TyperGroup
 
 from coterie.cli.data import data_app
-from coterie.cli.federate import federate_app
 from coterie.cli.options import AsJson, Last, Out, Quiet, each_settings_from, guarded, settings_from, with_settings
-from coterie.experiments import tuning
-from coterie.experiments.clients import load_clients, together
-from coterie.experiments.last_rounds import check_last, usual_last, with_shown
-from coterie.experiments.placement import load_trained, read_newcomer
-from coterie.experiments.run_folder import CONFIG, load_rounds
-from coterie.experiments.session import run_settings
-from coterie.experiments.settings import Settings
-from coterie.experiments.sweep import folder_for, folder_name, grid, parse_seeds, run_all, slug
-from coterie.reporting import listing
-from coterie.reporting.comparison import comparison, ranking
-from coterie.reporting.data_view import placement_table
-from coterie.reporting.plots import save_comparison
-from coterie.reporting.progress import watch
 from coterie.terminal import console, say, say_json, tell
 
-app = typer.Typer(no_args_is_help=True, add_completion=False, pretty_exceptions_enable=False, help=__doc__)
+if TYPE_CHECKING:
+    import click
+
+    from coterie.experiments.settings import Settings
+
+
+class _Federate(TyperGroup):
+    """The commands of ``coterie federate``, imported when one of them is asked for."""
+
+    @property
+    def commands(self) -> MutableMapping[str, click.Command]:
+        """Return the commands by name."""
+        if not self._known:
+            self._known |= typer.main.get_group(import_module("coterie.cli.federate").federate_app).commands
+        return self._known
+
+    @commands.setter
+    def commands(self, known: MutableMapping[str, click.Command]) -> None:
+        self._known = dict(known)
+
+
+app = typer.Typer(
+    no_args_is_help=True, add_completion=False, pretty_exceptions_enable=False, help=__doc__.partition("\n")[0]
+)
 app.add_typer(data_app, name="data")
-app.add_typer(federate_app, name="federate")
+app.add_typer(
+    typer.Typer(cls=_Federate, no_args_is_help=True, help="The same algorithm on a real federation, over Flower."),
+    name="federate",
+)
 
 
 @guarded
-def _tell_version(asked: bool) -> None:
-    """Print the installed version and end, before anything else is read."""
+def _print_version(asked: bool) -> None:
+    """Print the installed version and end, before any other option is read."""
     if asked:
         say(f"coterie {metadata.version('coterie')}")
         raise typer.Exit
@@ -47,16 +64,18 @@ def _tell_version(asked: bool) -> None:
 @app.callback()
 def _before_every_command(
     version: Annotated[
-        bool, typer.Option("--version", callback=_tell_version, is_eager=True, help="print the version and end")
+        bool, typer.Option("--version", callback=_print_version, is_eager=True, help="print the version and end")
     ] = False,
 ) -> None:
-    """Take what may stand before a command."""
+    """Take the options that may stand before a command."""
 
 
 @app.command("list")
 @guarded
 def list_names(name: Annotated[str | None, typer.Argument(help="a catalogue or one name")] = None) -> None:
     """Show what there is: algorithms, data, partitions, models, clusterers, robust, or one NAME with its arguments."""
+    from coterie.reporting import listing
+
     if name is None or name in listing.CATALOGUES:
         for which in listing.CATALOGUES if name is None else [name]:
             console.print(listing.overview(which))
@@ -71,13 +90,18 @@ def list_names(name: Annotated[str | None, typer.Argument(help="a catalogue or o
 def run(
     target: Annotated[str, typer.Argument(metavar="ALGORITHM|FILE.toml", help="e.g. 'wecfl(shots=10)'")],
     out: Out = None,
-    resume: Annotated[bool, typer.Option("--resume", help="go on with the run in --out")] = False,
+    resume: Annotated[bool, typer.Option("--resume", help="resume the run in --out")] = False,
     last: Last = None,
     quiet: Quiet = False,
     as_json: AsJson = False,
     **given: Any,
 ) -> None:
     """Run one algorithm, from flags or from an experiment file (flags override the file)."""
+    from coterie.experiments.last_rounds import check_last, with_shown
+    from coterie.experiments.run import run_settings
+    from coterie.reporting.comparison import comparison
+    from coterie.reporting.progress import watch
+
     settings = settings_from(target, given)
     check_last(last, settings.rounds)
     folder = out or _fresh(settings, resume)
@@ -114,6 +138,14 @@ def compare(
 
     Finished runs in --out are not run again; an interrupted comparison goes on where it stopped.
     """
+    from coterie.experiments.building import build_algorithm
+    from coterie.experiments.last_rounds import check_last, usual_last, with_shown
+    from coterie.experiments.run_folder import load_rounds
+    from coterie.experiments.sweep import folder_for, folder_name, grid, parse_seeds, run_all
+    from coterie.reporting.comparison import comparison
+    from coterie.reporting.plots import save_comparison
+    from coterie.reporting.progress import watch
+
     asked = [*algorithms, *(["local"] if local and "local" not in algorithms else [])]
     numbers = parse_seeds(seeds)
     base, *others = each_settings_from(asked, given)
@@ -121,20 +153,20 @@ def compare(
     check_last(last, base.rounds)
     plan = grid(base, names, numbers)
     for settings in plan[: len(names)]:
-        settings.build_algorithm()
+        build_algorithm(settings)
     folder = out or Path("runs") / f"compare-{folder_name(base.data)}"
     done: dict[str, list[dict[str, Any]]] = {name: [] for name in names}
     for settings, summary in run_all(plan, partial(folder_for, out=folder), partial(watch, quiet=quiet)):
         done[settings.algorithm].append(summary)
-    places = {name: [folder_for(replace(base, algorithm=name, seed=n), folder) for n in numbers] for name in names}
-    records = {name: [load_rounds(place) for place in places[name]] for name in names}
+    folders = {name: [folder_for(replace(base, algorithm=name, seed=n), folder) for n in numbers] for name in names}
+    records = {name: [load_rounds(each) for each in folders[name]] for name in names}
     last = last or usual_last([history for histories in records.values() for history in histories])
     found = {name: [with_shown(*each, last) for each in zip(done[name], records[name], strict=True)] for name in names}
     if as_json:
         say_json(found)
         return
     console.print(comparison(found, console))
-    _print_together(places, found[names[0]][0])
+    _print_together(folders, found[names[0]][0])
     picture = folder / "comparison.png"
     title = f"{base.data}, {found[names[0]][0]['partition']}, {found[names[0]][0]['clients']} clients"
     save_comparison(picture, records, title, last)
@@ -149,7 +181,7 @@ def tune(
     over: Annotated[
         list[str] | None, typer.Option(help="values to try, lr=0.01,0.1 or lr=0.001..0.1; default: as listed")
     ] = None,
-    tries: Annotated[int | None, typer.Option(help="so many random candidates instead of all")] = None,
+    tries: Annotated[int | None, typer.Option(help="try this many random candidates instead of all")] = None,
     seeds: Annotated[str, typer.Option(help="a range 1..5 or a list 1,2,7")] = "1",
     out: Out = None,
     quiet: Quiet = False,
@@ -161,11 +193,16 @@ def tune(
     Each client sets aside a part of its train data (--validation, 0.2 by default); test data play no part.
     Finished candidates in --out are not run again.
     """
+    from coterie.experiments import tuning
+    from coterie.experiments.sweep import folder_name, parse_seeds, slug
+    from coterie.reporting.comparison import ranking
+    from coterie.reporting.progress import watch
+
     base = settings_from(target, given)
     folder = out or Path("runs") / f"tune-{folder_name(base.data)}-{slug(base.algorithm)}"
     ranges = tuning.ranges_for(base, over or ())
     points = tuning.candidates(ranges, tries)
-    results = tuning.search(base, points, parse_seeds(seeds), folder, partial(watch, quiet=quiet))
+    results = tuning.search(base, points, parse_seeds(seeds), folder, show=partial(watch, quiet=quiet))
     best = tuning.write_best(base, results[0].candidate, folder)
     if as_json:
         say_json([{**result.candidate, "scores": result.scores} for result in results])
@@ -187,6 +224,9 @@ def assign(
     as_json: AsJson = False,
 ) -> None:
     """Place a client that a run has never seen, by the rule of the run's algorithm."""
+    from coterie.experiments.placement import load_trained, read_newcomer
+    from coterie.reporting.data_view import placement_table
+
     found = load_trained(run).assign(*read_newcomer(data, run, schema))
     if as_json:
         say_json(asdict(found))
@@ -197,18 +237,22 @@ def assign(
         say(f"warning: {found.warning}", "yellow")
 
 
-def _print_together(places: dict[str, list[Path]], summary: dict[str, Any]) -> None:
-    """Who ended with whom, where clients are the same in every seed and have names of their own."""
+def _print_together(folders: dict[str, list[Path]], summary: dict[str, Any]) -> None:
+    """Print who ended with whom, where clients are the same in every seed and come with names."""
+    from coterie.experiments.clients import load_clients, together
+
     if summary["partition"].partition("+")[0] != "natural":
         return
-    known = {name: [load_clients(place) for place in folders] for name, folders in places.items()}
-    table = together(known)
+    table = together({name: [load_clients(each) for each in runs] for name, runs in folders.items()})
     if table is not None:
         console.print(table)
 
 
 def _fresh(settings: Settings, resume: bool) -> Path:
-    """A folder under runs/ for this algorithm and seed: the newest one to resume, or one that is not there yet."""
+    """Return a folder under runs/ for this algorithm and seed: the newest to resume, or one that does not exist."""
+    from coterie.experiments.run_folder import CONFIG
+    from coterie.experiments.sweep import folder_for, folder_name
+
     first = folder_for(settings, Path("runs") / folder_name(settings.data))
     tries = [first, *(first.with_name(f"{first.name}-{i}") for i in range(2, 10_000))]
     taken = [path for path in tries if (path / CONFIG).exists()]
@@ -217,18 +261,18 @@ def _fresh(settings: Settings, resume: bool) -> Path:
     return next(path for path in tries if path not in taken)
 
 
-class _Tell(logging.Handler):
-    """What the library logs, such as a download, goes to the person at the terminal."""
+class _Printed(logging.Handler):
+    """Print what the library logs, such as a download, on standard error."""
 
     def emit(self, record: logging.LogRecord) -> None:
         tell(record.getMessage())
 
 
 def main() -> None:
-    """The entry point of the ``coterie`` command."""
-    if not sys.warnoptions:  # what libraries warn of in several lines is for who develops with them: python -W shows it
+    """Run the ``coterie`` command."""
+    if not sys.warnoptions:  # the warnings of libraries are for developers: python -W shows them
         warnings.simplefilter("ignore")
-    logging.getLogger("coterie").addHandler(_Tell())
+    logging.getLogger("coterie").addHandler(_Printed())
     logging.getLogger("coterie").setLevel(logging.INFO)
     app()
 

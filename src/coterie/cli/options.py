@@ -1,4 +1,4 @@
-"""What all commands share: the console, errors as exit codes, and one flag for each setting."""
+"""What all commands share: errors as exit codes, and one flag for each setting."""
 
 from __future__ import annotations
 
@@ -13,26 +13,26 @@ from typing import Annotated, Any
 import typer
 
 from coterie.errors import CoterieError, UsageError
-from coterie.experiments.papers import AS, papers, told
+from coterie.experiments.papers import AS, added_lines, papers
 from coterie.experiments.settings import Settings, in_words, make_settings, read_table
 from coterie.terminal import is_closed, tell
 from coterie.textforms import read_value
+from coterie.typed import COMMAND_LINE, members_of, types_of
 
-TYPES: dict[str, Any] = {"int": int | None, "float": float | None, "str": str | None, "bool": bool | None}
 Out = Annotated[Path | None, typer.Option(help="folder for the results (default: a new one under runs/)")]
 Quiet = Annotated[bool, typer.Option("--quiet", help="no progress")]
-Last = Annotated[int | None, typer.Option(help="show the mean of so many last rounds (3, of less than 10 rounds 1)")]
+Last = Annotated[int | None, typer.Option(help="show the mean of this many last rounds (3; 1 of less than 10 rounds)")]
 AsJson = Annotated[bool, typer.Option("--json", help="print the summary alone, as JSON")]
 
 CLOSED = 141
-"""The exit code of a command whose reader has gone, as a shell gives it."""
+"""The exit code of a command when nobody reads its output any more, as a shell gives it."""
 
 PAPER = f"{AS}_"
 """The flag that names a paper, as a name that Python allows."""
 
 
 def guarded(command: Callable[..., None]) -> Callable[..., None]:
-    """Errors as one line and an exit code, never a traceback: 2 for what was asked, 1 otherwise, 130 for Ctrl-C."""
+    """Turn errors into one line and an exit code: 2 for what the user asked, 1 otherwise, 130 for Ctrl-C."""
 
     @functools.wraps(command)
     def call(*args: Any, **kwargs: Any) -> None:
@@ -58,7 +58,7 @@ def guarded(command: Callable[..., None]) -> Callable[..., None]:
 
 
 def _unforeseen(error: Exception) -> str:
-    """What is said of an error that no part of the library foresaw; a path and a lack of memory are nobody's fault."""
+    """Return the message for an error that no part of the library foresaw: a bad path, no memory, or a bug."""
     if isinstance(error, OSError) and error.filename:
         return f"error: {error.filename} cannot be used ({error.strerror}); name another path, or look at that one"
     if isinstance(error, MemoryError):
@@ -67,21 +67,18 @@ def _unforeseen(error: Exception) -> str:
 
 
 def with_settings(*leave_out: str) -> Callable[[Callable[..., None]], Callable[..., None]]:
-    """Turn a command's ``**given`` into one flag for each setting, so that a setting is described once."""
+    """Turn a command's ``**given`` into one flag for each setting, as ``Settings`` declares it."""
 
     def decorate(command: Callable[..., None]) -> Callable[..., None]:
         own = [p for p in inspect.signature(command, eval_str=True).parameters.values() if p.kind is not p.VAR_KEYWORD]
-        flags = [_flag(f.name, str(f.type), f.metadata["help"], f.default) for f in fields(Settings) if f.metadata]
-        paper = _flag(PAPER, "str", f"a paper's own settings, as far as you say no others: {', '.join(papers)}", None)
-        flags = [flag for flag in (*flags, paper) if flag.name not in leave_out]
-        mixed = {f.name for f in fields(Settings) if " | str" in str(f.type)}
+        flags = [flag for flag in _flags() if flag.name not in leave_out]
+        names = {flag.name for flag in flags}
 
         @functools.wraps(command)
         def call(**kwargs: Any) -> None:
-            names = {flag.name for flag in flags}
-            said = {k: v for k, v in kwargs.items() if k in names and v is not None}
-            given = {AS if k == PAPER else k: read_value(v) if k in mixed else v for k, v in said.items()}
-            command(**{k: v for k, v in kwargs.items() if k not in names}, **given)
+            given = {_setting(name): _value(name, value) for name, value in kwargs.items() if name in names}
+            rest = {name: value for name, value in kwargs.items() if name not in names}
+            command(**rest, **{name: value for name, value in given.items() if value is not None})
 
         signature = inspect.Signature([*own, *flags])
         call.__signature__ = signature  # type: ignore[attr-defined]
@@ -91,23 +88,51 @@ def with_settings(*leave_out: str) -> Callable[[Callable[..., None]], Callable[.
     return decorate
 
 
-def _flag(name: str, kind: str, text: str, default: Any) -> inspect.Parameter:
-    shown = text if default is None else f"{text} [default: {default}]"
+def _setting(flag: str) -> str:
+    return AS if flag == PAPER else flag
+
+
+def _value(flag: str, value: Any) -> Any:
+    """Return the value of a flag; one that may be a number or a word comes as a text."""
+    kinds = members_of(types_of(Settings).get(flag, str))
+    return read_value(value) if value is not None and int in kinds and str in kinds else value
+
+
+@functools.cache
+def _flags() -> tuple[inspect.Parameter, ...]:
+    """Return a flag for each setting that has a help text, and the one that names a paper."""
+    kinds = {name: members_of(hint) for name, hint in types_of(Settings).items()}
+    paper = _flag(PAPER, str, f"a paper's own settings, unless you give others: {', '.join(papers)}", None)
+    return (
+        *(
+            _flag(
+                each.name, str if str in kinds[each.name] else kinds[each.name][0], each.metadata["help"], each.default
+            )
+            for each in fields(Settings)
+            if "help" in each.metadata
+        ),
+        paper,
+    )
+
+
+def _flag(name: str, kind: type, text: str, default: Any) -> inspect.Parameter:
+    shown = text if default is None else f"{text}; default {default}"
     option = typer.Option(f"--{name.strip('_').replace('_', '-')}", help=shown, show_default=False)
     annotated: Any = Annotated
-    annotation = annotated[TYPES["str" if " | str" in kind else kind.partition(" ")[0]], option]
-    return inspect.Parameter(name, inspect.Parameter.KEYWORD_ONLY, default=None, annotation=annotation)
+    return inspect.Parameter(
+        name, inspect.Parameter.KEYWORD_ONLY, default=None, annotation=annotated[kind | None, option]
+    )
 
 
 def settings_from(target: str, given: dict[str, Any]) -> Settings:
-    """Settings from flags, or from an experiment file that flags override."""
+    """Return the settings of flags, or of an experiment file that flags override."""
     return each_settings_from([target], given)[0]
 
 
 def each_settings_from(targets: Sequence[str], given: dict[str, Any]) -> list[Settings]:
-    """The settings of each target; what a paper adds to them is told, every line once."""
+    """Return the settings of each target; print what a paper adds to them, every line once."""
     tables = [_table(target, given) for target in targets]
-    for line in dict.fromkeys(line for table in tables for line in told(table)):
+    for line in dict.fromkeys(line for table in tables for line in added_lines(table)):
         tell(line)
     return [make_settings(table, _where(target)) for table, target in zip(tables, targets, strict=True)]
 
@@ -124,4 +149,4 @@ def _table(target: str, given: dict[str, Any]) -> dict[str, Any]:
 
 
 def _where(target: str) -> str:
-    return target if target.endswith(".toml") else "the command line"
+    return target if target.endswith(".toml") else COMMAND_LINE

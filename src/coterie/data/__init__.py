@@ -1,12 +1,20 @@
 """Data: published sets, partitions and users' own files become clients that hold examples."""
 
-from coterie.data.dataset import Dataset
-from coterie.data.federated import Federated, Split
-from coterie.data.partitions.registry import add_ons, parse_partition, partitions
-from coterie.data.sources.registry import fetch, load, naturally_federated, sources
-from coterie.data.tables.load import SUFFIXES, check_own, load_client, load_folder, load_own, load_pooled
-from coterie.data.tables.reading import Reading
-from coterie.data.tables.schema import Schema
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from coterie.lazy import importer
+
+if TYPE_CHECKING:
+    from coterie.data.dataset import Dataset
+    from coterie.data.federated import Federated, Split
+    from coterie.data.partitions.registry import add_ons, parse_partition
+    from coterie.data.sources.registry import fetch, load, naturally_federated
+    from coterie.data.tables.api import check_own, load_client, load_folder, load_own, load_pooled
+    from coterie.data.tables.files import SUFFIXES
+    from coterie.data.tables.reading import Reading
+    from coterie.data.tables.schema import Schema
 
 __all__ = [
     "SUFFIXES",
@@ -25,6 +33,23 @@ __all__ = [
     "load_pooled",
     "naturally_federated",
     "parse_partition",
-    "partitions",
-    "sources",
 ]
+
+if not TYPE_CHECKING:  # a type checker reads the imports above, and so knows which names there are
+    __getattr__ = importer(
+        __name__,
+        {
+            "coterie.data.dataset": ("Dataset",),
+            "coterie.data.federated": ("Federated", "Split"),
+            "coterie.data.partitions.registry": ("add_ons", "parse_partition"),
+            "coterie.data.sources.registry": ("fetch", "load", "naturally_federated"),
+            "coterie.data.tables.api": ("check_own", "load_client", "load_folder", "load_own", "load_pooled"),
+            "coterie.data.tables.files": ("SUFFIXES",),
+            "coterie.data.tables.reading": ("Reading",),
+            "coterie.data.tables.schema": ("Schema",),
+        },
+    )
+
+
+def __dir__() -> list[str]:
+    return sorted({*globals(), *__all__})

@@ -1,8 +1,8 @@
-"""Whole numbers that add up, and stratified draws: how many examples of each class go where.
+"""Apportionment: whole numbers in given proportions, such as how many examples of each class each client gets.
 
-A table has a row per client and a column per class. Weights become a table by largest remainder, rows that come
-out too small are topped up. No example exists here yet, and every loop ends: each step of a top-up brings one
-client one example nearer to its minimum.
+A table has a row per client and a column per class. Weights become a table by largest remainder, and rows that come
+out too small are topped up. Only numbers are handled here, no examples. Every loop ends: each step of a top-up brings
+one client one example nearer to its minimum.
 """
 
 from __future__ import annotations
@@ -14,11 +14,11 @@ import numpy as np
 from coterie.errors import PartitionError
 from coterie.typing import Array
 
-Handover = tuple[int, int, int]
+Transfer = tuple[int, int, int]
 
 
 def apportion(total: int, weights: Array, held: Array | None = None) -> Array:
-    """Shares of ``total`` that add up to it, by largest remainder; a tie goes to whoever has ``held`` least.
+    """Divide ``total`` in proportion to the weights, by largest remainder; ties go to the smallest ``held``.
 
     >>> apportion(10, np.array([3.0, 3.0, 1.0])).tolist()
     [4, 4, 2]
@@ -33,7 +33,7 @@ def apportion(total: int, weights: Array, held: Array | None = None) -> Array:
 
 
 def share_out(totals: Array, weights: Array) -> Array:
-    """The table whose columns add up to ``totals``, each divided by its column of weights; a zero column is nobody's.
+    """Return the table with columns that add up to ``totals``, each divided by its weights; nobody gets a zero column.
 
     >>> share_out(np.array([4, 3]), np.array([[1.0, 1.0], [3.0, 1.0]])).tolist()
     [[1, 2], [3, 1]]
@@ -45,18 +45,18 @@ def share_out(totals: Array, weights: Array) -> Array:
 
 
 def mixes(table: Array) -> Array:
-    """Each row as shares of its own sum: which classes a client is made of."""
+    """Return each row divided by its sum: the share of each class in a client's examples."""
     sums = table.sum(axis=1, keepdims=True)
     shares: Array = np.divide(table, sums, out=np.full(table.shape, 1 / table.shape[1]), where=sums > 0)
     return shares
 
 
 def top_up(table: Array, mix: Array, least: int | Array, what: str) -> Array:
-    """The table with every row raised to ``least`` by taking from the largest holders of its own classes.
+    """Return the table with every row raised to ``least`` by taking from the largest holders of its classes.
 
-    A row takes the class it lacks most against its ``mix``, and never one that is absent from it. Where all holders
-    are themselves at their minimum, the example is handed on along a chain that starts at one with more; so
-    this fails only if no table with these classes could do.
+    A row takes the class it lacks most compared with its ``mix``, and never one that is absent from it. Where all
+    holders are at their minimum themselves, the example is passed on along a chain that starts at a client with more;
+    so this fails only if there is no such table.
 
     >>> top_up(np.array([[0, 0], [9, 1], [5, 5]]), np.array([[0.5, 0.5]] * 3), 2, "train").tolist()
     [[1, 1], [8, 1], [5, 4]]
@@ -76,10 +76,20 @@ def top_up(table: Array, mix: Array, least: int | Array, what: str) -> Array:
     return table
 
 
-def _chain(table: Array, mix: Array, least: Array, poor: int) -> list[Handover]:
-    """The shortest chain of hand-overs ``(giver, taker, class)`` that ends at ``poor``; empty if there is none."""
+def balance(weights: Array, rows: Array, columns: Array, steps: int = 500) -> Array:
+    """Scale weights by rows and columns in turn until these are their sums, at most ``steps`` times."""
+    for _ in range(steps):
+        weights = weights * (rows / weights.sum(axis=1))[:, None]
+        weights = weights * (columns / weights.sum(axis=0))
+        if np.abs(weights.sum(axis=1) - rows).max() < 0.5:
+            break
+    return weights
+
+
+def _chain(table: Array, mix: Array, least: Array, poor: int) -> list[Transfer]:
+    """Return the shortest chain of transfers ``(giver, taker, class)`` to ``poor``; empty if there is none."""
     spare = table.sum(axis=1) > least
-    reached: dict[int, list[Handover]] = {poor: []}
+    reached: dict[int, list[Transfer]] = {poor: []}
     queue = deque([poor])
     while queue:
         taker = queue.popleft()
@@ -97,38 +107,7 @@ def _chain(table: Array, mix: Array, least: Array, poor: int) -> list[Handover]:
 
 
 def _lacking(row: Array, mix: Array) -> list[int]:
-    """The classes of a mix, the one that the row is shortest of first."""
+    """Return the classes of a mix, beginning with the one that the row lacks most."""
     gaps = mix * (row.sum() + 1) - row
     order = np.argsort(-gaps, kind="stable")
     return [int(column) for column in order if mix[column] > 0]
-
-
-def balance(weights: Array, rows: Array, columns: Array, steps: int = 500) -> Array:
-    """Weights scaled by rows and columns in turn until their sums are these, as near as ``steps`` bring them."""
-    for _ in range(steps):
-        weights = weights * (rows / weights.sum(axis=1))[:, None]
-        weights = weights * (columns / weights.sum(axis=0))
-        if np.abs(weights.sum(axis=1) - rows).max() < 0.5:
-            break
-    return weights
-
-
-def set_aside(y: Array, fraction: float, rng: np.random.Generator) -> tuple[Array, Array]:
-    """Return the rows to keep and the rows to set aside, each class in proportion (float targets count as one class).
-
-    At least one row is set aside and at least one is kept, so ``y`` needs two.
-
-    >>> keep, aside = set_aside(np.array([0] * 8 + [1] * 2), 0.5, np.random.default_rng(1))
-    >>> len(keep), len(aside), int((aside >= 8).sum())
-    (5, 5, 1)
-    """
-    aside = draw(y, int(np.clip(round(len(y) * fraction), 1, len(y) - 1)), rng)
-    return np.setdiff1d(np.arange(len(y)), aside), aside
-
-
-def draw(y: Array, count: int, rng: np.random.Generator) -> Array:
-    """Draw ``count`` rows, in ascending order, each class in proportion (float targets count as one class)."""
-    kinds = np.zeros(len(y), np.int64) if y.dtype.kind == "f" else np.unique(y, return_inverse=True)[1]
-    shares = apportion(count, np.bincount(kinds))
-    rows = [rng.permutation(np.flatnonzero(kinds == kind)) for kind in range(len(shares))]
-    return np.sort(np.concatenate([own[:share] for own, share in zip(rows, shares, strict=True)]))

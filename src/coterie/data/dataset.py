@@ -1,121 +1,29 @@
-"""A data set before it is anybody's: raw arrays, already split into train and test, to be handed to clients."""
+"""A data set before it is divided: raw arrays, already split into train and test, to be divided among clients."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from dataclasses import KW_ONLY, dataclass, replace
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from coterie.data.apportion import set_aside
-from coterie.data.federated import Federated, Split
+from coterie.data.federated import Federated, Split, with_validation
 from coterie.data.partitions.base import Partition, Shares
 from coterie.data.partitions.registry import parse_partition
 from coterie.errors import DataError, UnknownName
-from coterie.seeding import generator
 from coterie.typing import Array
-
-FEWEST = {"train": 2, "test": 1}
-"""An owner who is left with fewer examples than this is no client: one to train on, one to set aside, one to test."""
-
-
-def of_classes(data: Dataset, text: str) -> Dataset:
-    """Only the examples of some classes, numbered anew in their old order; owners with too few of them are left out."""
-    kept = read_classes(text, data)
-    new = np.full(data.classes or 0, -1)
-    new[kept] = np.arange(len(kept))
-    rows = {split: np.flatnonzero(new[getattr(data, f"y_{split}")] >= 0) for split in FEWEST}
-    owners, notes = data.owners, [f"only the classes {text}: {len(kept)} of {data.classes}"]
-    if owners is not None:
-        stay = _enough(owners, rows)
-        rows = {split: own[stay[getattr(owners, split)[own]]] for split, own in rows.items()}
-        gone, owners = int((~stay).sum()), _those(owners, stay, rows)
-        notes += [f"clients left out, with too few examples of these classes: {gone}"] if gone else []
-    if min(map(len, rows.values())) < 1:
-        raise DataError(f"classes is {text}, and {data.name} has no example of them to train or test on; name others")
-    return replace(
-        data,
-        **{f"x_{split}": getattr(data, f"x_{split}")[own] for split, own in rows.items()},
-        **{f"y_{split}": new[getattr(data, f"y_{split}")[own]] for split, own in rows.items()},
-        classes=len(kept),
-        class_names=tuple(data.class_names[i] for i in kept) if data.class_names else (),
-        owners=owners,
-        notes=(*data.notes, *notes),
-        words=None if data.words is None else {**data.words, "classes": text},
-    )
-
-
-def read_classes(text: str, data: Dataset) -> list[int]:
-    """The numbers of the classes that a text names, ascending: ``a..j``, ``1,3,7``, ``coat,bag``, ``0..2,9``."""
-    if data.classes is None:
-        raise DataError(f"classes is {text}, but {data.name} has numbers as targets; leave it out")
-    if data.schema is not None:
-        raise DataError(f"classes is {text}, but {data.name} is a table of yours; choose its rows there")
-    found: set[int] = set()
-    for word in (word.strip() for word in text.split(",")):
-        first, dots, last = word.partition("..")
-        low, high = _number(first, data), _number(last if dots else first, data)
-        if low > high:
-            raise DataError(
-                f"classes is {text}, but {last} stands before {first} in {data.name}; write {last}..{first}"
-            )
-        found |= set(range(low, high + 1))
-    if len(found) < 2:
-        raise DataError(f"classes is {text}, which is one class; name at least two")
-    return sorted(found)
-
-
-def _number(word: str, data: Dataset) -> int:
-    """The number of a class: by its name, or by itself where no class has a number as its name."""
-    names = data.class_names or tuple(map(str, range(data.classes or 0)))
-    if word in names:
-        return names.index(word)
-    if word.isdecimal() and int(word) < len(names) and not any(name.isdecimal() for name in names):
-        return int(word)
-    raise UnknownName(f"class of {data.name}", word, names)
-
-
-def _enough(owners: Owners, rows: dict[str, Array]) -> Array:
-    """Which owners have enough of these rows in both splits."""
-    count = len(owners.names)
-    enough = [np.bincount(getattr(owners, s)[own], minlength=count) >= FEWEST[s] for s, own in rows.items()]
-    both: Array = np.logical_and(*enough)
-    return both
-
-
-def _those(owners: Owners, stay: Array, rows: dict[str, Array]) -> Owners:
-    """The owners who stay, of these rows, numbered anew."""
-    number = np.cumsum(stay) - 1
-    names = tuple(name for name, here in zip(owners.names, stay, strict=True) if here)
-    return replace(owners, names=names, **{split: number[getattr(owners, split)[own]] for split, own in rows.items()})
-
-
-def with_validation(federated: Federated, fraction: float, seed: int) -> Federated:
-    """The same federation, each client with ``fraction`` of its train examples set aside, by class and at least one.
-
-    What a client sets aside depends on the seed and its name, not on the other clients.
-    """
-    if not 0 < fraction < 1:
-        raise DataError(f"validation={fraction} must be between 0 and 1, such as 0.1")
-    kept, aside = [], []
-    for i, (name, start) in enumerate(zip(federated.names, federated.train.offsets, strict=False)):
-        labels = federated.train.of(i)[1]
-        if len(labels) < 2:
-            raise DataError(f"client {name!r} has one train example and cannot set one aside; use validation=0")
-        own, other = set_aside(labels, fraction, generator(seed, "validation", name))
-        kept.append(start + own)
-        aside.append(start + other)
-    return replace(federated, train=federated.train.take(kept), validation=federated.train.take(aside))
-
 
 if TYPE_CHECKING:
     from coterie.data.tables.schema import Schema
 
+FEWEST = {"train": 2, "test": 1}
+"""The fewest examples of a client: one to train on and one to set aside for validation, and one to test on."""
+
 
 @dataclass(frozen=True)
 class Owners:
-    """Whose the examples of a naturally federated set are: the number of its owner for every example."""
+    """The owners of a naturally federated data set: their names, and the number of the owner of every example."""
 
     names: tuple[str, ...]
     train: Array
@@ -124,13 +32,12 @@ class Owners:
 
 @dataclass(frozen=True)
 class Dataset:
-    """Raw examples, held by nobody yet: ``x`` images ``(n, channels, height, width)`` or rows ``(n, ...)``.
+    """Raw examples without clients: ``x`` images ``(n, channels, height, width)`` or rows ``(n, ...)``.
 
     ``y`` are class numbers ``0..classes-1``, or float targets when ``classes`` is None. ``scaling`` is the range of
     the raw values; clients get it mapped to [-1, 1] (scaled to [0, 1], then mean and deviation 0.5). Without it,
-    bytes are taken to range over 0..255 and floats are left as they are. ``schema`` and ``unit`` are those of a user's
-    table, and ``words`` the settings that make these data again, as in ``Federated``, and ``files`` too. ``notes`` are
-    for the run's record.
+    bytes are taken to range over 0..255 and floats are left as they are. ``notes`` are for the run's record.
+    ``schema``, ``unit``, ``words`` and ``files`` are those of ``Federated``.
     """
 
     name: str
@@ -139,6 +46,7 @@ class Dataset:
     x_test: Array
     y_test: Array
     classes: int | None
+    _: KW_ONLY
     scaling: tuple[float, float] | None = None
     class_names: tuple[str, ...] = ()
     owners: Owners | None = None
@@ -162,15 +70,38 @@ class Dataset:
         return f"Dataset({self.name}: {sizes}, {kind})"
 
     def only(self, classes: str) -> Dataset:
-        """The examples of some classes alone, by name or number: ``a..j``, ``1,3,7``, ``coat,bag``.
+        """Return the examples of some classes, given by name or number: ``a..j``, ``1,3,7``, ``coat,bag``.
 
-        Labels are numbered anew, in the old order. Owners who are left with too few examples are left out.
+        Labels are renumbered in the old order. Owners who are left with too few examples are left out.
 
         >>> x, y = np.zeros((9, 2)), np.arange(9) % 3
         >>> Dataset("toy", x, y, x, y, classes=3, class_names=("ape", "bat", "cat")).only("ape,cat").class_names
         ('ape', 'cat')
         """
-        return of_classes(self, classes)
+        kept = read_classes(classes, self)
+        number = np.full(self.classes or 0, -1)
+        number[kept] = np.arange(len(kept))
+        rows = {split: np.flatnonzero(number[getattr(self, f"y_{split}")] >= 0) for split in FEWEST}
+        owners, notes = self.owners, [f"only the classes {classes}: {len(kept)} of {self.classes}"]
+        if owners is not None:
+            stay = _with_enough(owners, rows)
+            rows = {split: own[stay[getattr(owners, split)[own]]] for split, own in rows.items()}
+            gone, owners = int((~stay).sum()), _remaining(owners, stay, rows)
+            notes += [f"clients left out, with too few examples of these classes: {gone}"] if gone else []
+        if min(map(len, rows.values())) < 1:
+            raise DataError(
+                f"classes is {classes}, and {self.name} has no example of them to train or test on; name others"
+            )
+        return replace(
+            self,
+            **{f"x_{split}": getattr(self, f"x_{split}")[own] for split, own in rows.items()},
+            **{f"y_{split}": number[getattr(self, f"y_{split}")[own]] for split, own in rows.items()},
+            classes=len(kept),
+            class_names=tuple(self.class_names[i] for i in kept) if self.class_names else (),
+            owners=owners,
+            notes=(*self.notes, *notes),
+            words=None if self.words is None else {**self.words, "classes": classes},
+        )
 
     def partition(
         self,
@@ -179,9 +110,9 @@ class Dataset:
         seed: int = 1,
         validation: float = 0.0,
     ) -> Federated:
-        """Hand the examples to clients; ``validation`` is the fraction of its train data that each sets aside.
+        """Divide the examples among clients; each sets the fraction ``validation`` of its train data aside.
 
-        By default each owner is a client where the data have owners, and otherwise 20 clients have equal shares.
+        By default each owner is a client if the data have owners, and else 20 clients have equal shares.
 
         >>> x, y = np.arange(40.0).reshape(20, 2), np.arange(20) % 2
         >>> toy = Dataset("toy", x, y, x, y, classes=2)
@@ -197,8 +128,8 @@ class Dataset:
             data=self.name,
             partition=how.text,
             names=shares.names or client_names(len(shares.clients)),
-            train=self._hand_over("train", self.x_train, self.y_train, shares),
-            test=self._hand_over("test", self.x_test, self.y_test, shares),
+            train=self._split("train", self.x_train, self.y_train, shares),
+            test=self._split("test", self.x_test, self.y_test, shares),
             classes=self.classes if shares.classes is None else shares.classes,
             groups=shares.groups,
             notes=(*self.notes, *shares.notes),
@@ -210,15 +141,15 @@ class Dataset:
         )
         return with_validation(federated, validation, seed) if validation else federated
 
-    def _hand_over(self, split: str, x: Array, y: Array, shares: Shares) -> Split:
-        """Copy each client's rows, scaled and seen through its view, to its place in one array."""
-        rows = [share.train if split == "train" else share.test for share in shares.clients]
+    def _split(self, name: str, x: Array, y: Array, shares: Shares) -> Split:
+        """Copy each client's rows, scaled and changed by its view, into one array."""
+        rows = [share.train if name == "train" else share.test for share in shares.clients]
         offsets = np.concatenate([[0], np.cumsum([len(own) for own in rows])])
         everyone_x = np.empty((offsets[-1], *x.shape[1:]), np.float32)
         everyone_y = np.empty(offsets[-1], np.float32 if self.classes is None else np.int64)
         for start, own, share in zip(offsets, rows, shares.clients, strict=False):
-            place = slice(start, start + len(own))
-            everyone_x[place], everyone_y[place] = share.view(self._scaled(x[own]), y[own], split)
+            part = slice(start, start + len(own))
+            everyone_x[part], everyone_y[part] = share.view(self._scaled(x[own]), y[own], name)
         return Split(everyone_x, everyone_y, offsets)
 
     def _scaled(self, x: Array) -> Array:
@@ -234,10 +165,55 @@ class Dataset:
 
 
 def client_names(clients: int) -> tuple[str, ...]:
-    """Names that sort as they are numbered.
+    """Return names that sort in the order of their numbers.
 
     >>> client_names(2)
     ('client-000', 'client-001')
     """
     width = max(3, len(str(clients - 1)))
     return tuple(f"client-{i:0{width}d}" for i in range(clients))
+
+
+def read_classes(text: str, data: Dataset) -> list[int]:
+    """Return the numbers of the classes in a text, ascending: ``a..j``, ``1,3,7``, ``coat,bag``, ``0..2,9``."""
+    if data.classes is None:
+        raise DataError(f"classes is {text}, but {data.name} has numbers as targets; leave it out")
+    if data.schema is not None:
+        raise DataError(f"classes is {text}, but {data.name} is a table of yours; choose its rows there")
+    found: set[int] = set()
+    for word in (word.strip() for word in text.split(",")):
+        first, dots, last = word.partition("..")
+        low, high = _class_number(first, data), _class_number(last if dots else first, data)
+        if low > high:
+            raise DataError(
+                f"classes is {text}, but {last} stands before {first} in {data.name}; write {last}..{first}"
+            )
+        found |= set(range(low, high + 1))
+    if len(found) < 2:
+        raise DataError(f"classes is {text}, which is one class; name at least two")
+    return sorted(found)
+
+
+def _class_number(word: str, data: Dataset) -> int:
+    """Return the number of the class with this name, or with this number if no class name is a number."""
+    names = data.class_names or tuple(map(str, range(data.classes or 0)))
+    if word in names:
+        return names.index(word)
+    if word.isdecimal() and int(word) < len(names) and not any(name.isdecimal() for name in names):
+        return int(word)
+    raise UnknownName(f"class of {data.name}", word, names)
+
+
+def _with_enough(owners: Owners, rows: dict[str, Array]) -> Array:
+    """Return which owners have enough of these rows in both splits."""
+    count = len(owners.names)
+    enough = [np.bincount(getattr(owners, s)[own], minlength=count) >= FEWEST[s] for s, own in rows.items()]
+    both: Array = np.logical_and(*enough)
+    return both
+
+
+def _remaining(owners: Owners, stay: Array, rows: dict[str, Array]) -> Owners:
+    """Return the owners who stay, renumbered, for these rows."""
+    number = np.cumsum(stay) - 1
+    names = tuple(name for name, here in zip(owners.names, stay, strict=True) if here)
+    return replace(owners, names=names, **{split: number[getattr(owners, split)[own]] for split, own in rows.items()})

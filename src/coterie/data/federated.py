@@ -1,22 +1,24 @@
-"""Who holds what: the examples of all clients, client after client, in one array per split."""
+"""The data of a federation: the examples of all clients, client after client, in one array per split."""
 
 from __future__ import annotations
 
 import hashlib
+from collections import Counter
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import KW_ONLY, dataclass, replace
 from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from coterie.data.store import gather, release, room, row_parts
+from coterie.data.array_memory import allocate, release, row_blocks, take_rows
+from coterie.data.stratify import stratified_split
 from coterie.errors import DataError
+from coterie.seeding import generator
+from coterie.typing import Array
 
 if TYPE_CHECKING:
     from coterie.data.tables.schema import Schema
-
-from coterie.typing import Array
 
 
 @dataclass(frozen=True)
@@ -29,7 +31,7 @@ class Split:
 
     @classmethod
     def join(cls, parts: Sequence[tuple[Array, Array]]) -> Split:
-        """One split from each client's ``(x, y)``.
+        """Return one split of each client's ``(x, y)``.
 
         >>> s = Split.join([(np.zeros((2, 3)), np.array([0, 1])), (np.ones((1, 3)), np.array([1]))])
         >>> s.sizes.tolist(), s.of(1)[1].tolist()
@@ -37,7 +39,7 @@ class Split:
         """
         offsets = np.concatenate([[0], np.cumsum([len(y) for _, y in parts])])
         dtype = np.result_type(*(x.dtype for x, _ in parts))
-        x = room((int(offsets[-1]), *parts[0][0].shape[1:]), dtype)
+        x = allocate((int(offsets[-1]), *parts[0][0].shape[1:]), dtype)
         np.concatenate([x for x, _ in parts], out=x)
         return cls(x, np.concatenate([y for _, y in parts]), offsets)
 
@@ -45,31 +47,31 @@ class Split:
         return f"Split({len(self.y)} examples of {self.x.shape[1:]}, {len(self.sizes)} clients)"
 
     def take(self, rows: Sequence[Array]) -> Split:
-        """The split in which client i holds these rows of this one, ``rows[i]``."""
+        """Return the split in which client i holds the rows ``rows[i]`` of this one."""
         every = np.concatenate(rows)
-        return Split(gather(self.x, every), self.y[every], np.concatenate([[0], np.cumsum(list(map(len, rows)))]))
+        return Split(take_rows(self.x, every), self.y[every], np.concatenate([[0], np.cumsum(list(map(len, rows)))]))
 
     @property
     def sizes(self) -> Array:
-        """How many examples each client holds."""
+        """The number of examples of each client."""
         return np.diff(self.offsets)
 
     def of(self, client: int) -> tuple[Array, Array]:
-        """The ``(x, y)`` of one client, as views."""
+        """Return the ``(x, y)`` of one client, as views."""
         part = slice(int(self.offsets[client]), int(self.offsets[client + 1]))
         return self.x[part], self.y[part]
 
 
 @dataclass(frozen=True)
 class Federated:
-    """A federation's data: named clients with a train, a test and perhaps a validation split.
+    """The data of named clients: a train, a test and perhaps a validation split.
 
     ``x`` is float32, one row an example; ``y`` is int64 class numbers ``0..classes-1``, or float32 targets when
     ``classes`` is None (regression). ``groups`` are the true groups where they are known; they are for scoring
-    only and no algorithm ever sees them. ``schema`` says how a user's tables became these arrays, ``class_names`` what
-    the classes are called there, and ``unit`` what one unit of ``y`` is in the user's own units of a target.
-    ``words`` are the settings that make these data again; None where they were made by hand. ``files`` is a hash of all
-    bytes of a user's own files.
+    only and no algorithm ever sees them. ``schema`` turned a user's tables into these arrays, ``class_names`` are the
+    classes as they are named there, and ``unit`` is one unit of ``y`` in the user's own units of a target. ``words``
+    are the settings that make these data again, None where they were made in Python. ``files`` is a hash of all bytes
+    of a user's own files.
     """
 
     data: str
@@ -78,6 +80,7 @@ class Federated:
     train: Split
     test: Split
     classes: int | None
+    _: KW_ONLY
     validation: Split | None = None
     groups: Array | None = None
     notes: tuple[str, ...] = ()
@@ -88,34 +91,18 @@ class Federated:
     files: str | None = None
 
     def __post_init__(self) -> None:
-        if len(set(self.names)) != len(self.names):
-            raise DataError("client names must be unique; two clients share a name")
+        twice = [name for name, count in Counter(self.names).items() if count > 1]
+        if twice:
+            raise DataError(f"two clients are named {twice[0]!r}; client names must be unique")
         for what, split in (("train", self.train), ("test", self.test)):
             if len(split.sizes) != len(self.names):
-                raise DataError(f"{len(self.names)} names but {len(split.sizes)} clients in the {what} split")
+                raise DataError(
+                    f"{len(self.names)} names but {len(split.sizes)} clients in the {what} split; give a name for each"
+                )
             if split.sizes.min(initial=1) < 1:
                 empty = self.names[int(np.argmin(split.sizes))]
                 raise DataError(f"client {empty!r} has no {what} example; every client needs at least one")
             self._check_values(what, split)
-
-    def _check_values(self, what: str, split: Split) -> None:
-        for part in row_parts(split.x) if split.x.dtype.kind == "f" else ():
-            bad = np.asarray(~np.isfinite(split.x[part].reshape(part.stop - part.start, -1)).all(axis=1))
-            if bad.any():
-                self._complain(what, split, bad, "a NaN or infinite feature", "clean or impute it first", part.start)
-            release(split.x)
-        if self.classes is None:
-            if not np.all(np.isfinite(split.y)):
-                self._complain(what, split, ~np.isfinite(split.y), "a NaN or infinite target", "clean it first")
-        elif split.y.size and not (split.y.min() >= 0 and split.y.max() < self.classes):
-            bad = (split.y < 0) | (split.y >= self.classes)
-            self._complain(what, split, bad, "a label out of range", f"labels must be 0..{self.classes - 1}")
-
-    def _complain(self, what: str, split: Split, bad: Array, problem: str, remedy: str, start: int = 0) -> None:
-        row = start + int(np.argmax(bad))
-        client = int(np.searchsorted(split.offsets, row, side="right")) - 1
-        place = row - int(split.offsets[client])
-        raise DataError(f"client {self.names[client]!r} has {problem} in {what} row {place}; {remedy}")
 
     def __len__(self) -> int:
         return len(self.names)
@@ -131,7 +118,7 @@ class Federated:
         return tuple(self.train.x.shape[1:])
 
     def select(self, clients: Sequence[int]) -> Federated:
-        """The same federation with only these clients, in this order."""
+        """Return the federation of only these clients, in this order."""
 
         def keep(split: Split) -> Split:
             return Split.join([split.of(i) for i in clients])
@@ -147,9 +134,9 @@ class Federated:
         )
 
     def fingerprint(self) -> str:
-        """A hash by which the same data are known again: names, sizes and labels, and of each client two examples.
+        """Return a hash that identifies the data: names, sizes, labels, and two examples of each client.
 
-        Numbers are rounded to eighths, so that another machine's last digit makes no other data.
+        Numbers are rounded to eighths, so that the last digits, which differ between machines, do not matter.
         """
         digest = hashlib.blake2b("\x1f".join(self.names).encode(), digest_size=16)
         for split in (self.train, self.test, self.validation):
@@ -158,3 +145,40 @@ class Federated:
                 for array in (split.offsets, split.y, split.x[ends]):
                     digest.update((np.rint(8.0 * array) + 0.0).astype(np.float64).tobytes())
         return digest.hexdigest()
+
+    def _check_values(self, what: str, split: Split) -> None:
+        for part in row_blocks(split.x) if split.x.dtype.kind == "f" else ():
+            bad = np.asarray(~np.isfinite(split.x[part].reshape(part.stop - part.start, -1)).all(axis=1))
+            if bad.any():
+                self._refuse(what, split, bad, "a NaN or infinite feature", "clean or impute it first", part.start)
+            release(split.x)
+        if self.classes is None:
+            if not np.all(np.isfinite(split.y)):
+                self._refuse(what, split, ~np.isfinite(split.y), "a NaN or infinite target", "clean it first")
+        elif split.y.size and not (split.y.min() >= 0 and split.y.max() < self.classes):
+            bad = (split.y < 0) | (split.y >= self.classes)
+            self._refuse(what, split, bad, "a label out of range", f"labels must be 0..{self.classes - 1}")
+
+    def _refuse(self, what: str, split: Split, bad: Array, problem: str, remedy: str, start: int = 0) -> None:
+        row = start + int(np.argmax(bad))
+        client = int(np.searchsorted(split.offsets, row, side="right")) - 1
+        own_row = row - int(split.offsets[client])
+        raise DataError(f"client {self.names[client]!r} has {problem} in {what} row {own_row}; {remedy}")
+
+
+def with_validation(federated: Federated, fraction: float, seed: int) -> Federated:
+    """Return the federation in which each client sets ``fraction`` of its train examples aside, by class.
+
+    At least one is set aside. The draw depends on the seed and the client's name, not on the other clients.
+    """
+    if not 0 < fraction < 1:
+        raise DataError(f"validation={fraction} must be between 0 and 1, such as 0.1")
+    kept, aside = [], []
+    for i, (name, start) in enumerate(zip(federated.names, federated.train.offsets, strict=False)):
+        labels = federated.train.of(i)[1]
+        if len(labels) < 2:
+            raise DataError(f"client {name!r} has one train example and cannot set one aside; use validation=0")
+        own, other = stratified_split(labels, fraction, generator(seed, "validation", name))
+        kept.append(start + own)
+        aside.append(start + other)
+    return replace(federated, train=federated.train.take(kept), validation=federated.train.take(aside))

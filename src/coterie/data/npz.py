@@ -1,4 +1,4 @@
-"""Files of arrays: ``.npz`` without pickle, there whole or not at all, and checked as they are read."""
+"""``.npz`` files of arrays: read without pickle and with checks, written whole or not at all."""
 
 from __future__ import annotations
 
@@ -13,11 +13,11 @@ from coterie.files import write_atomically
 from coterie.limits import inflated
 from coterie.typing import Array
 
-SAVE_PLAIN = "if it is no mistake, save it with numpy.savez, which does not compress"
+SAVE_PLAIN = "if that is intended, save it with numpy.savez, which does not compress"
 
 
 def load_npz(path: Path, names: Collection[str], remedy: str) -> dict[str, Array]:
-    """Those of the named arrays that the file has; a damaged file is an error that ends with ``remedy``."""
+    """Return the named arrays that the file has; a damaged file is an error that ends with ``remedy``."""
     try:
         # Opened here, because numpy would leave a file open that turns out to be damaged.
         with path.open("rb") as raw, np.load(raw, allow_pickle=False) as file:
@@ -36,6 +36,6 @@ def load_npz(path: Path, names: Collection[str], remedy: str) -> dict[str, Array
 
 
 def save_npz(path: Path, arrays: Mapping[str, Array]) -> None:
-    """Write arrays to a ``.npz`` file, all or nothing; the caller sees to it that one process does so."""
+    """Write arrays to a ``.npz`` file, whole or not at all; the caller ensures that only one process does so."""
     parts = dict[str, Any](arrays)
     write_atomically(path, lambda file: np.savez(file, **parts))

@@ -1,1 +1,1 @@
-"""A real federation: sites and server over Flower."""
+"""A federation deployed over Flower: the server, the sites, their keys, policies and audit logs."""

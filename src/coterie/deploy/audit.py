@@ -1,6 +1,6 @@
-"""What a site was asked and what left it, one JSON line for each message: written before a reply leaves.
+"""The audit log of a site: what it was asked and what left it, one JSON line per message, written before the reply.
 
-Lines are only ever added. Where a line cannot be written, nothing leaves.
+Lines are only ever appended. If a line cannot be written, nothing leaves the site.
 """
 
 from __future__ import annotations
@@ -18,7 +18,10 @@ from coterie.errors import FederationError
 from coterie.protocol.task import Fit, Report, Task
 from coterie.terminal import cell
 
-Line = dict[str, Any]
+AUDIT = "audit.jsonl"
+"""The name of the log in a site's folder."""
+
+AuditLine = dict[str, Any]
 
 
 class Audit:
@@ -27,8 +30,8 @@ class Audit:
     def __init__(self, path: str | Path) -> None:
         self.path = Path(path)
 
-    def write(self, line: Line) -> None:
-        """Add one line; an error if it cannot be kept."""
+    def write(self, line: AuditLine) -> None:
+        """Append one line; raise an error if it cannot be kept."""
         content = (json.dumps(line) + "\n").encode()
         try:
             file = os.open(self.path, os.O_RDWR | os.O_APPEND | os.O_CREAT, 0o640)
@@ -45,8 +48,8 @@ class Audit:
             raise FederationError(f"the audit log cannot be written ({error.strerror or error})") from error
 
 
-def read_audit(path: str | Path) -> list[Line]:
-    """All lines; one that is damaged says so in place of its outcome."""
+def read_audit(path: str | Path) -> list[AuditLine]:
+    """Return all lines of a log; a damaged line has the outcome ``damaged``."""
     try:
         text = Path(path).read_text(encoding="utf-8", errors="replace")
     except FileNotFoundError:
@@ -55,10 +58,10 @@ def read_audit(path: str | Path) -> list[Line]:
         raise FederationError(
             f"the audit log {path} cannot be read ({error.strerror}); check its permissions"
         ) from None
-    return [_line(each) for each in text.split("\n") if each]
+    return [_parse(each) for each in text.split("\n") if each]
 
 
-def _line(text: str) -> Line:
+def _parse(text: str) -> AuditLine:
     try:
         line = json.loads(text)
     except (ValueError, RecursionError):
@@ -67,24 +70,24 @@ def _line(text: str) -> Line:
 
 
 def task_summary(task: Task) -> str:
-    """A task in a few words.
+    """Return a short description of a task.
 
     >>> task_summary(Task(fit=(Fit(steps=5, lr=0.1),)))
     'train all: 5 steps of 32, lr 0.1; report params of all'
     """
     choose = [f"choose by {' and '.join(type(score).__name__ for score in task.choose)}"] if task.choose else []
-    return "; ".join([*choose, *map(_pass, task.fit), _report(task.report)])
+    return "; ".join([*choose, *map(_fit_summary, task.fit), _report_summary(task.report)])
 
 
-def _pass(fit: Fit) -> str:
-    long = f"{fit.count(0)} steps" if fit.epochs is None else f"{fit.epochs} epochs"
+def _fit_summary(fit: Fit) -> str:
+    length = f"{fit.count(0)} steps" if fit.epochs is None else f"{fit.epochs} epochs"
     rate = "the model's lr" if fit.lr is None else f"lr {fit.lr:g}"
     terms = "".join(f", {type(term).__name__}" for term in fit.terms)
     half = "" if fit.half is None else f", half {fit.half}"
-    return f"train {fit.part}: {long} of {fit.batch}, {rate}{terms}{half}"
+    return f"train {fit.part}: {length} of {fit.batch}, {rate}{terms}{half}"
 
 
-def _report(report: Report) -> str:
+def _report_summary(report: Report) -> str:
     sample = "" if report.sample is None else f" on examples {report.sample.begin} to {report.sample.end}"
     sample += "" if report.half is None else f" on half {report.half}"
     losses = "differences of losses" if report.differences else "losses"
@@ -108,14 +111,14 @@ COLUMNS = {
     "seconds": "s",
 }
 WIDE = {"asked": 3, "outcome": 2, "left": 2}
-"""The columns of sentences, which share the width that the others leave."""
+"""The columns of sentences and their shares of the width that the other columns leave."""
 
 NARROW, WIDEST = 24, dict.fromkeys(WIDE, 500)
-"""Letters of a cell: a name is a server's choice, and must leave the sentences their room."""
+"""The most letters in a cell: a server chooses the name of a run, which must leave room for the sentences."""
 
 
-def audit_table(lines: Iterable[Line]) -> Table:
-    """The log for people, one row a message."""
+def audit_table(lines: Iterable[AuditLine]) -> Table:
+    """Return the log as a table with one row per message."""
     table = Table(box=box.SIMPLE_HEAD)
     for key, title in COLUMNS.items():
         number = key in ("round", "bytes_out", "seconds")
@@ -124,16 +127,16 @@ def audit_table(lines: Iterable[Line]) -> Table:
         ended = ": ".join(str(line[key]) for key in ("outcome", "reason") if line.get(key))
         when = str(line.get("time") or "").partition(".")[0].replace("T", " ")
         shown = {**line, "outcome": ended, "time": when, "asked": line.get("asked") or line.get("kind")}
-        table.add_row(*(cell(_words(shown.get(key)), longest=WIDEST.get(key, NARROW)) for key in COLUMNS))
+        table.add_row(*(cell(_cell_text(shown.get(key)), longest=WIDEST.get(key, NARROW)) for key in COLUMNS))
     return table
 
 
-def _words(value: Any) -> str:
-    """What a line says in one column, whoever wrote it."""
+def _cell_text(value: Any) -> str:
+    """Return the text of one cell, for any value that a line may hold."""
     if isinstance(value, dict):
-        return ", ".join(f"{name} {_shape(shape)}" for name, shape in value.items())
+        return ", ".join(f"{name} {_shape_text(shape)}" for name, shape in value.items())
     return "" if value is None else str(value)
 
 
-def _shape(shape: Any) -> str:
+def _shape_text(shape: Any) -> str:
     return "x".join(map(str, shape)) if isinstance(shape, list) else str(shape)

@@ -1,19 +1,21 @@
-"""Who is who in a federation: an authority, the server's certificate, and a key for every site.
+"""Certificates and keys of a federation: its authority, the server's certificate, each site's key, keys of messages.
 
-Sites trust the authority alone, so no public one is needed. ``cryptography`` comes with the extra ``flower`` and is
-imported where it is used, so that everything else works without it.
+Sites trust the authority alone, so no public one is needed. The server's certificate and the sites' keys (``node.key``)
+secure the connection through Flower; ``messages.key`` of each party signs and opens the messages themselves, and the
+public keys of the others lie beside it. ``cryptography`` comes with the extra ``flower`` and is imported where it is
+used, so everything else works without it.
 """
 
 from __future__ import annotations
 
 import ipaddress
 import os
-from collections.abc import Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, TypeVar
 
 from coterie.errors import UsageError, require
 
@@ -21,15 +23,23 @@ if TYPE_CHECKING:
     from cryptography import x509
     from cryptography.hazmat.primitives.asymmetric.ec import EllipticCurvePrivateKey, EllipticCurvePublicKey
 
+    from coterie.wire.envelope import Channel
+
 AUTHORITY_DAYS = 3650
 SERVER_DAYS = 825
 LOCAL = ("localhost", "127.0.0.1")
-"""The names by which the proxy, on the same machine, reaches what stands behind it."""
+"""The names by which the proxy reaches Flower's server on the same machine."""
+
+MESSAGES_KEY, MESSAGES_PUBLIC = "messages.key", "messages.pub"
+SERVER_PUBLIC = "server.pub"
+"""The files of a party's own keys of messages, and of the server's public ones in a site's folder."""
+
+T = TypeVar("T")
 
 
 @dataclass(frozen=True)
 class Pair:
-    """A private key and what the world may see of it: a certificate or a public key, as the bytes of their files."""
+    """A private key and its public counterpart, a certificate or a public key, as the bytes of their files."""
 
     private: bytes
     public: bytes
@@ -37,7 +47,7 @@ class Pair:
 
 @contextmanager
 def with_flower() -> Iterator[None]:
-    """Imports in here need the extra; without it the error says how to get it."""
+    """Import packages of the extra ``flower`` in the block; without it, raise an error that says how to install it."""
     try:
         yield
     except ImportError as error:
@@ -45,14 +55,13 @@ def with_flower() -> Iterator[None]:
 
 
 def make_authority(days: int = AUTHORITY_DAYS) -> Pair:
-    """A new authority, which signs server certificates and no other authorities."""
+    """Make a new authority, which can sign server certificates and no other authorities."""
     with with_flower():
         from cryptography import x509
     key = _new_key()
     name = _name("coterie authority")
-    start, end = _period(days)
     builder = (
-        _builder(key.public_key(), name, name, start, end)
+        _builder(key.public_key(), name, name, _period(days))
         .add_extension(x509.BasicConstraints(ca=True, path_length=0), critical=True)
         .add_extension(_usage(signs_certificates=True), critical=True)
     )
@@ -60,9 +69,9 @@ def make_authority(days: int = AUTHORITY_DAYS) -> Pair:
 
 
 def make_server(authority: Pair, host: str, days: int = SERVER_DAYS) -> Pair:
-    """A new key and certificate of the server, for its public name and for the machine itself.
+    """Make a new key and certificate of the server, for its public name and for the machine itself.
 
-    It never outlives its authority. Renewal is a call with the same authority: sites need nothing new.
+    The certificate never outlives its authority. To renew it, call this with the same one: sites need nothing new.
     """
     with with_flower():
         from cryptography import x509
@@ -74,7 +83,7 @@ def make_server(authority: Pair, host: str, days: int = SERVER_DAYS) -> Pair:
     key = _new_key()
     names = [_general_name(name) for name in dict.fromkeys((host, *LOCAL))]
     builder = (
-        _builder(key.public_key(), _name("coterie server"), root.subject, start, min(end, root.not_valid_after_utc))
+        _builder(key.public_key(), _name("coterie server"), root.subject, (start, min(end, root.not_valid_after_utc)))
         .add_extension(x509.BasicConstraints(ca=False, path_length=None), critical=True)
         .add_extension(_usage(signs_certificates=False), critical=True)
         .add_extension(x509.ExtendedKeyUsage([ExtendedKeyUsageOID.SERVER_AUTH]), critical=False)
@@ -85,7 +94,7 @@ def make_server(authority: Pair, host: str, days: int = SERVER_DAYS) -> Pair:
 
 
 def make_node_key(name: str) -> Pair:
-    """A site's key in the formats that Flower reads: OpenSSH, on the curve P-384."""
+    """Make a site's key in the formats that Flower reads: OpenSSH, on the curve P-384."""
     with with_flower():
         from cryptography.hazmat.primitives import serialization as form
     key = _new_key()
@@ -94,8 +103,44 @@ def make_node_key(name: str) -> Pair:
     return Pair(private, public + f" {name}\n".encode())
 
 
+def make_message_keys() -> Pair:
+    """Make new keys that sign and open the messages of a party."""
+    with with_flower():
+        from coterie.wire.envelope import Keys
+    keys = Keys.make()
+    return Pair(keys.save(), keys.public.save())
+
+
+def site_public(server: Path, site: str) -> Path:
+    """Return the path of a site's public keys of messages in the server's folder."""
+    return server / "keys" / f"{site}.{MESSAGES_PUBLIC}"
+
+
+def site_channel(folder: Path, name: str) -> Channel:
+    """Return the site's end of its channel to the server."""
+    with with_flower():
+        from coterie.wire.envelope import Channel, Keys, PublicKeys
+    own, server = _read_keys(folder / MESSAGES_KEY, Keys.load), _read_keys(folder / SERVER_PUBLIC, PublicKeys.load)
+    return Channel(name, own, server)
+
+
+def server_channels(folder: Path, sites: Iterable[str]) -> list[Channel]:
+    """Return the server's ends of the channels to its sites."""
+    with with_flower():
+        from coterie.wire.envelope import Channel, Keys, PublicKeys
+    own = _read_keys(folder / MESSAGES_KEY, Keys.load)
+    return [Channel(name, own, _read_keys(site_public(folder, name), PublicKeys.load)) for name in sites]
+
+
+def _read_keys(path: Path, load: Callable[[bytes], T]) -> T:
+    try:
+        return load(path.read_bytes())
+    except (OSError, ValueError, UsageError) as error:
+        raise UsageError(f"cannot read the keys in {path}: {error}") from None
+
+
 def check_certificate(certificate: bytes, host: str) -> None:
-    """Refuse a server's certificate that has expired or is for another host."""
+    """Refuse a certificate of the server that has expired or is for another host."""
     with with_flower():
         from cryptography import x509
     found = x509.load_pem_x509_certificate(certificate)
@@ -108,7 +153,7 @@ def check_certificate(certificate: bytes, host: str) -> None:
 
 
 def write_private(path: Path, content: bytes) -> None:
-    """Write a file that only its owner can read, at no moment anyone else; an older one is replaced as a whole."""
+    """Write a file that nobody but its owner can read at any moment; replace an older one as a whole."""
     fresh = path.with_name(f".{path.name}.new")
     fresh.unlink(missing_ok=True)
     with open(os.open(fresh, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "wb") as file:
@@ -123,7 +168,7 @@ def _new_key() -> EllipticCurvePrivateKey:
 
 
 def _opened(authority: Pair) -> tuple[EllipticCurvePrivateKey, x509.Certificate]:
-    """The authority's key and certificate, if they belong together."""
+    """Return the key and the certificate of the authority; refuse them if they do not belong together."""
     with with_flower():
         from cryptography import x509
         from cryptography.hazmat.primitives.asymmetric.ec import EllipticCurvePrivateKey
@@ -136,7 +181,7 @@ def _opened(authority: Pair) -> tuple[EllipticCurvePrivateKey, x509.Certificate]
 
 
 def _period(days: int) -> tuple[datetime, datetime]:
-    """From a day ago, since clocks differ, for so many days from now."""
+    """Return the period from a day ago, because clocks differ, to ``days`` from now."""
     require(1 <= days <= AUTHORITY_DAYS, "days", days, f"1 to {AUTHORITY_DAYS}")
     now = datetime.now(UTC).replace(microsecond=0)
     return now - timedelta(days=1), now + timedelta(days=days)
@@ -159,7 +204,7 @@ def _general_name(host: str) -> x509.GeneralName:
 
 
 def _builder(
-    public: EllipticCurvePublicKey, subject: x509.Name, issuer: x509.Name, start: datetime, end: datetime
+    public: EllipticCurvePublicKey, subject: x509.Name, issuer: x509.Name, period: tuple[datetime, datetime]
 ) -> x509.CertificateBuilder:
     from cryptography import x509
 
@@ -169,8 +214,8 @@ def _builder(
         .issuer_name(issuer)
         .public_key(public)
         .serial_number(x509.random_serial_number())
-        .not_valid_before(start)
-        .not_valid_after(end)
+        .not_valid_before(period[0])
+        .not_valid_after(period[1])
         .add_extension(x509.SubjectKeyIdentifier.from_public_key(public), critical=False)
     )
 

@@ -1,4 +1,4 @@
-"""What the server and a site are told: ``federation.toml`` and ``site.toml``, checked key by key."""
+"""The configuration of the server and of a site: ``federation.toml`` and ``site.toml``, checked key by key."""
 
 from __future__ import annotations
 
@@ -8,14 +8,16 @@ import re
 import stat
 from collections import Counter
 from collections.abc import Iterable
-from dataclasses import MISSING, dataclass, fields
+from dataclasses import KW_ONLY, dataclass, fields
 from pathlib import Path
 from typing import Any, TypeVar
 
-from coterie.data.tables.reading import Reading
+from coterie.data import Reading
 from coterie.deploy.certificates import check_certificate
-from coterie.errors import UnknownName, UsageError, require
+from coterie.errors import UsageError, require
+from coterie.experiments.settings import reading_options
 from coterie.files import read_toml
+from coterie.typed import make
 
 FEDERATION = "federation.toml"
 SITE = "site.toml"
@@ -26,19 +28,16 @@ LONGEST_SOCKET = 107
 _SITE_NAME = re.compile(r"[A-Za-z0-9_][A-Za-z0-9._-]{0,63}")
 _LABEL = r"[A-Za-z0-9]([A-Za-z0-9-]{0,61}[A-Za-z0-9])?"
 _HOST_NAME = re.compile(rf"(?=.{{1,253}}\Z){_LABEL}(\.{_LABEL})*")
-_KINDS: dict[str, tuple[str, tuple[type, ...]]] = {
-    "str": ("a text", (str,)),
-    "int": ("a whole number", (int,)),
-    "float": ("a number", (int, float)),
-    "tuple[str, ...]": ("a list of texts", (list,)),
-}
 
 Config = TypeVar("Config", "ServerConfig", "SiteConfig")
+
+OF_A_SITE = tuple(each.name for each in fields(Reading) if each.name not in ("client", "group"))
+"""The options of reading that a site has: it is one client, and its group is not known."""
 
 
 @dataclass(frozen=True)
 class ServerConfig:
-    """What the server's folder says: where sites reach it, who they are, and how long a round waits.
+    """The configuration of the server: where sites reach it, who they are, and how long a round waits.
 
     ``inner`` is the loopback port of Flower's SuperLink behind the proxy; ``minimum`` is the number of sites without
     which nothing starts (None: all, or after a while more than half).
@@ -48,6 +47,7 @@ class ServerConfig:
     host: str
     port: int
     inner: int
+    _: KW_ONLY
     sites: tuple[str, ...]
     timeout: float = 600
     minimum: int | None = None
@@ -65,27 +65,27 @@ class ServerConfig:
 
     @property
     def needed(self) -> int:
-        """The number of sites without which nothing starts."""
+        """Return the number of sites without which nothing starts."""
         return len(self.sites) if self.minimum is None else self.minimum
 
     @property
     def quorum(self) -> int:
-        """The number of sites with which a run begins when the others do not get ready: more than half."""
+        """Return the number of sites with which a run begins when the others do not get ready: more than half."""
         return len(self.sites) // 2 + 1 if self.minimum is None else self.minimum
 
     @property
     def address(self) -> str:
-        """Where sites reach the server."""
+        """Return the address at which sites reach the server."""
         return f"{self.host}:{self.port}"
 
     def key_of(self, site: str) -> Path:
-        """The public key by which a site is known."""
+        """Return the file of a site's public key."""
         return self.folder / "keys" / f"{site}.pub"
 
 
 @dataclass(frozen=True)
 class SiteConfig:
-    """What a site's folder says: who it is, where the server is, and how its data are read.
+    """The configuration of a site: its name, where the server is, and how its data are read.
 
     ``port`` is the loopback port of Flower's SuperNode, ``socket`` the agent's, relative to the folder as is ``data``.
     """
@@ -94,6 +94,7 @@ class SiteConfig:
     name: str
     server: str
     port: int = FIRST_NODE_PORT
+    _: KW_ONLY
     socket: str = "run/agent.sock"
     data: str = ""
     label: str | None = None
@@ -119,11 +120,11 @@ class SiteConfig:
 
     @property
     def socket_path(self) -> Path:
-        """Where the agent listens."""
+        """Return the path of the socket on which the agent listens."""
         return self.folder / self.socket
 
     def data_file(self) -> Path:
-        """The site's data, which must be there."""
+        """Return the file of the site's data; refuse one that cannot be read."""
         if not self.data:
             raise UsageError(f"data is not set in {self.folder / SITE}; name the file that holds this site's examples")
         path = self.folder / self.data
@@ -132,19 +133,17 @@ class SiteConfig:
         return path
 
     def reading(self) -> dict[str, Any]:
-        """How the data are read: only what was said, the reader knows the rest."""
-        names = ("label", "ignore", "missing", "task", "test", "validation", "seed")
-        said = {name: getattr(self, name) for name in names if getattr(self, name) is not None}
-        return said | ({"ignore": tuple(self.ignore.split(","))} if self.ignore else {})
+        """Return how the data are read: only the options that are given, the reader knows the others."""
+        return reading_options(self, OF_A_SITE)
 
 
 def read_server(folder: str | Path) -> ServerConfig:
-    """What ``federation.toml`` says, whatever lies beside it."""
+    """Read ``federation.toml`` alone, without the files that belong to it."""
     return _load(ServerConfig, Path(folder).resolve(), FEDERATION)
 
 
 def load_server(folder: str | Path) -> ServerConfig:
-    """What ``federation.toml`` in a server's folder says, with the files that must lie beside it."""
+    """Read ``federation.toml`` in a server's folder, and check the files that must be there too."""
     config = read_server(folder)
     folder = config.folder
     check_files(folder, public=("ca.crt", "server.crt"), private=("server.key", "messages.key"))
@@ -160,7 +159,7 @@ def load_server(folder: str | Path) -> ServerConfig:
 
 
 def load_site(folder: str | Path) -> SiteConfig:
-    """What ``site.toml`` in a site's folder says, with the files that must lie beside it."""
+    """Read ``site.toml`` in a site's folder, and check the files that must be there too."""
     folder = Path(folder).resolve()
     config = _load(SiteConfig, folder, SITE)
     check_files(folder, public=("ca.crt", "policy.toml", "server.pub"), private=("node.key", "messages.key"))
@@ -217,7 +216,7 @@ def check_port(name: str, port: int, *also: int) -> None:
 
 
 def _load(kind: type[Config], folder: Path, name: str) -> Config:
-    """A value whose fields a TOML file gives; whatever does not fit is an error that names the file and the key."""
+    """Read a configuration from a TOML file."""
     path = folder / name
     try:
         table = read_toml(path)
@@ -225,19 +224,4 @@ def _load(kind: type[Config], folder: Path, name: str) -> Config:
         raise UsageError(f"there is no {path}; make the folder with coterie federate init") from None
     except (OSError, ValueError) as error:
         raise UsageError(f"cannot read {path}: {error}; correct it") from None
-    known = {field.name: field for field in fields(kind) if field.name != "folder"}
-    for key, value in table.items():
-        if key not in known:
-            raise UnknownName(f"key in {path}", key, known)
-        words, kinds = _KINDS[str(known[key].type).removesuffix(" | None")]
-        texts = not isinstance(value, list) or all(isinstance(item, str) for item in value)
-        if not isinstance(value, kinds) or isinstance(value, bool) or not texts:
-            raise UsageError(f"{path}: {key} is {value!r}; it must be {words}")
-    for key, field in known.items():
-        if field.default is MISSING and key not in table:
-            raise UsageError(f"{path} does not say {key}; add {key} = ...")
-    given: dict[str, Any] = {key: tuple(value) if isinstance(value, list) else value for key, value in table.items()}
-    try:
-        return kind(folder=folder, **given)
-    except UsageError as error:
-        raise UsageError(f"{path}: {error}") from None
+    return make(kind, table, where=str(path), noun="key", folder=folder)

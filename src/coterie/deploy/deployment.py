@@ -1,4 +1,4 @@
-"""The generated deployment: one folder for the server and one for each site, ready to be copied to their machines.
+"""Write the deployment of a federation: one folder for the server and one for each site, to copy to their machines.
 
 ::
 
@@ -10,44 +10,43 @@
     FOLDER/sites/SITE/   site.toml policy.toml ca.crt node.key node.pub messages.key messages.pub server.pub start.sh
                          *.service
 
-The server and every site also have the ``schema.json``, where there is one.
+The server and every site also have the ``schema.json``, if there is one. The first half of this module writes the
+files; the second half holds their texts.
 """
 
 from __future__ import annotations
 
+import json
 from collections.abc import Iterable
 from dataclasses import replace
 from itertools import count, islice
 from pathlib import Path
+from textwrap import dedent
 
 from coterie.data import Schema
-from coterie.deploy.certificates import SERVER_DAYS, Pair, make_authority, make_node_key, make_server, write_private
-from coterie.deploy.config import (
-    FEDERATION,
-    FIRST_NODE_PORT,
-    SITE,
-    ServerConfig,
-    SiteConfig,
-    load_server,
-    load_site,
-    read_server,
+from coterie.deploy.certificates import (
+    MESSAGES_KEY,
+    MESSAGES_PUBLIC,
+    SERVER_DAYS,
+    SERVER_PUBLIC,
+    Pair,
+    make_authority,
+    make_message_keys,
+    make_node_key,
+    make_server,
+    site_public,
+    write_private,
 )
-from coterie.deploy.message_keys import PRIVATE, PUBLIC, SERVER_PUBLIC, make_message_keys, site_public
+from coterie.deploy.config import FEDERATION, FIRST_NODE_PORT, SITE, ServerConfig, SiteConfig, read_server
 from coterie.deploy.policy import DEFAULT_POLICY_TEXT
 from coterie.deploy.proxy import CONFIGURATION, nginx_text
-from coterie.deploy.site_data import SCHEMA
-from coterie.deploy.templates import (
-    agent_unit,
-    federation_text,
-    node_unit,
-    readme_text,
-    server_unit,
-    site_text,
-    start_text,
-)
 from coterie.errors import UsageError
 
-__all__ = ["ServerConfig", "SiteConfig", "add_site", "load_server", "load_site", "renew", "write_deployment"]
+SCHEMA = "schema.json"
+"""The file that says how tables become arrays, the same at all sites; a run on tables writes one."""
+
+HOME = "/var/lib/coterie"
+"""Where the systemd units expect the folders; they expect the program in /opt/coterie."""
 
 
 def write_deployment(
@@ -55,32 +54,27 @@ def write_deployment(
     sites: Iterable[str],
     host: str = "localhost",
     port: int = 9443,
+    *,
     inner: int = 8000,
     days: int = SERVER_DAYS,
     schema: Schema | None = None,
 ) -> ServerConfig:
-    """A new federation in a folder that is empty or not there: authority, certificates, keys, configuration.
+    """Write a new federation into an empty or new folder: authority, certificates, keys, configuration.
 
-    ``schema`` says how the sites' tables become arrays, where they have tables; every site gets it, later ones too.
+    ``schema`` says how the sites' tables become arrays, if they have tables; every site gets it, later ones too.
     """
     folder = Path(folder).resolve()
-    server = folder / "server"
-    config = ServerConfig(server, host, port, inner, tuple(sites))
+    config = ServerConfig(folder=folder / "server", host=host, port=port, inner=inner, sites=tuple(sites))
     if folder.exists() and (not folder.is_dir() or any(folder.iterdir())):
         raise UsageError(f"{folder} is there already and not an empty folder; name another, nothing is overwritten")
     authority = make_authority()
     certificate = make_server(authority, host, days)
     (folder / "ca").mkdir(mode=0o700, parents=True)
-    server.mkdir(mode=0o700)
-    (server / "keys").mkdir()
     write_private(folder / "ca" / "ca.key", authority.private)
-    (server / "ca.crt").write_bytes(authority.public)
-    _write_certificate(server, certificate)
-    _write_message_keys(server, make_message_keys())
-    _write_texts(server, {CONFIGURATION: nginx_text(config), "coterie-server.service": server_unit(config)}, "server")
+    _write_server(config, authority, certificate)
     if schema is not None:
         schema.save(folder / SCHEMA)
-        schema.save(server / SCHEMA)
+        schema.save(config.folder / SCHEMA)
     for name in config.sites:
         _write_site(folder, config, name)
     _write_federation(folder, config)
@@ -88,7 +82,7 @@ def write_deployment(
 
 
 def add_site(folder: str | Path, name: str) -> SiteConfig:
-    """A later site: its folder, its key, and its public key in the server's folder."""
+    """Add a site to a deployment: its folder, its keys, and its public keys in the server's folder."""
     folder = Path(folder).resolve()
     before = read_server(folder / "server")
     config = replace(before, sites=(*before.sites, name))
@@ -100,7 +94,7 @@ def add_site(folder: str | Path, name: str) -> SiteConfig:
 
 
 def renew(folder: str | Path, days: int = SERVER_DAYS) -> None:
-    """A new certificate and key of the server, from the authority of the folder; sites need nothing new."""
+    """Renew the certificate and the key of the server with the authority of the folder; sites need nothing new."""
     folder = Path(folder).resolve()
     config = read_server(folder / "server")
     key = folder / "ca" / "ca.key"
@@ -110,32 +104,44 @@ def renew(folder: str | Path, days: int = SERVER_DAYS) -> None:
     _write_certificate(config.folder, make_server(authority, config.host, days))
 
 
+def _write_server(config: ServerConfig, authority: Pair, certificate: Pair) -> None:
+    """Write the folder of the server, without the sites."""
+    server = config.folder
+    server.mkdir(mode=0o700)
+    (server / "keys").mkdir()
+    (server / "ca.crt").write_bytes(authority.public)
+    _write_certificate(server, certificate)
+    _write_message_keys(server, make_message_keys())
+    _write_texts(server, {CONFIGURATION: nginx_text(config), "coterie-server.service": server_unit(config)}, "server")
+
+
 def _write_site(folder: Path, config: ServerConfig, name: str) -> SiteConfig:
-    place = folder / "sites" / name
-    site = SiteConfig(place, name, config.address, _node_port(config, name))
+    """Write the folder of a site, and its public keys into the server's folder."""
+    own = folder / "sites" / name
+    site = SiteConfig(folder=own, name=name, server=config.address, port=_node_port(config, name))
     key, messages = make_node_key(name), make_message_keys()
-    place.mkdir(mode=0o750, parents=True)
-    (place / "ca.crt").write_bytes((config.folder / "ca.crt").read_bytes())
-    write_private(place / "node.key", key.private)
-    (place / "node.pub").write_bytes(key.public)
-    _write_message_keys(place, messages)
-    (place / SERVER_PUBLIC).write_bytes((config.folder / PUBLIC).read_bytes())
+    own.mkdir(mode=0o750, parents=True)
+    (own / "ca.crt").write_bytes((config.folder / "ca.crt").read_bytes())
+    write_private(own / "node.key", key.private)
+    (own / "node.pub").write_bytes(key.public)
+    _write_message_keys(own, messages)
+    (own / SERVER_PUBLIC).write_bytes((config.folder / MESSAGES_PUBLIC).read_bytes())
     if (folder / SCHEMA).exists():
-        (place / SCHEMA).write_bytes((folder / SCHEMA).read_bytes())
+        (own / SCHEMA).write_bytes((folder / SCHEMA).read_bytes())
     texts = {
         SITE: site_text(site),
         "policy.toml": DEFAULT_POLICY_TEXT,
         "coterie-site.service": agent_unit(),
         "coterie-node.service": node_unit(),
     }
-    _write_texts(place, texts, "client")
+    _write_texts(own, texts, "client")
     config.key_of(name).write_bytes(key.public)
     site_public(config.folder, name).write_bytes(messages.public)
     return site
 
 
 def _write_federation(folder: Path, config: ServerConfig) -> None:
-    """Last of all, so that a site is listed only when it is complete."""
+    """Write the list of sites, last of all, so that it names a site only when its folder is complete."""
     (config.folder / FEDERATION).write_text(federation_text(config))
     (folder / "README.txt").write_text(readme_text(config))
 
@@ -146,8 +152,8 @@ def _write_certificate(server: Path, certificate: Pair) -> None:
 
 
 def _write_message_keys(folder: Path, keys: Pair) -> None:
-    write_private(folder / PRIVATE, keys.private)
-    (folder / PUBLIC).write_bytes(keys.public)
+    write_private(folder / MESSAGES_KEY, keys.private)
+    (folder / MESSAGES_PUBLIC).write_bytes(keys.public)
 
 
 def _write_texts(folder: Path, texts: dict[str, str], part: str) -> None:
@@ -157,6 +163,182 @@ def _write_texts(folder: Path, texts: dict[str, str], part: str) -> None:
 
 
 def _node_port(config: ServerConfig, name: str) -> int:
-    """The ports count up from the first, so that all can be tried on one machine beside the server."""
+    """Return the port of a site's node: they count up from the first, so all sites can run on one machine."""
     free = (port for port in count(FIRST_NODE_PORT) if port not in (config.port, config.inner))
     return next(islice(free, config.sites.index(name), None))
+
+
+_UNIT = """\
+[Unit]
+Description={title}
+After={after}
+Wants={after}
+
+[Service]
+User={user}
+Group={group}
+WorkingDirectory={home}
+Environment=PATH=/opt/coterie/bin:/usr/local/bin:/usr/bin:/bin:/usr/sbin:/sbin
+ExecStart=/bin/sh {home}/start.sh{options}
+Restart=on-failure
+RestartSec=5
+UMask=0027
+NoNewPrivileges=yes
+ProtectSystem=strict
+ProtectControlGroups=yes
+ProtectKernelModules=yes
+ProtectKernelTunables=yes
+PrivateDevices={no_devices}
+PrivateTmp=yes
+RestrictSUIDSGID=yes
+{rest}
+[Install]
+WantedBy=multi-user.target
+"""
+
+
+def federation_text(config: ServerConfig) -> str:
+    """Return ``federation.toml``, which is rewritten when a site is added."""
+    minimum = "# minimum = 2" if config.minimum is None else f"minimum = {config.minimum}"
+    return dedent(f"""\
+        # The server of a federation. Adding a site rewrites this file: values stay, your own comments do not.
+        host = {json.dumps(config.host)}
+        port = {config.port}
+        # Loopback port of Flower's SuperLink. Never open it to others: whoever reaches it can run code on this server.
+        inner = {config.inner}
+        # Only these sites may connect, each with its key in keys/.
+        sites = {json.dumps(config.sites)}
+        # Seconds a round waits for answers.
+        timeout = {config.timeout}
+        # Sites needed to start a run. By default all of them, or after a while more than half.
+        {minimum}
+        # The largest reply of a site in megabytes: a model takes 4 bytes per parameter.
+        largest_mb = {config.largest_mb}
+        """)
+
+
+def site_text(config: SiteConfig) -> str:
+    """Return ``site.toml``, with the options of reading data as comments."""
+    return dedent(f"""\
+        # A site of a federation. What it allows is in policy.toml.
+        name = {json.dumps(config.name)}
+        server = {json.dumps(config.server)}
+        # Loopback port of Flower's SuperNode; sites on one machine need different ones.
+        port = {config.port}
+        socket = {json.dumps(config.socket)}
+        # This site's examples: .npz, .csv or .parquet; a relative path begins in this folder.
+        data = {json.dumps(config.data)}
+        # How tables are read; all sites must use the same values.
+        # label = "label"
+        # ignore = "id,date"
+        # missing = "error"
+        # task = "classification"
+        # Shares set aside for testing and validation, drawn with the seed and the site's name.
+        # test = 0.2
+        # validation = 0.0
+        # seed = 1
+        """)
+
+
+def start_text(part: str) -> str:
+    """Return the script that starts the ``server`` or a ``client`` from any location of its folder."""
+    return dedent(f"""\
+        #!/bin/sh
+        cd "$(dirname "$0")" || exit 1
+        exec coterie federate {part} --folder . "$@"
+        """)
+
+
+def server_unit(config: ServerConfig) -> str:
+    """Return the systemd unit of the server; a port below 1024 needs a capability."""
+    rest = f"ProtectHome=yes\nReadWritePaths={HOME}/server\nEnvironment=HOME={HOME}/server\n"
+    if config.port < 1024:
+        rest += "AmbientCapabilities=CAP_NET_BIND_SERVICE\n"
+    return _unit("coterie: server of a federation", "server", user="coterie-server", group="coterie-server", rest=rest)
+
+
+def agent_unit() -> str:
+    """Return the unit of the agent, which has the data and no network: it communicates through its socket alone."""
+    rest = f"ProtectHome=read-only\nReadWritePaths={HOME}/site\nPrivateNetwork=yes\nRestrictAddressFamilies=AF_UNIX\n"
+    return _unit(
+        "coterie: agent of a site", "site", user="coterie-agent", rest=rest, options=" --only-agent", no_devices="no"
+    )
+
+
+def node_unit() -> str:
+    """Return the unit of Flower's SuperNode, which has the network and reaches the data through the agent alone."""
+    rest = f"ProtectHome=yes\nReadWritePaths={HOME}/site/flower\nEnvironment=HOME={HOME}/site/flower\n"
+    after = " coterie-site.service"
+    return _unit("coterie: node of a site", "site", user="coterie-node", rest=rest, options=" --only-node", after=after)
+
+
+def _unit(
+    title: str,
+    folder: str,
+    *,
+    user: str,
+    rest: str,
+    group: str = "coterie",
+    options: str = "",
+    after: str = "",
+    no_devices: str = "yes",
+) -> str:
+    return _UNIT.format(
+        title=title,
+        after=f"network-online.target{after}",
+        user=user,
+        group=group,
+        home=f"{HOME}/{folder}",
+        options=options,
+        no_devices=no_devices,
+        rest=rest,
+    )
+
+
+def readme_text(config: ServerConfig) -> str:
+    """Return the README: what to copy where, what is secret, and what to do next."""
+    return dedent(f"""\
+        A federation of {len(config.sites)} sites around {config.address}.
+
+        Copy
+          server/        to the server's machine, and nowhere else.
+          sites/NAME/    to the machine of site NAME, in a way that keeps it secret; then delete its *.key here.
+          ca/            to a machine without a network. It signs server certificates, nothing else needs it.
+
+        Secret
+          ca/ca.key            with it anyone can pretend to be the server
+          server/server.key    the server's; sites never need it
+          server/messages.key  the server's: it signs requests and opens replies
+          sites/NAME/node.key  the site's; the server needs only its public half, server/keys/NAME.pub
+          sites/NAME/messages.key  the site's: it signs replies and opens requests; server/keys/NAME.messages.pub
+
+        Start, after pip install 'coterie[flower]' on every machine
+          server:  apt-get install nginx-light; sh start.sh
+          site:    set data in site.toml, read policy.toml, then sh start.sh
+          Sites connect to {config.address}; nothing connects to a site, so it needs no open port.
+          On the server only port {config.port} may be open. Port {config.inner} listens on loopback: whoever can
+          log in there can run code here, start runs and register keys. Sites run no code that comes from here.
+
+        Under systemd, with the program in /opt/coterie
+          server, in {HOME}/server:
+            useradd --system coterie-server
+            chown -R coterie-server: {HOME}/server && chmod 700 {HOME}/server
+            cp {HOME}/server/*.service /etc/systemd/system/ && systemctl enable --now coterie-server
+          site, in {HOME}/site:
+            groupadd --system coterie
+            useradd --system --gid coterie coterie-agent
+            useradd --system --gid coterie coterie-node
+            chown -R coterie-agent:coterie {HOME}/site && chmod 750 {HOME}/site
+            install -d -m 700 -o coterie-node -g coterie {HOME}/site/flower
+            chown coterie-node {HOME}/site/node.key
+            cp {HOME}/site/*.service /etc/systemd/system/ && systemctl enable --now coterie-site coterie-node
+          The data must be readable by coterie-agent and not by coterie-node or the group coterie: the node has
+          the network, the agent has the data, and the agent's policy decides what passes between them.
+
+        Then, on the server, as the user that runs it
+          coterie federate run wecfl --folder {HOME}/server
+
+        Later, here
+          coterie federate add-site FOLDER NAME    one more; copy server/federation.toml and server/keys/NAME.* again
+          coterie federate renew FOLDER            with ca/ in place; copy server/server.crt and server/server.key again
+        """)

@@ -1,6 +1,7 @@
-"""Flower's names and flags, in one place: what is started, with which options, and what a message is called.
+"""All names, commands and flags of Flower 1.41 in one place, and its SuperNode with shorter pauses.
 
-Written for Flower 1.41. Nothing here imports it.
+A site starts its SuperNode by running this file as a program. It imports only the standard library at the top, so that
+the program loads Flower and nothing of coterie, above all not torch.
 """
 
 from __future__ import annotations
@@ -12,37 +13,38 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, cast
 
-from coterie.errors import UsageError
-
 VERSION = "1.41"
 CONNECTION = "coterie"
-"""What Flower's own configuration calls our SuperLink."""
+"""The name of our SuperLink in Flower's configuration."""
 
 RECORD, REQUEST, REPLY = "coterie", "request", "reply"
-"""The record of a message and the fields that hold the packed bytes there and back."""
+"""The record of a message, and its fields that hold the packed request and the packed reply."""
 
 ORDER = "order"
-"""The field of a run's configuration that names the file in which the server says what is to be done."""
+"""The field of a run's configuration that names the file of the order."""
 
-EXECUTOR_WAIT = 0.1
-"""Seconds between two looks for work; Flower's own default is 1."""
+EXECUTOR_WAIT, IDLE_WAIT, IDLE_GROWTH = 0.1, 1.0, 1.05
+"""Seconds between two checks of a site for work: the least, after a message, the most, and the factor of the growth."""
+
+START_WAIT = 0.5
+"""Seconds between two checks of the server for a run to start; Flower's default is 1."""
 
 
 def environment(home: Path) -> dict[str, str]:
-    """The environment of every Flower process: its state under ``home``, no calls to anyone else."""
+    """Return the environment of every Flower process: its state under ``home``, no calls to third parties."""
     ours = {
         "FLWR_HOME": str(home.resolve()),
         "FLWR_TELEMETRY_ENABLED": "0",
         "FLWR_DISABLE_UPDATE_CHECK": "1",
         "FLWR_DISABLE_RUNTIME_DEPENDENCY_INSTALLATION": "1",
-        "FLWR_SUPEREXEC_TASK_POLL_INTERVAL": str(EXECUTOR_WAIT),
+        "FLWR_SUPEREXEC_TASK_POLL_INTERVAL": str(START_WAIT),
         "PATH": os.pathsep.join([str(Path(sys.executable).parent), os.environ.get("PATH", "")]),
     }
     return {**os.environ, **ours}
 
 
 def superlink(port: int, folder: Path, database: Path) -> list[str]:
-    """The server's process: on loopback only, with the certificates of a folder, for registered nodes only."""
+    """Return the command of the server's process: on loopback, with the folder's certificates, for registered nodes."""
     ca, certificate, key = (str(folder / name) for name in ("ca.crt", "server.crt", "server.key"))
     return [
         program("flower-superlink"),
@@ -53,11 +55,14 @@ def superlink(port: int, folder: Path, database: Path) -> list[str]:
     ]
 
 
-def supernode(server: str, port: int, ca: Path, key: Path, secret: Path) -> list[str]:
-    """A site's process: reaches the server over TLS, proves its key, and leaves the work to whoever has the secret."""
-    program("flower-supernode")  # without it there is nothing that ours could start
+def supernode(server: str, port: int, *, ca: Path, key: Path, secret: Path) -> list[str]:
+    """Return the command of a site's process: this file, connected over TLS, with work for holders of the secret.
+
+    ``-P`` keeps this folder out of the program's import path.
+    """
+    program("flower-supernode")  # raises an error if Flower is not installed
     return [
-        *(sys.executable, str(Path(__file__).with_name("flower_node.py"))),
+        *(sys.executable, "-P", str(Path(__file__).resolve())),
         *("--superlink", server, "--root-certificates", str(ca)),
         *("--auth-supernode-private-key", str(key)),
         *("--host", "127.0.0.1", "--port", str(port)),
@@ -66,33 +71,33 @@ def supernode(server: str, port: int, ca: Path, key: Path, secret: Path) -> list
 
 
 def register(public_key: Path, name: str) -> list[str]:
-    """Admit a site's key under its name."""
+    """Return the command that admits a site's key under its name."""
     return [program("flwr"), "supernode", "register", str(public_key), CONNECTION, "--name", name, "--format", "json"]
 
 
 def unregister(node: str) -> list[str]:
-    """No longer admit a site."""
+    """Return the command that removes a site."""
     return [program("flwr"), "supernode", "unregister", node, CONNECTION, "--format", "json"]
 
 
 def nodes() -> list[str]:
-    """List the registered sites."""
+    """Return the command that lists the registered sites."""
     return [program("flwr"), "supernode", "list", CONNECTION, "--format", "json", "--verbose"]
 
 
 def start_run(app: Path, order: Path) -> list[str]:
-    """Start the server's loop on what the order file says."""
-    told = f'{ORDER}="{order}"'
-    return [program("flwr"), "run", str(app), CONNECTION, "--run-config", told, "--format", "json"]
+    """Return the command that starts the run of an order file."""
+    setting = f'{ORDER}="{order}"'
+    return [program("flwr"), "run", str(app), CONNECTION, "--run-config", setting, "--format", "json"]
 
 
 def stop_run(number: str) -> list[str]:
-    """Stop a run."""
+    """Return the command that stops a run."""
     return [program("flwr"), "stop", number, CONNECTION, "--format", "json"]
 
 
 def connection(port: int, ca: Path) -> str:
-    """Flower's own configuration file: where the SuperLink is."""
+    """Return Flower's configuration file, which says where the SuperLink is."""
     return (
         f'[superlink]\ndefault = "{CONNECTION}"\n\n'
         f'[superlink.{CONNECTION}]\naddress = "127.0.0.1:{port}"\nroot-certificates = "{ca.resolve()}"\n'
@@ -100,7 +105,7 @@ def connection(port: int, ca: Path) -> str:
 
 
 def bundle() -> Mapping[str, str]:
-    """The app that Flower ships: the server's loop by name, and nothing for the sites, which run their own code."""
+    """Return the files of the app that Flower ships: the server's app by name, and an empty one for the sites."""
     return {"pyproject.toml": PROJECT, "coterie_server.py": SERVER, "coterie_site.py": SITE}
 
 
@@ -111,7 +116,7 @@ app = ClientApp()
 """
 
 SERVER = """\
-from coterie.deploy.server_app import app
+from coterie.deploy.flower_server import app
 
 __all__ = ["app"]
 """
@@ -144,25 +149,27 @@ clientapp = "coterie_site:app"
 
 
 def program(name: str) -> str:
-    """One of Flower's programs, beside this Python."""
+    """Return the path of one of Flower's programs, beside this Python."""
     found = Path(sys.executable).parent / name
     if not found.exists():
+        from coterie.errors import UsageError
+
         raise UsageError(f"Flower's program {name} is not installed; pip install 'coterie[flower]'")
     return str(found)
 
 
 SHORTEST, GROWTH, ANSWER = 0.2, 1.3, 0.1
-"""Seconds of the first pause after a message, by what it grows, and the longest pause in which an answer is awaited."""
+"""Seconds of the first pause after a message, its growth, and the longest pause while an answer is awaited."""
 
 PART = 0.05
-"""Seconds of the first pause before a part of a message is looked for again; Flower's own is 1."""
+"""Seconds before the first retry to fetch a part of a message; Flower's default is 1."""
 
 IDLE = 3
-"""Pauses of this length and more are those between two looks for a message."""
+"""Flower's pauses of at least this many seconds are those between two checks for a message."""
 
 
 class Pauses:
-    """Stands in for the module ``time`` where the SuperNode waits.
+    """Replaces the module ``time`` where the SuperNode waits: short pauses during a run, Flower's own when idle.
 
     >>> slept = []
     >>> pauses = Pauses(slept.append)
@@ -176,7 +183,7 @@ class Pauses:
         self.wait, self.next = wait, SHORTEST
 
     def sleep(self, seconds: float) -> None:
-        """Pause, for no longer than was asked."""
+        """Pause for at most ``seconds``."""
         if seconds < IDLE:
             self.next = SHORTEST
             self.wait(min(seconds, ANSWER))
@@ -188,8 +195,8 @@ class Pauses:
         return getattr(time, name)
 
 
-def wait_less() -> None:
-    """Let Flower look again sooner for parts of a message that are announced and not there yet, in this process."""
+def shorten_retries() -> None:
+    """Shorten the pauses of Flower, in this process, before it retries to fetch parts of a message."""
     from flwr.supercore.inflatable import inflatable_utils
 
     for pull in (inflatable_utils.pull_objects, inflatable_utils.pull_and_inflate_object_from_tree):
@@ -197,12 +204,12 @@ def wait_less() -> None:
 
 
 def main() -> None:
-    """Start the SuperNode with the flags of this command."""
+    """Run the SuperNode with the flags of the command line."""
     from flwr.supernode import start_client_internal
     from flwr.supernode.cli import flower_supernode
 
     vars(start_client_internal)["time"] = Pauses()
-    wait_less()
+    shorten_retries()
     flower_supernode()
 
 

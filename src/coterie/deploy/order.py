@@ -1,33 +1,20 @@
-"""What the server's loop is to do, as a file: it outlives the process, so that a killed run goes on."""
+"""An order: the experiment that the server runs, kept in a file so that a killed run goes on."""
 
 from __future__ import annotations
 
 import json
-from dataclasses import asdict, dataclass, replace
+from dataclasses import KW_ONLY, asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
 
 from coterie.errors import UsageError
-from coterie.experiments.placement import FEDERATION
-from coterie.experiments.settings import Settings, make_settings
+from coterie.experiments.settings import OWN, Settings, make_settings
 from coterie.files import write_atomically
 from coterie.server.bounds import WEIGHT
+from coterie.typed import make
 
 ABOUT_DATA = (
-    *(
-        "data",
-        "classes",
-        "partition",
-        "clients",
-        "validation",
-        "label",
-        "client",
-        "group",
-        "ignore",
-        "missing",
-        "task",
-        "test",
-    ),
+    *("data", "classes", "partition", "clients", "validation", *OWN),
     *("runtime", "threads", "plan", "device"),
 )
 """Settings of a simulation that mean nothing to a federation: there the sites have the data and the machines."""
@@ -46,6 +33,7 @@ class Order:
     out: str
     board: str
     sites: tuple[str, ...]
+    _: KW_ONLY
     minimum: int
     timeout: float
     patience: float = 600.0
@@ -55,13 +43,15 @@ class Order:
 
     @property
     def run(self) -> str:
-        """What sites are told this run is called."""
+        """Return the name of the run, as sites know it."""
         return Path(self.out).name
 
     def experiment(self) -> Settings:
-        """The settings, with the federation in the place of a simulation's data, where sizes are only claims."""
-        told = {name: value for name, value in self.settings.items() if name not in ABOUT_DATA}
-        settings = make_settings(told, "the order")
+        """Return the settings with the federation as data; there the sizes of clients are only claims."""
+        from coterie.experiments.placement import FEDERATION
+
+        given = {name: value for name, value in self.settings.items() if name not in ABOUT_DATA}
+        settings = make_settings(given, "the order")
         if settings.momentum_kept:
             raise UsageError("momentum-kept is set, but sites keep nothing between rounds; leave it out")
         return replace(
@@ -74,14 +64,13 @@ class Order:
         )
 
     def save(self, path: Path) -> None:
-        """Write it, all or nothing."""
+        """Write the order to a file, all or nothing."""
         write_atomically(path, (json.dumps(asdict(self), indent=2) + "\n").encode())
 
     @classmethod
     def load(cls, path: Path) -> Order:
-        """Read what ``save`` wrote."""
+        """Read an order from a file that ``save`` wrote."""
         try:
-            table = json.loads(path.read_text())
-            return cls(**{**table, "sites": tuple(table["sites"])})
-        except (OSError, ValueError, TypeError, KeyError) as error:
+            return make(cls, dict(json.loads(path.read_text())), where=str(path), noun="key")
+        except (OSError, ValueError, TypeError, RecursionError, UsageError) as error:
             raise UsageError(f"{path} is no order ({error}); give one with coterie federate run") from None

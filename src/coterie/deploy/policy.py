@@ -1,20 +1,20 @@
-"""What a site answers and what it refuses: its own rules, which no message from a server can change."""
+"""A site's policy: what it answers and what it refuses. No message from a server can change it."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, fields
+from dataclasses import dataclass
 from fnmatch import fnmatchcase
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 
-from coterie.errors import Refused, UnknownName, UsageError
+from coterie.errors import Refused, UsageError
 from coterie.files import read_toml
 from coterie.models.zoo import models as zoo
 from coterie.protocol.task import Fit, Loss, Race, Score, Task
 from coterie.textforms import parse_one
+from coterie.typed import at_least, check_limits, each_one_of, make, option
 
 REPORTS = ("params", "losses", "differences", "metrics")
 PARTS = ("all", "head", "head_weight", "body", "linear", "global", "cluster")
@@ -56,7 +56,7 @@ runs = ["*"]
 """
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, kw_only=True)
 class Policy:
     """A site's rules; the keys of ``policy.toml``.
 
@@ -66,32 +66,26 @@ class Policy:
     coterie.errors.Refused: the task takes 6 minibatch steps; this site allows 5 (most_steps in its policy.toml)
     """
 
-    reports: tuple[str, ...] = REPORTS
-    parts: tuple[str, ...] = PARTS
-    most_steps: int = 1000
-    largest_batch: int = 4096
-    least_examples: int = 10
+    reports: tuple[str, ...] = option(REPORTS, limit=each_one_of("report", *REPORTS))
+    parts: tuple[str, ...] = option(PARTS, limit=each_one_of("part of a model", *PARTS))
+    most_steps: int = option(1000, limit=at_least(1))
+    largest_batch: int = option(4096, limit=at_least(1))
+    least_examples: int = option(10, limit=at_least(1))
     models: tuple[str, ...] = tuple(zoo)
-    largest_mb: int = 1024
-    most_models: int = 1000
+    largest_mb: int = option(1024, limit=at_least(1))
+    most_models: int = option(1000, limit=at_least(1))
     runs: tuple[str, ...] = ("*",)
 
     def __post_init__(self) -> None:
-        for key, names, known in (("report", self.reports, REPORTS), ("part of a model", self.parts, PARTS)):
-            for name in names:
-                if name not in known:
-                    raise UnknownName(key, name, known)
+        check_limits(self)
         for text in self.models:
             call = parse_one(text)
             if ":" not in call.name:
                 zoo.find(call.name)
-        for key in ("most_steps", "largest_batch", "least_examples", "largest_mb", "most_models"):
-            if getattr(self, key) < 1:
-                raise UsageError(f"{key} is {getattr(self, key)}; it must be at least 1")
 
     @property
     def largest_bytes(self) -> int:
-        """The size of the largest message that is read."""
+        """Return the size of the largest message that is read."""
         return self.largest_mb * 1_000_000
 
     def check_size(self, size: int) -> None:
@@ -111,7 +105,7 @@ class Policy:
         _allow(any(name in listed for name in names), f"the model is {text!r}", ", ".join(self.models), "models")
 
     def check_task(self, task: Task, models: int, served: int, sizes: Mapping[str, int]) -> None:
-        """Refuse a task on so many ``models``, ``served`` of which it trains, where the splits have these sizes."""
+        """Refuse a task on this number of ``models``, ``served`` of which it trains; ``sizes`` are of the splits."""
         _allow(models <= self.most_models, f"the message holds {models} models", self.most_models, "most_models")
         self._check_report(task)
         for fit in task.fit:
@@ -141,7 +135,7 @@ class Policy:
 
 
 def _rests_on(task: Task, sizes: Mapping[str, int]) -> list[tuple[str, int]]:
-    """What would leave, and on how many of the site's examples it would rest at least."""
+    """Return what would leave the site, and the least number of examples that each rests on."""
     examples, report = sizes["train"], task.report
     found = [("the reply", examples)]
     found += [("the choice of a model", _looked_at(score, task.fit, examples)) for score in task.choose]
@@ -155,7 +149,7 @@ def _rests_on(task: Task, sizes: Mapping[str, int]) -> list[tuple[str, int]]:
 
 
 def _looked_at(score: Score, fit: tuple[Fit, ...], examples: int) -> int:
-    """How many examples a client looks at, at least, for a score."""
+    """Return the least number of examples that a client looks at for a score."""
     if isinstance(score, Loss):
         return examples if score.examples is None else min(score.examples, examples)
     if isinstance(score, Race):
@@ -173,29 +167,10 @@ def _list(names: tuple[str, ...]) -> str:
 
 
 def load_policy(path: str | Path) -> Policy:
-    """The policy that a file holds; a key that is left out has its default."""
+    """Read a policy from a file; a key that is left out has its default."""
     try:
         table = read_toml(Path(path))
     except (OSError, ValueError) as error:
         why = getattr(error, "strerror", None) or error
         raise UsageError(f"cannot read the policy {path}: {why}; `coterie federate init` writes one") from None
-    known = {field.name: field for field in fields(Policy)}
-    for key, value in table.items():
-        if key not in known:
-            raise UnknownName(f"key in {path}", key, known)
-        _check_type(path, key, value, str(known[key].type))
-    try:
-        values: dict[str, Any] = {key: tuple(v) if isinstance(v, list) else v for key, v in table.items()}
-        return Policy(**values)
-    except UsageError as error:
-        raise UsageError(f"in {path}: {error}") from None
-
-
-def _check_type(path: str | Path, key: str, value: Any, wanted: str) -> None:
-    if wanted == "int":
-        good, said = type(value) is int, "a whole number, such as 10"
-    else:
-        good = isinstance(value, list) and all(isinstance(each, str) for each in value)
-        said = 'a list of words, such as ["params"]'
-    if not good:
-        raise UsageError(f"{key} is {value!r} in {path}; it must be {said}")
+    return make(Policy, table, where=str(path), noun="key")

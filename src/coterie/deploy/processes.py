@@ -1,4 +1,4 @@
-"""Programs that run beside ours: started with a log, watched, and ended with everything that they started."""
+"""Run other programs beside this one: start them with a log, watch them, and end them with all their children."""
 
 from __future__ import annotations
 
@@ -8,6 +8,7 @@ import os
 import signal
 import socket
 import subprocess
+import threading
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -18,7 +19,7 @@ from coterie.errors import FederationError
 
 _SYSTEM = ctypes.CDLL(None)
 PR_SET_PDEATHSIG = 1
-"""Linux's number for the request to be told of a parent's death."""
+"""Linux's number of the option that signals a process when its parent ends."""
 
 GRACE = 10.0
 """Seconds that a program has to end before it is killed."""
@@ -26,21 +27,21 @@ GRACE = 10.0
 
 @dataclass(frozen=True)
 class Program:
-    """A running program, the head of its own group of processes."""
+    """A running program, which leads its own group of processes."""
 
     name: str
     process: subprocess.Popen[bytes]
     log: Path
 
     def check(self) -> None:
-        """An error with the end of its log, if it has ended."""
+        """Raise an error with the last line of the log if the program has ended."""
         if self.process.poll() is not None:
             raise FederationError(f"{self.name} ended with code {self.process.returncode}: {last_line(self.log)}")
 
 
 @contextmanager
 def running(name: str, command: Sequence[str], env: Mapping[str, str], log: Path, folder: Path) -> Iterator[Program]:
-    """A program while the block runs, in a folder; whatever it started ends with it."""
+    """Run a program in a folder during the block; end it with all its children."""
     log.parent.mkdir(parents=True, exist_ok=True)
     with log.open("ab") as file:
         process = subprocess.Popen(
@@ -60,12 +61,12 @@ def running(name: str, command: Sequence[str], env: Mapping[str, str], log: Path
 
 
 def end_with_parent(number: int = signal.SIGTERM) -> None:
-    """Have the system end this process when the one that started it is gone, even if that was killed."""
+    """Have the system signal this process when its parent ends, even if the parent is killed."""
     _SYSTEM.prctl(PR_SET_PDEATHSIG, number)
 
 
 def end(process: subprocess.Popen[bytes], grace: float = GRACE) -> None:
-    """Ask the whole group to end, then kill what is left of it."""
+    """Ask the group of a process to end, then kill what is left of it."""
     with contextlib.suppress(ProcessLookupError):
         os.killpg(process.pid, signal.SIGTERM)
         with contextlib.suppress(subprocess.TimeoutExpired):
@@ -75,14 +76,14 @@ def end(process: subprocess.Popen[bytes], grace: float = GRACE) -> None:
 
 
 def end_together(programs: Sequence[Program]) -> None:
-    """Ask several to end at once, so that nobody waits for one after the other."""
+    """Ask several programs to end, without waiting for one after the other."""
     for program in programs:
         with contextlib.suppress(ProcessLookupError):
             os.killpg(program.process.pid, signal.SIGTERM)
 
 
 def wait_until(ready: Callable[[], bool], programs: Sequence[Program], what: str, seconds: float = 60.0) -> None:
-    """Until something is so; a program that ends meanwhile, or too long a wait, is an error."""
+    """Wait until ``ready`` returns True; raise an error if a program ends meanwhile or the wait is too long."""
     until = time.monotonic() + seconds
     while not ready():
         for program in programs:
@@ -93,15 +94,21 @@ def wait_until(ready: Callable[[], bool], programs: Sequence[Program], what: str
         time.sleep(0.1)
 
 
-def answers(port: int, host: str = "127.0.0.1") -> bool:
-    """Whether something listens on a port."""
+def stop_on_signals(stop: threading.Event) -> None:
+    """Set ``stop`` on SIGTERM and SIGINT; call this in the main thread."""
+    for number in (signal.SIGTERM, signal.SIGINT):
+        signal.signal(number, lambda *_: stop.set())
+
+
+def is_listening(port: int, host: str = "127.0.0.1") -> bool:
+    """Return whether a program listens on a port."""
     with contextlib.suppress(OSError), socket.create_connection((host, port), timeout=1):
         return True
     return False
 
 
 def last_line(log: Path) -> str:
-    """The last thing that a program said."""
+    """Return the last line that a program wrote."""
     try:
         lines = [line.strip() for line in log.read_text(errors="replace").splitlines() if line.strip()]
     except OSError:

@@ -1,8 +1,8 @@
-"""The door of the server: nginx, which lets sites through to Flower's Fleet API and nobody to anything else.
+"""The proxy of the server: nginx, which lets sites reach Flower's Fleet API and nobody reach anything else.
 
 Whoever reaches the SuperLink's Control API can run code on this server and ask the sites for anything that their
-policies allow, so this is the boundary that matters. The path is judged as it was sent, not as nginx understands it:
-dots, doubled slashes and escapes have no meaning here, they are refused.
+policies allow, so this is the boundary that matters. The path is checked as it was sent, not as nginx normalises it:
+paths with dots, doubled slashes or escapes are refused.
 """
 
 from __future__ import annotations
@@ -17,9 +17,9 @@ from coterie.errors import UsageError
 
 CONFIGURATION = "nginx.conf"
 WORKING = "nginx"
-"""The folder of its process number, logs and temporary files."""
+"""The folder of nginx's process number, logs and temporary files."""
 
-_PLACES = ("/usr/sbin", "/usr/local/sbin", "/sbin")
+_PATHS = ("/usr/sbin", "/usr/local/sbin", "/sbin")
 
 _TEXT = """\
 # Written from federation.toml at every start; change that file, not this one.
@@ -55,8 +55,8 @@ http {{
         ssl_session_cache shared:tls:1m;
         ssl_session_tickets off;
         client_max_body_size {largest}m;
-        client_body_timeout {patience}s;
-        send_timeout {patience}s;
+        client_body_timeout {timeout}s;
+        send_timeout {timeout}s;
 
         location / {{
             return 403;
@@ -78,8 +78,8 @@ http {{
             proxy_request_buffering off;
             proxy_buffering off;
             proxy_connect_timeout 10s;
-            proxy_send_timeout {patience}s;
-            proxy_read_timeout {patience}s;
+            proxy_send_timeout {timeout}s;
+            proxy_read_timeout {timeout}s;
             proxy_ssl_protocols TLSv1.2 TLSv1.3;
             proxy_ssl_trusted_certificate ca.crt;
             proxy_ssl_verify on;
@@ -90,29 +90,29 @@ http {{
 }}
 """
 
-PATIENCE = 600
-"""Seconds without a byte after which a slow site's connection is closed."""
+TIMEOUT = 600
+"""Seconds without a byte after which the connection of a slow site is closed."""
 
 
 def nginx_text(config: ServerConfig) -> str:
-    """The configuration, with paths relative to the server's folder; a host that is this machine stays on loopback."""
+    """Return nginx's configuration, relative to the server's folder; if the host is local, listen on loopback only."""
     return _TEXT.format(
         working=WORKING,
         listen=f"127.0.0.1:{config.port}" if config.host in LOCAL else config.port,
         host=config.host,
         largest=config.largest_mb,
-        patience=PATIENCE,
+        timeout=TIMEOUT,
         inner=config.inner,
         local=LOCAL[0],
     )
 
 
 def nginx_command(folder: str | Path) -> tuple[str, ...]:
-    """Write the configuration of a server's folder; the command that runs it in the foreground, as any user."""
+    """Write nginx's configuration into a server's folder; return the command that runs it in the foreground."""
     config = load_server(folder)
-    program = shutil.which("nginx", path=os.pathsep.join((os.environ.get("PATH", ""), *_PLACES)))
+    program = shutil.which("nginx", path=os.pathsep.join((os.environ.get("PATH", ""), *_PATHS)))
     if program is None:
-        raise UsageError("nginx is not installed; the server needs it as its door: apt-get install nginx-light")
+        raise UsageError("nginx is not installed; the server needs it as its proxy: apt-get install nginx-light")
     (config.folder / WORKING).mkdir(mode=0o750, exist_ok=True)
     (config.folder / CONFIGURATION).write_text(nginx_text(config))
     return (program, "-p", str(config.folder), "-c", CONFIGURATION)

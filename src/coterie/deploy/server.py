@@ -1,4 +1,4 @@
-"""The server's programs: Flower's SuperLink on loopback, its door for the sites, and the runs that it is given."""
+"""The server of a federation: its folder, its programs (Flower's SuperLink and nginx), and the runs it is given."""
 
 from __future__ import annotations
 
@@ -6,7 +6,8 @@ import json
 import logging
 import subprocess
 import threading
-from collections.abc import Iterator, Mapping, Sequence
+import time
+from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, replace
@@ -16,13 +17,24 @@ from typing import Any
 
 from coterie.deploy import flower
 from coterie.deploy.config import ServerConfig, load_server
+from coterie.deploy.deployment import SCHEMA
 from coterie.deploy.order import Order
-from coterie.deploy.processes import Program, answers, running, wait_until
+from coterie.deploy.processes import Program, is_listening, running, wait_until
 from coterie.deploy.proxy import nginx_command
-from coterie.deploy.site_data import SCHEMA
-from coterie.deploy.status_file import is_alive, is_over, mark_stopped, read_board
+from coterie.deploy.status import (
+    DONE,
+    LONGEST_ERROR,
+    LONGEST_NAME,
+    Status,
+    is_alive,
+    is_over,
+    mark_stopped,
+    read_board,
+)
 from coterie.errors import FederationError, RunFolderError, UsageError
-from coterie.experiments.run_folder import CONFIG
+from coterie.experiments import building
+from coterie.experiments.run_folder import CONFIG, load_rounds, load_summary
+from coterie.experiments.session import Progress
 from coterie.experiments.settings import Settings
 from coterie.experiments.sweep import slug
 from coterie.files import write_atomically
@@ -30,57 +42,60 @@ from coterie.terminal import line
 
 _log = logging.getLogger(__name__)
 
-PATIENCE = 120.0
+COMMAND_SECONDS = 120.0
 """Seconds that one of Flower's commands may take."""
 
 LEAST_PATIENCE = 300.0
-"""Seconds that a run waits for its sites at least, also where a round waits for less."""
+"""The least seconds that a run waits for its sites, even if a round waits for less."""
+
+PAUSE, SILENCE = 0.3, 60.0
+"""Seconds between two looks at the status of a run, and seconds after which a run that has not begun is given up."""
 
 
 @dataclass(frozen=True)
-class Place:
-    """Where a server's folder keeps what Flower and our runs leave behind."""
+class ServerFolder:
+    """The folder of a server: its configuration, and the files that Flower and the runs leave there."""
 
     config: ServerConfig
 
     @classmethod
-    def of(cls, folder: Path) -> Place:
-        """The place of a server's folder."""
+    def of(cls, folder: Path) -> ServerFolder:
+        """Read the configuration of a server's folder."""
         return cls(load_server(folder))
 
     @property
     def folder(self) -> Path:
-        """The server's folder."""
+        """The path of the folder."""
         return self.config.folder
 
     @property
     def home(self) -> Path:
-        """Flower's own state: who is registered, which runs there were."""
+        """The folder of Flower's own state."""
         return self.folder / "flower"
 
     @property
     def database(self) -> Path:
-        """Where Flower keeps who is registered."""
+        """Flower's database of registered nodes and runs."""
         return self.home / "state.db"
 
     @property
     def nodes(self) -> Path:
-        """Which node of Flower's is which site."""
+        """The file that maps sites to Flower's nodes."""
         return self.home / "nodes.json"
 
     @property
     def order(self) -> Path:
-        """The order that is being carried out, or was last."""
+        """The file of the current order, or the last one."""
         return self.folder / "order.json"
 
     @property
     def board(self) -> Path:
-        """What goes on."""
+        """The file with the status of the run."""
         return self.folder / "status.json"
 
     @property
     def number(self) -> Path:
-        """What Flower calls the run."""
+        """The file with Flower's number of the run."""
         return self.home / "run.json"
 
     @cached_property
@@ -89,150 +104,179 @@ class Place:
         return flower.environment(self.home)
 
     def ask(self, command: Sequence[str]) -> dict[str, Any]:
-        """The JSON that one of Flower's commands prints; a failure is an error in its words."""
+        """Run one of Flower's commands and return the JSON that it prints; raise its message if it fails."""
         done = subprocess.run(
-            command, env=self.environment, capture_output=True, text=True, timeout=PATIENCE, check=False
+            command, env=self.environment, capture_output=True, text=True, timeout=COMMAND_SECONDS, check=False
         )
         start = done.stdout.find("{")
         try:
-            told: dict[str, Any] = json.loads(done.stdout[start:]) if start >= 0 else {}
+            answer: dict[str, Any] = json.loads(done.stdout[start:]) if start >= 0 else {}
         except ValueError:
-            told = {}
-        if done.returncode or not told.get("success", False):
-            words = line(told.get("error-message") or (done.stderr or done.stdout).strip()[-300:])
+            answer = {}
+        if done.returncode or not answer.get("success", False):
+            words = line(answer.get("error-message") or (done.stderr or done.stdout).strip()[-300:])
             raise FederationError(f"{' '.join(command[1:3])} failed: {words}; is the server of {self.folder} running?")
-        return told
+        return answer
 
 
 @contextmanager
 def serving(folder: Path, proxy: bool = True) -> Iterator[list[Program]]:
-    """The server while the block runs: sites registered, the door open, and an unfinished run taken up again."""
-    config = load_server(folder)
-    place = Place(config)
+    """Run the server during the block: register the sites, open the proxy, and resume an interrupted run."""
+    server = ServerFolder.of(folder)
+    config = server.config
     for port in (config.inner, config.port)[: 1 + proxy]:
-        if answers(port):
+        if is_listening(port):
             raise UsageError(f"port {port} is taken; stop what listens there, or change it in federation.toml")
-    door = nginx_command(config.folder) if proxy else None
-    place.home.mkdir(mode=0o700, exist_ok=True)
-    (place.home / "config.toml").write_text(flower.connection(config.inner, config.folder / "ca.crt"))
-    logs = config.folder / "logs"
-    if not place.database.exists():
-        place.nodes.unlink(missing_ok=True)
+    nginx = nginx_command(config.folder) if proxy else None
+    server.home.mkdir(mode=0o700, exist_ok=True)
+    (server.home / "config.toml").write_text(flower.connection(config.inner, config.folder / "ca.crt"))
+    if not server.database.exists():
+        server.nodes.unlink(missing_ok=True)
     with ExitStack() as stack:
 
         def start(name: str, command: Sequence[str], port: int) -> Program:
-            program = stack.enter_context(
-                running(name, command, place.environment, logs / f"{name}.log", config.folder)
-            )
-            wait_until(lambda: answers(port), [program], f"{name} does not answer on port {port}")
+            log = config.folder / "logs" / f"{name}.log"
+            program = stack.enter_context(running(name, command, server.environment, log, config.folder))
+            wait_until(lambda: is_listening(port), [program], f"{name} does not answer on port {port}")
             return program
 
-        command = flower.superlink(config.inner, config.folder, place.database)
+        command = flower.superlink(config.inner, config.folder, server.database)
         programs = [start("superlink", command, config.inner)]
-        register(place)
-        programs += [start("nginx", door, config.port)] if door else []
-        take_up(place)
+        register_sites(server)
+        programs += [start("nginx", nginx, config.port)] if nginx else []
+        resume_interrupted(server)
         yield programs
 
 
-def register(place: Place) -> None:
-    """Let Flower know exactly the sites of the configuration, by the keys in the folder."""
-    path = place.nodes
-    known: dict[str, dict[str, str]] = json.loads(path.read_text()) if path.exists() else {}
-    wanted = {name: place.config.key_of(name).read_text().strip() for name in place.config.sites}
+def register_sites(server: ServerFolder) -> None:
+    """Register exactly the sites of the configuration with Flower, by the keys in the folder."""
+    known: dict[str, dict[str, str]] = json.loads(server.nodes.read_text()) if server.nodes.exists() else {}
+    wanted = {name: server.config.key_of(name).read_text().strip() for name in server.config.sites}
     gone = [name for name, node in known.items() if wanted.get(name) != node["key"]]
     new = [name for name in wanted if name not in known or name in gone]
+    lock = threading.Lock()
 
-    def dismiss(name: str) -> None:
-        place.ask(flower.unregister(known[name]["node"]))
-        keep(name, None)
-
-    def admit(name: str) -> None:
-        told = place.ask(flower.register(place.config.key_of(name), name))
-        keep(name, {"node": str(told["node-id"]), "key": wanted[name]})
-
-    def keep(name: str, node: dict[str, str] | None) -> None:
-        """Written after each, so that what Flower knows and what we know it knows do not part."""
+    def save(name: str, node: dict[str, str] | None) -> None:
+        """Write the file after each change, so that it always agrees with Flower's database."""
         with lock:
             known.pop(name, None)
             known.update({} if node is None else {name: node})
-            write_atomically(path, json.dumps(known, indent=2).encode())
+            write_atomically(server.nodes, json.dumps(known, indent=2).encode())
 
-    lock = threading.Lock()
+    def remove(name: str) -> None:
+        server.ask(flower.unregister(known[name]["node"]))
+        save(name, None)
+
+    def add(name: str) -> None:
+        answer = server.ask(flower.register(server.config.key_of(name), name))
+        save(name, {"node": str(answer["node-id"]), "key": wanted[name]})
+
     with ThreadPoolExecutor(4) as pool:
-        list(pool.map(dismiss, gone))
-        list(pool.map(admit, new))
+        list(pool.map(remove, gone))
+        list(pool.map(add, new))
 
 
-def make_order(place: Place, settings: Settings, out: Path | None = None, resume: bool = False) -> Order:
-    """What a server is to do for these settings; what cannot be done is refused now and not by the server later."""
-    now = going_on(place)
+def online(server: ServerFolder) -> dict[str, str]:
+    """Return the connection of each site: online, offline, or registered and never seen."""
+    known = json.loads(server.nodes.read_text()) if server.nodes.exists() else {}
+    names = {node["node"]: name for name, node in known.items()}
+    nodes = server.ask(flower.nodes())["nodes"]
+    return {names[node["node-id"]]: node["status"] for node in nodes if node["node-id"] in names}
+
+
+def make_order(server: ServerFolder, settings: Settings, out: Path | None = None, resume: bool = False) -> Order:
+    """Return the order for these settings; refuse now what the run would refuse later."""
+    now = current_run(server)
     if now is not None:
         raise UsageError(f"run {line(now['run'], 100)} goes on; wait for it, or stop it with coterie federate stop")
-    folder = (out or place.folder / "runs" / f"{slug(settings.algorithm)}-seed-{settings.seed}").resolve()
+    folder = (out or server.folder / "runs" / f"{slug(settings.algorithm)}-seed-{settings.seed}").resolve()
     if (folder / CONFIG).exists() and not resume:
         raise RunFolderError(f"{folder} already holds a run; continue it with --resume, or give another --out")
-    config = place.config
+    config, schema = server.config, server.folder / SCHEMA
     order = Order(
-        settings.table(),
-        str(folder),
-        str(place.board),
-        config.sites,
-        config.needed,
-        config.timeout,
-        max(config.timeout, LEAST_PATIENCE),
-        resume,
-        config.quorum,
-        str(place.folder / SCHEMA) if (place.folder / SCHEMA).is_file() else None,
+        settings=settings.table(),
+        out=str(folder),
+        board=str(server.board),
+        sites=config.sites,
+        minimum=config.needed,
+        timeout=config.timeout,
+        patience=max(config.timeout, LEAST_PATIENCE),
+        resume=resume,
+        quorum=config.quorum,
+        schema=str(schema) if schema.is_file() else None,
     )
-    order.experiment().build_algorithm()
+    building.build_algorithm(order.experiment())
     return order
 
 
-def submit(place: Place, order: Order) -> None:
-    """Give Flower an order to carry out; it is kept until it is done."""
-    app = place.folder / "app"
+def submit(server: ServerFolder, order: Order) -> None:
+    """Have Flower carry out an order; its file stays until the run is over."""
+    app = server.folder / "app"
     app.mkdir(exist_ok=True)
     for name, text in flower.bundle().items():
         (app / name).write_text(text)
-    place.board.unlink(missing_ok=True)
-    order.save(place.order)
+    server.board.unlink(missing_ok=True)
+    order.save(server.order)
     try:
-        told = place.ask(flower.start_run(app, place.order))
+        answer = server.ask(flower.start_run(app, server.order))
     except FederationError:
         if not order.resume:
-            place.order.unlink()
+            server.order.unlink()
         raise
-    write_atomically(place.number, json.dumps({"run": str(told["run-id"])}).encode())
+    write_atomically(server.number, json.dumps({"run": str(answer["run-id"])}).encode())
 
 
-def take_up(place: Place) -> None:
-    """Go on with a run that the server was carrying out when it ended."""
-    told = read_board(place.board)
-    if place.order.exists() and not (told is not None and is_over(told)):
+def resume_interrupted(server: ServerFolder) -> None:
+    """Resume the run that was not over when the server ended."""
+    status = read_board(server.board)
+    if server.order.exists() and not (status is not None and is_over(status)):
         _log.info("going on with the run that was interrupted")
-        submit(place, replace(Order.load(place.order), resume=True))
+        submit(server, replace(Order.load(server.order), resume=True))
 
 
-def going_on(place: Place) -> Mapping[str, Any] | None:
-    """What the board says of a run that goes on now; None if none does."""
-    told = read_board(place.board)
-    return told if told is not None and not is_over(told) and is_alive(told) else None
+def current_run(server: ServerFolder) -> Status | None:
+    """Return the status of the run that goes on now; None if none does."""
+    status = read_board(server.board)
+    return status if status is not None and not is_over(status) and is_alive(status) else None
 
 
-def stop(place: Place) -> None:
-    """Stop the run that goes on; its last checkpoint stays, and a server that starts again does not go on with it."""
-    if going_on(place) is None:
+def follow(server: ServerFolder, progress: Progress, tell: Callable[[str], None] = lambda note: None) -> dict[str, Any]:
+    """Wait for the submitted run; pass each round to ``progress`` and each note to ``tell``, return the summary."""
+    rounds, notes, until = 0, 0, time.monotonic() + SILENCE
+    while True:
+        status = read_board(server.board)
+        if status is not None:
+            records = load_rounds(Path(status["out"]))
+            for record in records[rounds:]:
+                progress(record)
+            for note in status["notes"][notes:]:
+                tell(note)
+            rounds, notes = max(rounds, len(records)), max(notes, len(status["notes"]))
+            if is_over(status):
+                return _summary(status)
+        if (status is None and time.monotonic() > until) or (status is not None and not is_alive(status)):
+            raise FederationError(
+                f"the run's process is gone; look at {server.folder / 'logs' / 'superlink.log'}, and start the server "
+                "again: it goes on from the last checkpoint"
+            )
+        time.sleep(PAUSE)
+
+
+def _summary(status: Status) -> dict[str, Any]:
+    """Return the summary of a run that is over; raise its error if it failed or was stopped."""
+    if status["state"] != DONE:
+        error = line(status.get("error"), LONGEST_ERROR)
+        raise FederationError(f"run {line(status['run'], LONGEST_NAME)} {status['state']}: {error}")
+    summary = load_summary(Path(status["out"]))
+    assert summary is not None, "a run that is done has a summary"
+    return summary
+
+
+def stop(server: ServerFolder) -> None:
+    """Stop the run that goes on; its last checkpoint stays, and a restarted server does not resume it."""
+    if current_run(server) is None:
         raise UsageError("no run goes on; coterie federate status shows what there was")
-    place.order.unlink(missing_ok=True)
-    place.ask(flower.stop_run(json.loads(place.number.read_text())["run"]))
-    wait_until(lambda: going_on(place) is None, [], "the run's process goes on")
-    mark_stopped(place.board)
-
-
-def online(place: Place) -> dict[str, str]:
-    """Whether each site is there: online, offline, or registered and never seen."""
-    known = json.loads(place.nodes.read_text()) if place.nodes.exists() else {}
-    names = {node["node"]: name for name, node in known.items()}
-    told = place.ask(flower.nodes())["nodes"]
-    return {names[node["node-id"]]: node["status"] for node in told if node["node-id"] in names}
+    server.order.unlink(missing_ok=True)
+    server.ask(flower.stop_run(json.loads(server.number.read_text())["run"]))
+    wait_until(lambda: current_run(server) is None, [], "the run's process goes on")
+    mark_stopped(server.board)

@@ -1,66 +1,127 @@
-"""A site's programs: the agent, which has the data and says yes or no, and Flower's node, which reaches the server."""
+"""What runs at a site: the agent, which has the data and answers requests, and Flower's node, which has the network.
+
+The agent listens at a Unix socket and answers packed messages one at a time. The node receives messages from the server
+and carries them to the agent and back.
+"""
 
 from __future__ import annotations
 
+import os
 import secrets
+import socket
+import stat
 import threading
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from functools import partial
-from typing import TYPE_CHECKING
+from pathlib import Path
+from typing import Any, Protocol
 
+from coterie.data import Federated, Schema, load_client
 from coterie.deploy import flower
-from coterie.deploy.agent import serve, stop_on_signals
-from coterie.deploy.agent_socket import call
-from coterie.deploy.audit import Audit
-from coterie.deploy.certificates import write_private
+from coterie.deploy.audit import AUDIT, Audit
+from coterie.deploy.certificates import site_channel, write_private
 from coterie.deploy.config import SiteConfig
-from coterie.deploy.message_keys import site_channel
+from coterie.deploy.deployment import SCHEMA
 from coterie.deploy.policy import load_policy
-from coterie.deploy.processes import Program, answers, end, running, wait_until
-from coterie.deploy.site import Site
-from coterie.deploy.site_data import load_data
+from coterie.deploy.processes import Program, end, is_listening, running, stop_on_signals, wait_until
+from coterie.deploy.site_answers import SealedSite, Site
+from coterie.errors import UsageError
+from coterie.wire.unix_socket import call, receive, receive_length, send
 
-if TYPE_CHECKING:
-    from coterie.deploy.sealed_site import SealedSite
+TIMEOUT = 30.0
+"""Seconds that a caller has for each chunk of its message."""
 
-AUDIT = "audit.jsonl"
+CALLERS = 4
+"""Connections that are read at the same time; others wait."""
+
+BEGINNING = 1024
+"""Bytes of a message that are read before its size is checked: enough to say which message is refused."""
+
+_POLL = 0.2
+
 Ready = Callable[[Site], None]
-"""Is called once a site can be asked."""
+"""Is called once the site can be asked."""
+
+
+class Answering(Protocol):
+    """Answers packed messages."""
+
+    def answer(self, request: bytes, /) -> bytes:
+        """Return the reply to a message."""
+
+    def refuse(self, size: int, beginning: bytes, /) -> bytes | None:
+        """Return the reply to a message of ``size`` bytes if it is too large to be read; otherwise None."""
+
+    def decline(self, request: bytes, why: str, /) -> bytes:
+        """Return the reply to a message that is not read at all."""
+
+
+def load_data(file: str | Path, name: str, folder: str | Path, **options: Any) -> Federated:
+    """Read a site's ``.npz``, ``.csv`` or ``.parquet`` file as a simulation reads the client ``name`` of a folder.
+
+    ``options`` are those of ``load_own`` (label, ignore, missing, task, test, validation, seed). Tables need a
+    ``schema.json`` in ``folder``, beside the configuration of the site.
+    """
+    schema = Path(folder) / SCHEMA
+    return load_client(file, name, schema=Schema.load(schema) if schema.is_file() else None, **options)
 
 
 def build_site(config: SiteConfig, threads: int = 1) -> SealedSite:
-    """The site of a folder: its data read, its policy and its audit log open, its keys at hand."""
+    """Build the site of a folder: read its data, its policy and its keys, and open its audit log."""
     channel = site_channel(config.folder, config.name)
-    from coterie.deploy.sealed_site import SealedSite
-
     policy = load_policy(config.folder / "policy.toml")
     data = load_data(config.data_file(), config.name, config.folder, **config.reading())
-    return SealedSite(Site(config.name, data, policy, Audit(config.folder / AUDIT), threads), channel)
+    return SealedSite(Site(config.name, data, policy, Audit(config.folder / AUDIT), threads=threads), channel)
 
 
 def run_agent(config: SiteConfig, threads: int, ready: Ready) -> None:
-    """Answer until a signal comes."""
+    """Answer messages until a signal arrives."""
     stop, site = threading.Event(), build_site(config, threads)
     stop_on_signals(stop)
     serve(site, config.socket_path, stop, ready=lambda: ready(site.site))
 
 
+def run_node(config: SiteConfig) -> None:
+    """Carry messages until a signal arrives or Flower's node ends."""
+    stop = threading.Event()
+    with node(config) as program:
+        stop_on_signals(stop)
+        while not stop.wait(0.5):
+            program.check()
+
+
+def run_both(config: SiteConfig, threads: int, ready: Ready) -> None:
+    """Run agent and node together; each ends when the other does."""
+    stop, site = threading.Event(), build_site(config, threads)
+    with node(config) as program:
+        stop_on_signals(stop)
+
+        def stop_with_node() -> None:
+            program.process.wait()
+            stop.set()
+
+        threading.Thread(target=stop_with_node, daemon=True).start()
+        serve(site, config.socket_path, stop, ready=lambda: ready(site.site))
+        if program.process.poll() is not None:
+            program.check()
+
+
 @contextmanager
 def node(config: SiteConfig) -> Iterator[Program]:
-    """Flower's node of a site while the block runs, and beside it what carries its messages to the agent and back."""
+    """Run Flower's node of a site during the block, and carry its messages to the agent and back."""
     folder, home, stop = config.folder, config.folder / "flower", threading.Event()
     secret = home / "executor.secret"
-    command = flower.supernode(config.server, config.port, folder / "ca.crt", folder / "node.key", secret)
-    from coterie.deploy.flower_relay import relay
+    command = flower.supernode(config.server, config.port, ca=folder / "ca.crt", key=folder / "node.key", secret=secret)
+    from coterie.deploy.flower_site import relay
 
     home.mkdir(mode=0o700, exist_ok=True)
     write_private(secret, secrets.token_bytes(32))
     with running("supernode", command, flower.environment(home), home / "supernode.log", folder) as program:
-        wait_until(lambda: answers(config.port), [program], f"the SuperNode does not answer on port {config.port}")
+        wait_until(lambda: is_listening(config.port), [program], f"the SuperNode does not answer on port {config.port}")
 
         def carry() -> None:
-            """Without this the node would take messages that nobody answers, so it does not outlive it."""
+            """End the node with the relay: a node alone would accept messages that nobody answers."""
             try:
                 relay(f"127.0.0.1:{config.port}", secret.read_bytes(), partial(call, str(config.socket_path)), stop)
             finally:
@@ -71,26 +132,126 @@ def node(config: SiteConfig) -> Iterator[Program]:
         stop.set()
 
 
-def run_node(config: SiteConfig) -> None:
-    """Carry messages until a signal comes or Flower's node ends."""
-    stop = threading.Event()
-    with node(config) as program:
-        stop_on_signals(stop)
-        while not stop.wait(0.5):
-            program.check()
+def serve(
+    site: Answering,
+    socket_path: str | Path,
+    stop: threading.Event,
+    *,
+    timeout: float = TIMEOUT,
+    ready: Callable[[], None] = lambda: None,
+) -> None:
+    """Answer messages at a Unix socket until ``stop`` is set; finish and send the reply in progress first."""
+    path = Path(socket_path)
+    listener = _listen(path)
+    connections, callers = _Connections(site, stop, timeout), threading.Semaphore(CALLERS)
+    threads: list[threading.Thread] = []
+    ready()
+    try:
+        while not stop.is_set():
+            threads = [thread for thread in threads if thread.is_alive()]
+            connection = _accept(listener, callers)
+            if connection is not None:
+                thread = threading.Thread(target=connections.handle, args=(connection, callers.release), daemon=True)
+                threads.append(thread)
+                thread.start()
+    finally:
+        with suppress(FileNotFoundError):
+            path.unlink()
+        listener.close()
+        connections.drop_incomplete()
+        for thread in threads:
+            thread.join()
 
 
-def run_both(config: SiteConfig, threads: int, ready: Ready) -> None:
-    """Agent and node together; the one ends when the other does."""
-    stop, site = threading.Event(), build_site(config, threads)
-    with node(config) as program:
-        stop_on_signals(stop)
+def _accept(listener: socket.socket, callers: threading.Semaphore) -> socket.socket | None:
+    """Return the next connection, which takes one of the ``callers``; None if none can be accepted soon."""
+    if not callers.acquire(timeout=_POLL):
+        return None
+    try:
+        return listener.accept()[0]
+    except TimeoutError:
+        callers.release()
+        return None
 
-        def watch() -> None:
-            program.process.wait()
-            stop.set()
 
-        threading.Thread(target=watch, daemon=True).start()
-        serve(site, config.socket_path, stop, ready=lambda: ready(site.site))
-        if program.process.poll() is not None:
-            program.check()
+class _Connections:
+    """Read messages of several connections at the same time, and answer them one at a time."""
+
+    def __init__(self, site: Answering, stop: threading.Event, timeout: float) -> None:
+        self.site, self.stop, self.timeout = site, stop, timeout
+        self._answering = threading.Lock()
+        self._reading: set[socket.socket] = set()
+
+    def handle(self, connection: socket.socket, done: Callable[[], None]) -> None:
+        """Read the message of one connection, wait for its turn, and send the reply."""
+        try:
+            with connection:
+                self._reading.add(connection)
+                if self.stop.is_set():
+                    return
+                length = receive_length(connection, self.timeout)
+                beginning = receive(connection, min(length, BEGINNING), self.timeout)
+                reply = self.site.refuse(length, beginning)
+                if reply is None:
+                    request = beginning + receive(connection, length - len(beginning), self.timeout)
+                    self._reading.discard(connection)
+                    reply = self._answer(request)
+                send(connection, reply, self.timeout)
+        except OSError:
+            return  # the caller hung up, or did not finish its message
+        finally:
+            self._reading.discard(connection)
+            done()
+
+    def drop_incomplete(self) -> None:
+        """Close the connections of which the message is not complete."""
+        for connection in tuple(self._reading):
+            with suppress(OSError):
+                connection.shutdown(socket.SHUT_RDWR)
+
+    def _answer(self, request: bytes) -> bytes:
+        with self._answering:
+            if self.stop.is_set():
+                return self.site.decline(request, "the site is stopping; ask again when it is back")
+            return self.site.answer(request)
+
+
+def _listen(path: Path) -> socket.socket:
+    """Return a socket that listens at a path; replace one that nobody listens at any more."""
+    if not path.parent.exists():
+        path.parent.mkdir(mode=0o750, parents=True)
+        path.parent.chmod(0o750)
+    if path.parent.stat().st_mode & stat.S_IWOTH:
+        raise UsageError(f"anybody may write to {path.parent}, so anybody could replace the socket; chmod o-w it")
+    _check_free(path)
+    listener = socket.socket(socket.AF_UNIX)
+    before = os.umask(0o117)
+    try:
+        listener.bind(str(path))
+    except OSError as error:
+        listener.close()
+        raise UsageError(
+            f"cannot listen at {path}: {error.strerror or error}; give a shorter or another path"
+        ) from None
+    finally:
+        os.umask(before)
+    listener.listen()
+    listener.settimeout(_POLL)
+    return listener
+
+
+def _check_free(path: Path) -> None:
+    """Remove a socket that was left behind; refuse to replace a live one, or a file that is not a socket."""
+    if not os.path.lexists(path):
+        return
+    if not stat.S_ISSOCK(path.lstat().st_mode):
+        raise UsageError(f"{path} exists and is no socket; give another path or remove it")
+    with socket.socket(socket.AF_UNIX) as probe:
+        try:
+            probe.connect(str(path))
+        except ConnectionRefusedError:
+            path.unlink()
+            return
+        except OSError as error:
+            raise UsageError(f"the socket {path} exists and cannot be tried ({error.strerror}); remove it") from None
+    raise UsageError(f"another agent answers at {path}; stop it, or give this one another socket")

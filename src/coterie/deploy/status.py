@@ -1,77 +1,128 @@
-"""How a person follows a run of a federation: its rounds as they are recorded, and what each site is doing."""
+"""The status of a federation's run: the file ``status.json``, which the run keeps up to date, and its table."""
 
 from __future__ import annotations
 
+import json
+import os
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
 from rich.table import Table
 from rich.text import Text
 
-from coterie.deploy.server import Place
-from coterie.deploy.status_file import DONE, is_alive, is_over, read_board
-from coterie.errors import FederationError
+from coterie.errors import CoterieError
 from coterie.experiments.clients import load_clients
-from coterie.experiments.run_folder import load_labels, load_rounds, load_summary
-from coterie.experiments.session import Progress
+from coterie.experiments.run_folder import load_labels
+from coterie.files import write_atomically
 from coterie.terminal import cell, line
 
-PAUSE = 0.3
+WAITING, RUNNING, DONE, FAILED, STOPPED = "waiting", "running", "done", "failed", "stopped"
 LONGEST_NAME, LONGEST_ERROR = 100, 800
-"""Letters that are shown of a run's name, and of what it ended with."""
+"""The most letters shown of a run's name, and of its error."""
 
-SILENCE = 60.0
-"""Seconds after which a run that has not begun is given up."""
-
-
-def follow(place: Place, progress: Progress, tell: Callable[[str], None] = lambda note: None) -> dict[str, Any]:
-    """Return the summary of the submitted run once it is over; ``progress`` gets every round, ``tell`` every note."""
-    seen, said, until = 0, 0, time.monotonic() + SILENCE
-    while True:
-        told = read_board(place.board)
-        if told is not None:
-            records = load_rounds(Path(told["out"]))
-            for record in records[seen:]:
-                progress(record)
-            seen = max(seen, len(records))
-            for note in told["notes"][said:]:
-                tell(note)
-                said += 1
-            if is_over(told):
-                return _end(told)
-        if (told is None and time.monotonic() > until) or (told is not None and not is_alive(told)):
-            raise FederationError(
-                f"the run's process is gone; look at {place.folder / 'logs' / 'superlink.log'}, and start the server "
-                "again: it goes on from the last checkpoint"
-            )
-        time.sleep(PAUSE)
+Status = Mapping[str, Any]
+"""The content of ``status.json``."""
 
 
-def _end(told: Mapping[str, Any]) -> dict[str, Any]:
-    if told["state"] != DONE:
-        raise FederationError(
-            f"run {line(told['run'], LONGEST_NAME)} {told['state']}: {line(told.get('error'), LONGEST_ERROR)}"
-        )
-    summary = load_summary(Path(told["out"]))
-    assert summary is not None, "a run that is done has a summary"
-    return summary
+class StatusBoard:
+    """The file ``status.json`` of a run, kept up to date by the process of the run."""
+
+    def __init__(self, path: Path, run: str, out: str, sites: tuple[str, ...]) -> None:
+        self.path = path
+        self.status: dict[str, Any] = {
+            "run": run,
+            "out": out,
+            "state": WAITING,
+            "process": [os.getpid(), _start_time(os.getpid())],
+            "sites": {name: {"now": "not asked yet"} for name in sites},
+            "notes": [],
+        }
+
+    def update(self, **news: Any) -> None:
+        """Change some entries and write the file."""
+        self.status |= news
+        write_atomically(self.path, (json.dumps(self.status, indent=2) + "\n").encode())
+
+    def sites(self, news: Mapping[str, str]) -> None:
+        """Record the news of some sites."""
+        now = time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime())
+        self.update(sites={**self.status["sites"], **{name: {"now": what, "when": now} for name, what in news.items()}})
+
+    @contextmanager
+    def recording_end(self) -> Iterator[None]:
+        """Record how the block ends: done, or failed with the error."""
+        try:
+            yield
+        except CoterieError as error:
+            self.update(state=FAILED, error=str(error))
+            raise
+        except Exception as error:
+            self.update(state=FAILED, error=f"internal error: {type(error).__name__}: {error}; please report it")
+            raise
+        self.update(state=DONE)
 
 
-def status_table(told: Mapping[str, Any] | None, online: Mapping[str, str]) -> Table:
-    """Each site: whether it is there, what it did last, and its cluster; below, what is to be known of the run."""
-    notes = [] if told is None else told["notes"]
+def read_board(path: Path) -> dict[str, Any] | None:
+    """Return the status in a file; None if there is no file yet or it holds no status."""
+    try:
+        status = json.loads(path.read_text())
+    except (OSError, ValueError, RecursionError):
+        return None
+    return status if _is_status(status) else None
+
+
+def _is_status(value: Any) -> bool:
+    """Return whether a value has all entries that a status has from the start, each of its type."""
+    kinds = {"run": str, "out": str, "state": str, "process": list, "sites": dict, "notes": list}
+    if not isinstance(value, dict) or not all(isinstance(value.get(name), kind) for name, kind in kinds.items()):
+        return False
+    return len(value["process"]) == 2 and all(isinstance(site, dict) for site in value["sites"].values())
+
+
+def mark_stopped(path: Path) -> None:
+    """Record that a run was stopped on purpose, after its process has ended."""
+    status = read_board(path)
+    if status is not None and status["state"] != DONE:
+        content = {**status, "state": STOPPED, "error": "it was stopped"}
+        write_atomically(path, (json.dumps(content, indent=2) + "\n").encode())
+
+
+def is_over(status: Status) -> bool:
+    """Return whether the run is done, failed or stopped."""
+    return status["state"] in (DONE, FAILED, STOPPED)
+
+
+def is_alive(status: Status) -> bool:
+    """Return whether the process of the run exists, and is not another that has its number now."""
+    number, started = status["process"]
+    return started is not None and _start_time(number) == started
+
+
+def _start_time(number: int) -> str | None:
+    """Return when a process began, in the system's count; None if it has ended, even if its parent has not noticed."""
+    try:
+        facts = Path(f"/proc/{number}/stat").read_text().rpartition(")")[2].split()
+    except OSError:
+        return None
+    return None if facts[0] in "ZX" else facts[19]
+
+
+def status_table(status: Status | None, online: Mapping[str, str]) -> Table:
+    """Return a table of the sites, with connection, last news and cluster of each; below it the notes of the run."""
+    notes = [] if status is None else status["notes"]
     table = Table(
-        title=None if told is None else cell(_headline(told)),
+        title=None if status is None else cell(_headline(status)),
         title_justify="left",
         caption=Text("\n").join(cell(note) for note in notes) if notes else None,
         caption_justify="left",
     )
     for title in ("site", "connection", "last", "when", "cluster"):
         table.add_column(title)
-    sites = {} if told is None else told["sites"]
-    clusters = {} if told is None else _clusters(told)
+    sites = {} if status is None else status["sites"]
+    clusters = {} if status is None else _clusters(status)
     for name in sorted({*online, *sites}):
         last = sites.get(name, {})
         cells = (online.get(name, "unknown"), last.get("now", ""), last.get("when", ""), str(clusters.get(name, "")))
@@ -79,18 +130,18 @@ def status_table(told: Mapping[str, Any] | None, online: Mapping[str, str]) -> T
     return table
 
 
-def _headline(told: Mapping[str, Any]) -> str:
-    state = told["state"] if is_over(told) or is_alive(told) else "interrupted"
-    record = told.get("record")
-    at = f", round {record['round'] + 1} of {told['rounds']}" if record else ""
-    problem = f": {told['error']}" if "error" in told else ""
-    return f"run {line(told['run'], LONGEST_NAME)} {state}{at}{line(problem, LONGEST_ERROR)}"
+def _headline(status: Status) -> str:
+    state = status["state"] if is_over(status) or is_alive(status) else "interrupted"
+    record = status.get("record")
+    at = f", round {record['round'] + 1} of {status['rounds']}" if record else ""
+    problem = f": {status['error']}" if "error" in status else ""
+    return f"run {line(status['run'], LONGEST_NAME)} {state}{at}{line(problem, LONGEST_ERROR)}"
 
 
-def _clusters(told: Mapping[str, Any]) -> dict[str, int]:
-    """The cluster of each site after the last round that was saved."""
-    out = Path(told["out"])
+def _clusters(status: Status) -> dict[str, int]:
+    """Return the cluster of each site after the last saved round."""
+    out = Path(status["out"])
     if (out / "clients.csv").exists():
         return load_clients(out)
     labels = load_labels(out)
-    return dict(zip(told["sites"], labels[-1].tolist(), strict=True)) if len(labels) else {}
+    return dict(zip(status["sites"], labels[-1].tolist(), strict=True)) if len(labels) else {}

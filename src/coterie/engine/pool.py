@@ -9,8 +9,8 @@ import torch
 from numpy.typing import DTypeLike
 from torch import Tensor
 
+from coterie.data.array_memory import allocate
 from coterie.data.federated import Split
-from coterie.data.store import room
 from coterie.typing import Array
 
 
@@ -75,7 +75,7 @@ class SpareBlock:
         count = int(np.prod(shape, dtype=np.int64))
         size = count * np.dtype(dtype).itemsize
         if not 0 < size <= limit:
-            return room(shape, dtype, limit)
+            return allocate(shape, dtype, limit)
         block, self._spare = self._spare, None
         if block is None or block.nbytes < size:
             block = np.empty(size, np.uint8)

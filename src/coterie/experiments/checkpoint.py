@@ -1,6 +1,6 @@
-"""Checkpoints: a state of the server as one safetensors file, and back, bit for bit.
+"""Checkpoints: the state of the server in one safetensors file, saved and loaded bit for bit.
 
-Arrays are stored by name, all else as JSON in the header, with a hash over everything.
+Arrays are stored under their names, all other values as JSON in the header, with a hash over everything.
 """
 
 from __future__ import annotations
@@ -23,37 +23,38 @@ from coterie.server.contract import MEMORY_TYPES, State
 from coterie.typing import Array
 
 KEPT = "kept/"
-"""The names of what clients keep, in a checkpoint, begin with this."""
+"""Names of arrays that clients keep between rounds begin with this."""
 
 HEADER = "coterie"
-"""The one key of a checkpoint's header: of several, safetensors would write the order at random."""
+"""The only key of a checkpoint's header: safetensors would write several keys in random order."""
 
 FORMAT = 3
-"""The form of checkpoints; 1 and 2, before version 0.2, had what rules remember without its types."""
+"""The format of checkpoints; 1 and 2, before version 0.2, stored the memory of assign rules without types."""
 
-MEMORY = "memory"
+ARRAY, STACK, TYPE = "$array", "$stack", "$type"
+"""Keys that mark, in the JSON of a memory, an array, a stack of models and a dataclass."""
 
 
 def save_state(path: Path, state: State, kept: Mapping[str, Array] | None = None) -> None:
-    """Write a state, all or nothing."""
+    """Write a state to a file atomically."""
     write_atomically(path, pack_state(state, kept)[0])
 
 
 def pack_state(state: State, kept: Mapping[str, Array] | None = None) -> tuple[bytes, str]:
-    """Return a state as the bytes of a checkpoint, and its hash.
+    """Return the bytes of a checkpoint of a state, and its hash.
 
-    ``kept`` is what simulated clients keep to themselves between rounds.
+    ``kept`` are the arrays that simulated clients keep between rounds.
     """
     arrays: dict[str, Array] = {f"{KEPT}{name}": array for name, array in (kept or {}).items()}
-    values = _take_apart(state, "", arrays)
-    whole = {name: np.ascontiguousarray(array) for name, array in arrays.items()}
+    values = _flatten(state, "", arrays)
+    arrays = {name: np.asarray(array, order="C") for name, array in arrays.items()}
     header = {"format": str(FORMAT), "round": str(state.round), "values": json.dumps(values)}
-    value = fingerprint(whole, header)
-    return save(whole, metadata={HEADER: json.dumps({**header, "hash": value})}), value
+    digest = fingerprint(arrays, header)
+    return save(arrays, metadata={HEADER: json.dumps({**header, "hash": digest})}), digest
 
 
 def load_checkpoint(path: Path) -> tuple[State, dict[str, Array], str]:
-    """Return the state that was saved, what clients had kept, and the hash; a damaged file is an error."""
+    """Return the state in a checkpoint, the arrays that clients kept, and its hash; refuse a damaged file."""
     try:
         with safe_open(path, framework="np") as file:
             arrays = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118 - not a mapping
@@ -62,20 +63,20 @@ def load_checkpoint(path: Path) -> tuple[State, dict[str, Array], str]:
     except (SafetensorError, OSError, ValueError, TypeError, KeyError, AttributeError, RecursionError) as error:
         why = " ".join(str(error).split())
         raise RunFolderError(f"checkpoint {path} cannot be read ({why}); delete the folder and run again") from None
-    value = fingerprint(arrays, {name: text for name, text in header.items() if name != "hash"})
-    if header.get("hash") != value:
+    digest = fingerprint(arrays, {name: text for name, text in header.items() if name != "hash"})
+    if header.get("hash") != digest:
         raise RunFolderError(f"checkpoint {path} is damaged (its hash is wrong); delete the folder and run again")
     if header.get("format") != str(FORMAT):
         raise RunFolderError(
             f"checkpoint {path} was written by another version of coterie (format {header.get('format', 'before 3')}, "
-            f"this one reads {FORMAT}); go on with that version, or run it again"
+            f"this version reads {FORMAT}); resume the run with that version, or run it again with another --out"
         )
-    state = _put_together(arrays, json.loads(header["values"]), int(header["round"]), "")
-    return state, _under(KEPT, arrays), value
+    state = _rebuild(arrays, json.loads(header["values"]), int(header["round"]), "")
+    return state, _under(KEPT, arrays), digest
 
 
 def fingerprint(arrays: Mapping[str, Array], header: Mapping[str, str]) -> str:
-    """Return a hash over names, shapes and bytes of all arrays and over the header."""
+    """Return a hash over names, types, shapes and bytes of all arrays and over the header."""
     digest = hashlib.blake2b(json.dumps(dict(sorted(header.items()))).encode(), digest_size=16)
     for name in sorted(arrays):
         array = arrays[name]
@@ -84,8 +85,8 @@ def fingerprint(arrays: Mapping[str, Array], header: Mapping[str, str]) -> str:
     return digest.hexdigest()
 
 
-def _take_apart(state: State, prefix: str, arrays: dict[str, Array]) -> dict[str, Any]:
-    """Put the arrays of a state under their names, and return what else it holds as JSON."""
+def _flatten(state: State, prefix: str, arrays: dict[str, Array]) -> dict[str, Any]:
+    """Add the arrays of a state to ``arrays``, under names with a prefix, and return its other values as JSON."""
     stacks = {"": state.stack, "previous.": state.previous, "waiting.": state.waiting}
     for name, stack in stacks.items():
         if stack is not None:
@@ -95,13 +96,13 @@ def _take_apart(state: State, prefix: str, arrays: dict[str, Array]) -> dict[str
     return {
         "formed": state.formed,
         "advice": state.advice,
-        "memory": _as_json(state.memory, f"{prefix}{MEMORY}", arrays),
-        "members": [_take_apart(member, f"{prefix}members.{i}.", arrays) for i, member in enumerate(state.members)],
+        "memory": _as_json(state.memory, f"{prefix}memory", arrays),
+        "members": [_flatten(member, f"{prefix}members.{i}.", arrays) for i, member in enumerate(state.members)],
     }
 
 
-def _put_together(arrays: Mapping[str, Array], values: Mapping[str, Any], number: int, prefix: str) -> State:
-    """Return the state that ``_take_apart`` took apart."""
+def _rebuild(arrays: Mapping[str, Array], values: Mapping[str, Any], number: int, prefix: str) -> State:
+    """Return the state that ``_flatten`` was given; ``number`` is its round."""
 
     def stack(name: str) -> Stack:
         return Stack(arrays[f"{prefix}{name}params"], arrays[f"{prefix}{name}buffers"])
@@ -117,52 +118,60 @@ def _put_together(arrays: Mapping[str, Array], values: Mapping[str, Any], number
         memory=_from_json(values["memory"], arrays),
         advice=values["advice"],
         waiting=stack("waiting.") if f"{prefix}waiting.params" in arrays else None,
-        members=tuple(_put_together(arrays, own, number, f"{prefix}members.{i}.") for i, own in members),
+        members=tuple(_rebuild(arrays, own, number, f"{prefix}members.{i}.") for i, own in members),
         formed=values["formed"],
     )
 
 
 def _as_json(value: Any, name: str, arrays: dict[str, Array]) -> Any:
-    """Return what a rule remembers as JSON; arrays go under names that begin with ``name``.
+    """Return the memory of an assign rule as JSON; add its arrays to ``arrays``, under names that begin with ``name``.
 
     >>> _as_json({"a": np.zeros(2), "b": [1, None]}, "memory", found := {}), list(found)
-    ({'a': {'array': 'memory.a'}, 'b': [1, None]}, ['memory.a'])
+    ({'a': {'$array': 'memory.a'}, 'b': [1, None]}, ['memory.a'])
     """
     if isinstance(value, np.ndarray):
         arrays[name] = value
-        return {"array": name}
+        return {ARRAY: name}
     if isinstance(value, Stack):
-        return {"stack": {part: _as_json(rows, f"{name}.{part}", arrays) for part, rows in value._asdict().items()}}
+        return {STACK: {part: _as_json(rows, f"{name}.{part}", arrays) for part, rows in value._asdict().items()}}
     if is_dataclass(value) and not isinstance(value, type):
         if MEMORY_TYPES.get(type(value).__name__) is not type(value):
             raise TypeError(f"a rule remembers a {type(value).__name__}; put @memory_type on its class")
         parts = {field.name: getattr(value, field.name) for field in fields(value)}
-        return {"type": type(value).__name__, "fields": _as_json(parts, name, arrays)}
+        return {TYPE: type(value).__name__, "fields": _as_json(parts, name, arrays)}
     if isinstance(value, Mapping):
+        for key in value:
+            if not isinstance(key, str) or key.startswith("$"):
+                raise TypeError(
+                    f"a rule remembers a mapping with the key {key!r}; use strings that do not begin with $"
+                )
         return {key: _as_json(part, f"{name}.{key}", arrays) for key, part in value.items()}
     if isinstance(value, list | tuple):
         return [_as_json(part, f"{name}.{i}", arrays) for i, part in enumerate(value)]
+    if value is not None and not isinstance(value, bool | int | float | str):
+        raise TypeError(f"a rule remembers a {type(value).__name__}; use arrays, numbers, strings or a @memory_type")
     return value
 
 
 def _from_json(value: Any, arrays: Mapping[str, Array]) -> Any:
-    """Return what ``_as_json`` was given."""
+    """Return the memory that ``_as_json`` was given."""
     if isinstance(value, list):
         return [_from_json(part, arrays) for part in value]
     if not isinstance(value, dict):
         return value
-    if value.keys() == {"array"}:
-        return arrays[value["array"]]
-    if value.keys() == {"stack"}:
-        return Stack(**_from_json(value["stack"], arrays))
-    if value.keys() == {"type", "fields"}:
-        if value["type"] not in MEMORY_TYPES:
+    if ARRAY in value:
+        return arrays[value[ARRAY]]
+    if STACK in value:
+        return Stack(**_from_json(value[STACK], arrays))
+    if TYPE in value:
+        if value[TYPE] not in MEMORY_TYPES:
             raise RunFolderError(
-                f"the run's rule remembers a {value['type']}, which is not known here; import it first"
+                f"the run's assign rule remembers a {value[TYPE]}, which is not registered; import its module first"
             )
-        return MEMORY_TYPES[value["type"]](**_from_json(value["fields"], arrays))
+        return MEMORY_TYPES[value[TYPE]](**_from_json(value["fields"], arrays))
     return {key: _from_json(part, arrays) for key, part in value.items()}
 
 
 def _under(prefix: str, arrays: Mapping[str, Array]) -> dict[str, Array]:
+    """Return the arrays with a prefix, under the rest of their names."""
     return {name.removeprefix(prefix): array for name, array in arrays.items() if name.startswith(prefix)}

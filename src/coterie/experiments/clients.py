@@ -13,7 +13,7 @@ import numpy as np
 from rich.table import Table
 from sklearn.metrics import adjusted_rand_score
 
-from coterie.experiments.data_facts import Known
+from coterie.experiments.data_facts import DataFacts
 from coterie.experiments.hashes import damaged, read_file
 from coterie.experiments.run_folder import CLIENTS, MATRIX
 from coterie.files import write_atomically
@@ -25,7 +25,7 @@ from coterie.typing import Array
 Row = Mapping[str, Any]
 
 
-def client_rows(known: Known, labels: Array, test: Replies, attendance: Attendance) -> list[Row]:
+def client_rows(known: DataFacts, labels: Array, test: Replies, attendance: Attendance) -> list[Row]:
     """One row a client: name, cluster, true group, sizes, and its own test scores (empty where it did not answer).
 
     In a run in which clients come and go, also the rounds in which each joined and left (empty where it did not).

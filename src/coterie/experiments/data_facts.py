@@ -16,7 +16,7 @@ UNIFORM_EXAMPLES = 1000
 
 
 @dataclass(frozen=True)
-class Known:
+class DataFacts:
     """Names and sizes of the clients' data, and what their examples look like.
 
     Only a simulation knows the true ``groups``, the test examples that the most frequent train class gets right
@@ -46,28 +46,29 @@ class Known:
         return len(self.names)
 
 
-def known_of(data: Federated) -> Known:
+def facts_of(data: Federated) -> DataFacts:
     """All that a simulation knows of its data."""
-    counted = data.classes is not None
-    clients = range(len(data))
-    return Known(
-        data.data,
-        data.partition,
-        data.names,
-        data.shape,
-        data.classes,
-        data.train.sizes,
-        data.test.sizes,
-        data.validation is not None,
-        data.unit,
-        data.notes,
-        data.schema,
-        data.groups,
-        np.array([majority_hits(data.train.of(i)[1], data.test.of(i)[1]) for i in clients]) if counted else None,
-        uniform_test(data),
-        data.fingerprint(),
-        data.words is not None,
-        data.files,
+    hits = None
+    if data.classes is not None:
+        hits = np.array([majority_hits(data.train.of(i)[1], data.test.of(i)[1]) for i in range(len(data))])
+    return DataFacts(
+        data=data.data,
+        partition=data.partition,
+        names=data.names,
+        shape=data.shape,
+        classes=data.classes,
+        train=data.train.sizes,
+        test=data.test.sizes,
+        validated=data.validation is not None,
+        unit=data.unit,
+        notes=data.notes,
+        schema=data.schema,
+        groups=data.groups,
+        hits=hits,
+        uniform=uniform_test(data),
+        fingerprint=data.fingerprint(),
+        worded=data.words is not None,
+        files=data.files,
     )
 
 

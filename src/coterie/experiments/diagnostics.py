@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 
 from coterie.errors import UsageError
-from coterie.experiments.data_facts import Known
+from coterie.experiments.data_facts import DataFacts
 from coterie.experiments.scores import clusterability, silhouette
 from coterie.models.layout import Layout
 from coterie.protocol.federation import Federation
@@ -64,7 +64,7 @@ def spread(points: Array, centres: Array, weights: Array) -> float:
     return float(np.average(squares, weights=weights))
 
 
-def check_gradients(known: Known, layout: Layout) -> None:
+def check_gradients(known: DataFacts, layout: Layout) -> None:
     """Refuse to measure gradients that are too large to compare."""
     largest, size = int(known.train.max()), len(known) * layout.size * 4
     if largest > MOST_EXAMPLES:

@@ -1,14 +1,16 @@
-"""A score that a run is to reach: when it first did, and whether that ends it."""
+"""A score that a run is to reach: the round in which it first did, and whether that ends the run."""
 
 from __future__ import annotations
 
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from coterie.errors import UnknownName, UsageError
-from coterie.experiments.data_facts import Known
+
+if TYPE_CHECKING:
+    from coterie.experiments.data_facts import DataFacts
 
 OF_CLASSES, OF_TARGETS, OF_CLUSTERS = ("accuracy", "macro_f1"), ("rmse",), ("purity", "ari")
 """The scores that may be a goal: of a classification, of a regression (an error: at most), and beside a known truth."""
@@ -16,7 +18,7 @@ OF_CLASSES, OF_TARGETS, OF_CLUSTERS = ("accuracy", "macro_f1"), ("rmse",), ("pur
 
 @dataclass(frozen=True)
 class Goal:
-    """A score of a round and the value it is to reach: at least, or of an error at most."""
+    """A score of a round and the value that it is to reach: at least this, or at most this where it is an error."""
 
     name: str
     value: float
@@ -26,21 +28,21 @@ class Goal:
 
     @property
     def key(self) -> str:
-        """What a summary calls the first round in which it held."""
+        """Return the key of a summary for the first round in which the goal held."""
         return f"rounds_to_{self.name}"
 
     def holds(self, record: dict[str, Any]) -> bool:
-        """Whether a round reached it; a round without the score did not."""
+        """Return whether a round reached the goal; a round without the score did not."""
         found = record.get(self.name)
         if found is None:
             return False
         return bool(found <= self.value if self.name in OF_TARGETS else found >= self.value)
 
     def first(self, history: Sequence[dict[str, Any]]) -> int | None:
-        """The number of the first round, from 0, in which it held; None if it never did."""
+        """Return the number of the first round, from 0, in which the goal held; None if it never did."""
         return next((record["round"] for record in history if self.holds(record)), None)
 
-    def check(self, known: Known) -> None:
+    def check(self, known: DataFacts) -> None:
         """Refuse a score that a run on such data does not have."""
         scores = OF_TARGETS if known.classes is None else OF_CLASSES
         possible = scores if known.groups is None else (*scores, *OF_CLUSTERS)
@@ -50,11 +52,11 @@ class Goal:
 
 
 PURE = Goal("purity", 0.9)
-"""The goal of the joint paper, recorded in every run whose truth is known."""
+"""The goal of the joint paper, recorded in every run with known true groups."""
 
 
 def read_goal(text: str) -> Goal:
-    """A goal as people write it.
+    """Read a goal as people write it.
 
     >>> read_goal("accuracy=0.9")
     Goal(name='accuracy', value=0.9)

@@ -1,4 +1,4 @@
-"""The numbers that tables and pictures show of a run: how well clients were served in its last rounds."""
+"""The numbers of a run that tables and pictures show: the scores of its last rounds."""
 
 from __future__ import annotations
 
@@ -12,19 +12,19 @@ from coterie.errors import UsageError
 Record = dict[str, Any]
 
 LONG, SEVERAL = 10, 3
-"""Of a run of at least so many rounds the mean of the last three is shown, as in the thesis; else the last."""
+"""A run of at least 10 rounds is shown by the mean of its last 3, as in the thesis; a shorter one by its last."""
 
 SCORES = {"accuracy": "accuracy", "macro_f1": "macro_f1", "rmse": "rmse", "r2": "r2", "worst": "worst_client"}
-"""The scores that are shown: what a record calls them, and what a summary does."""
+"""The scores that are shown: their names in a record and in a summary."""
 
 
 def judged(history: Sequence[Record]) -> list[Record]:
-    """The records of the rounds that were evaluated."""
+    """Return the records of the rounds that were evaluated."""
     return [record for record in history if "worst" in record]
 
 
 def of_last(history: Sequence[Record], last: int) -> Record:
-    """The scores of a run as the mean of its last evaluated rounds, and how many these are.
+    """Return the mean scores of the last evaluated rounds of a run, and the number of these rounds.
 
     >>> of_last([{"worst": 0.2, "accuracy": 0.5}, {}, {"worst": 0.4, "accuracy": 0.7}], 2)
     {'last': 2, 'accuracy': 0.6, 'worst_client': 0.30000000000000004}
@@ -36,18 +36,18 @@ def of_last(history: Sequence[Record], last: int) -> Record:
 
 
 def _mean(records: Sequence[Record], key: str) -> float | None:
-    """None where a round has no such number: a model that went astray is not shown by its better rounds."""
+    """Return the mean of a score; None where a round has none, so that better rounds do not hide a divergence."""
     values = [record[key] for record in records if record.get(key) is not None]
     return float(np.mean(values)) if len(values) == len(records) else None
 
 
 def with_shown(summary: Record, history: Sequence[Record], last: int | None) -> Record:
-    """A summary with what a table shows of it under ``shown``; ``last`` is how many rounds, None: as many as usual."""
+    """Return a summary with the scores of the ``last`` rounds under ``shown``; None: as many rounds as usual."""
     return {**summary, "shown": of_last(history, usual_last([history]) if last is None else last)}
 
 
 def usual_last(histories: Sequence[Sequence[Record]]) -> int:
-    """How many last rounds are shown unless it is said: the same for all runs of a table, so the shortest decides.
+    """Return the usual number of last rounds that are shown: one for all runs of a table, so the shortest decides.
 
     A warm-up that counts as many rounds, or a run that stopped early, may have fewer evaluated ones than three.
     """
@@ -63,5 +63,5 @@ def check_last(last: int | None, most: int, what: str = "rounds") -> None:
 
 
 def which(last: int) -> str:
-    """Which rounds are shown, in words."""
+    """Return in words which rounds are shown."""
     return "last round" if last == 1 else f"mean of the last {last} rounds"

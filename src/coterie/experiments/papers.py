@@ -1,7 +1,7 @@
 """The papers' own settings in one word: ``--as thesis``, or ``as = "thesis"`` in an experiment file.
 
-What a paper says is the default, and what the user says stays. What a paper does not say is not here. To add a value,
-enter it in ``papers``; nothing else knows of papers.
+A value of the paper is the default; one that the user gives stays. Only what a paper states is here. To add a value,
+enter it in this module; no other knows of papers.
 """
 
 from __future__ import annotations
@@ -63,7 +63,7 @@ THESIS = Preset(
 
 
 def _table_1(rounds: int, participation: float, lr: float, epochs: int) -> dict[str, Said]:
-    """A column of the lcfl paper's table I."""
+    """Return a column of table I of the lcfl paper."""
     return {
         "rounds": Said(rounds, "table I", SHORT),
         "participation": Said(participation, "table I", "" if participation == 1 else "everyone learns every round"),
@@ -75,7 +75,7 @@ def _table_1(rounds: int, participation: float, lr: float, epochs: int) -> dict[
 _LETTERS = {
     **_table_1(rounds=100, participation=0.3, lr=0.03, epochs=5),
     "classes": Said("a..j", "section V", "all classes"),
-    "partition": Said("classes(3)", "section V", "dirichlet(0.1,10), whose true groups are known"),
+    "partition": Said("classes(3)", "section V", "dirichlet(0.1,10), with known true groups"),
     "clients": Said(200, "section V"),
 }
 
@@ -234,11 +234,11 @@ AS = "as"
 """The key of an experiment file, and the flag, that names a paper."""
 
 EITHER = ({"steps", "epochs"},)
-"""Settings of which the user says one, and then the paper's other is not meant."""
+"""Settings that exclude each other: where the user gives one, the paper's other does not count."""
 
 
 def expand(table: Mapping[str, Any]) -> dict[str, Any]:
-    """A table of settings with those of the paper that it names ``as``; what the table says itself stays.
+    """Return a table of settings with those of the paper that it names ``as``; values of the table stay.
 
     >>> expand({"as": "thesis", "algorithm": "ifca+cam", "data": "cifar-10"})["algorithm"]
     'ifca(start=random)+cam(warmup=30)'
@@ -254,10 +254,10 @@ def expand(table: Mapping[str, Any]) -> dict[str, Any]:
     return {**{name: each.value for name, each in known.items() if name not in taken}, **said, **spelled}
 
 
-def told(table: Mapping[str, Any]) -> list[str]:
-    """What a paper adds to a table of settings, for the user: a line of settings, and one of the algorithm.
+def added_lines(table: Mapping[str, Any]) -> list[str]:
+    """Return what a paper adds to a table of settings: a line of settings, and one of the algorithm.
 
-    >>> told({"as": "joint", "algorithm": "fedavg", "data": "cifar-10", "clients": 8, "partition": "table"})
+    >>> added_lines({"as": "joint", "algorithm": "fedavg", "data": "cifar-10", "clients": 8, "partition": "table"})
     ['as joint: steps=1, momentum=0.0, clusters=4, model=lenet']
     """
     if AS not in table:
@@ -271,7 +271,7 @@ def told(table: Mapping[str, Any]) -> list[str]:
 
 
 def arguments_of(name: str) -> list[tuple[str, Argument]]:
-    """What papers say of the arguments of an algorithm or add-on, with the name of each paper."""
+    """Return the papers' values of the arguments of an algorithm or add-on, with the name of each paper."""
     presets = [papers.build(paper) for paper in papers]
     return [(preset.name, each) for preset in presets for each in preset.arguments if name in each.of]
 

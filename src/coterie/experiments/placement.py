@@ -6,15 +6,17 @@ It is then served its cluster's model, and a warning says when even that serves 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
 from coterie.data import Federated, Schema, Split
+from coterie.data.stratify import stratified_split
 from coterie.data.tables.arrays import read_arrays
 from coterie.errors import DataError, FederationError, RunFolderError
+from coterie.experiments import building
 from coterie.experiments.clients import load_rows, own_scores
 from coterie.experiments.run_folder import (
     CLIENTS,
@@ -30,15 +32,18 @@ from coterie.experiments.run_folder import (
 from coterie.experiments.settings import load_settings
 from coterie.models.model import Model
 from coterie.models.zoo import build_model
-from coterie.protocol.task import Report, Task
 from coterie.runtimes.simulator import Simulator
-from coterie.seeding import Key
+from coterie.seeding import Key, generator
 from coterie.server.contract import Algorithm, State
 from coterie.server.exchange import Meter
+from coterie.server.serving import evaluate
 from coterie.typing import Array
 
 FEDERATION = "federation"
 """What the settings of a federation's run call its data."""
+
+HELD_OUT = 0.2
+"""The share of a newcomer's examples on which it is tested where it is fine-tuned on the others."""
 
 FEWEST = 5
 """A cluster with fewer members than this is judged by the clients of all clusters."""
@@ -75,14 +80,14 @@ class Trained:
         return f"Trained({self.algorithm!r}, {self.model!r}: {len(self.members)} clients, {self.state.round} rounds)"
 
     def assign(self, x: Array, y: Array) -> Placement:
-        """The cluster of a client with these examples."""
-        federation = Simulator(self._client(x, y), self.model, threads=1)
-        meter, alone = Meter(federation, Key(self.seed, self.state.round), self.state.shares), np.array([0])
+        """Return the cluster of a client with these examples, and how well it would be served."""
+        federation, alone = Simulator(self._client(x, y), self.model, threads=1), np.array([0])
+        meter = Meter(federation, Key(self.seed, self.state.round), self.state.shares)
         found = self.algorithm.place(self.state, meter.ask, alone)
         if not len(found.clients):
             raise FederationError("the newcomer could not be placed: its work failed; look at its data")
         cluster = int(found.clusters[0])
-        judged = meter.ask(Task(report=Report(params=None, metrics="train")), self.state.stack, alone + cluster, alone)
+        judged = evaluate(self.algorithm, federation, self._state_with(cluster, federation), self.seed)
         measure = "rmse" if self.model.classes is None else "accuracy"
         served = own_scores(judged, self.model.classes, self.unit)[0][0]
         known = standards(self.members, cluster, measure)
@@ -95,14 +100,27 @@ class Trained:
             misfit(cluster, measure, served, known),
         )
 
+    def _state_with(self, cluster: int, federation: Simulator) -> State:
+        """Return the run's state with the newcomer as its only client, placed by every member of an ensemble."""
+        members = []
+        for algorithm, state in zip(self.algorithm.members, self.state.members, strict=True):
+            meter = Meter(federation, Key(self.seed, state.round), state.shares)
+            members.append(replace(state, labels=algorithm.place(state, meter.ask, np.array([0])).clusters))
+        return replace(self.state, labels=np.array([cluster]), members=tuple(members))
+
     def _client(self, x: Array, y: Array) -> Federated:
+        """Return the newcomer as a federation of one; where it is fine-tuned, it is tested on examples set aside."""
         classes, shape = self.model.classes, self.model.shape
         if len(x) != len(y) or tuple(x.shape[1:]) != tuple(shape):
             raise DataError(f"x has shape {x.shape} and y {y.shape}; the run's model needs (n, {shape}) and (n,)")
         if classes is not None and np.asarray(y).dtype.kind not in "iu":
             raise DataError(f"y holds {np.asarray(y).dtype}; the run has {classes} classes: give whole numbers")
-        examples = Split.join([(x.astype(np.float32), y.astype(np.float32 if classes is None else np.int64))])
-        return Federated("newcomer", "natural", ("newcomer",), examples, examples, classes)
+        x, y = x.astype(np.float32), y.astype(np.float32 if classes is None else np.int64)
+        keep = test = np.arange(len(y))
+        if self.algorithm.serve.fit and len(y) > 1:
+            keep, test = stratified_split(y, HELD_OUT, generator(self.seed, "newcomer"))
+        train, tested = (Split.join([(x[rows], y[rows])]) for rows in (keep, test))
+        return Federated("newcomer", "natural", ("newcomer",), train, tested, classes)
 
 
 def standards(members: Sequence[Mapping[str, Any]], cluster: int, measure: str) -> list[float]:
@@ -138,7 +156,7 @@ def load_trained(folder: Path) -> Trained:
     settings, examples = load_settings(folder / CONFIG, {}), load_config(folder)["examples"]
     if "shape" not in examples:
         raise RunFolderError(f"{folder / CONFIG} does not say what examples look like; run it again with this version")
-    algorithm = settings.build_algorithm()
+    algorithm = building.build_algorithm(settings)
     model = build_model(settings.model, tuple(examples["shape"]), examples.get("classes"))
     state, rows = load_state(folder / STATE, known_hashes(folder)), load_rows(folder)
     return Trained(algorithm, algorithm.network(model), state, rows, settings.seed, examples["unit"])

@@ -1,4 +1,4 @@
-"""The parts of a preset: a paper's value of a setting or an argument, where it says so, and why ours is another."""
+"""Presets: a paper's values of settings and arguments, with their sources and the reasons where ours differ."""
 
 from __future__ import annotations
 
@@ -7,17 +7,16 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from coterie.algorithms import algorithms, parts
 from coterie.errors import UsageError
-from coterie.textforms import Call, Value, parse, parse_one, with_arguments
+from coterie.textforms import Call, Catalogue, Value, parse, parse_one, with_arguments
 
 ABOUT_DATA = ("data", "classes", "partition", "clients", "clusters", "model")
-"""What a paper says of its own data sets alone."""
+"""Settings that hold only for the data sets of the paper."""
 
 
 @dataclass(frozen=True)
 class Said:
-    """A value of a setting, where the paper says it, and why ours is another (nothing where it is the same)."""
+    """A value in a paper, the source, and why ours is another (empty where it is the same)."""
 
     value: Value
     source: str
@@ -26,7 +25,7 @@ class Said:
 
 @dataclass(frozen=True)
 class Argument:
-    """A value of an argument of these algorithms or add-ons, ``unless`` one of some others stands beside it."""
+    """A value of an argument of some algorithms or add-ons, ``unless`` it is combined with one of some others."""
 
     of: tuple[str, ...]
     name: str
@@ -36,9 +35,9 @@ class Argument:
 
 @dataclass(frozen=True)
 class Preset:
-    """What a paper says: settings for all of its data sets, for each of them, and arguments of algorithms.
+    """The settings of a paper: for all of its data sets, for each of them, and arguments of algorithms.
 
-    The first of ``data`` is the one where none is named. ``seeds`` is how many there are.
+    The first of ``data`` is used where none is named. ``seeds`` is the number of seeds.
     """
 
     name: str
@@ -48,7 +47,7 @@ class Preset:
     seeds: int | None = None
 
     def settings_for(self, data: str | None) -> dict[str, Said]:
-        """The settings for a data set; for one that the paper has not, how it trains on its first."""
+        """Return the settings for a data set; for one that is not in the paper, the training of its first."""
         first = next(iter(self.data))
         if data is None:
             return {"data": Said(first, "its first"), **self.settings, **self.data[first]}
@@ -59,28 +58,35 @@ class Preset:
         return {name: said for name, said in everything.items() if name not in ABOUT_DATA}
 
     def spell(self, text: str) -> str:
-        """The text of an algorithm with the paper's arguments where the text has none of its own."""
+        """Return the text of an algorithm with the paper's arguments where the text gives none."""
         before = parse(text)
         calls = tuple(map(self._with_inner, before))
         names = {call.name for call in calls}
         values = {f"{call.name}.{each.name}": each.said.value for call in calls for each in self.of(call, names)}
-        return with_arguments("+".join(map(str, calls)), values, parts) if values or calls != before else text
+        return with_arguments("+".join(map(str, calls)), values, _parts()) if values or calls != before else text
 
     def _with_inner(self, call: Call) -> Call:
-        """The call with the paper's arguments inside those of its own that name algorithms, as the voters of a vote."""
+        """Return the call with the paper's arguments also inside arguments that name algorithms, as in a vote."""
         inner = _algorithms_in(call)
         spelled = {name: self.spell(text) for name, text in inner.items()}
         return call if spelled == inner else Call(call.name, (), tuple({**_written(call), **spelled}.items()))
 
     def of(self, call: Call, beside: set[str]) -> Iterator[Argument]:
-        """The arguments that the paper gives to a call, beside others of these names, and that it has not."""
+        """Yield the paper's arguments for a call that are not written in it; ``beside`` are the names of all calls."""
         for each in self.arguments:
             if call.name in each.of and not beside & set(each.unless) and each.name not in _written(call):
                 yield each
 
 
+def _parts() -> Catalogue:
+    """Return all algorithms and add-ons; importing them takes seconds, and the names of papers need none of them."""
+    from coterie.algorithms import parts
+
+    return parts
+
+
 def _known(data: str, known: Mapping[str, Any]) -> str | None:
-    """The data set of a paper that a text names, whatever else the text says of it."""
+    """Return the data set of a paper that a text names, whatever its arguments."""
     try:
         call = parse_one(data)
     except UsageError:  # a user's own folder
@@ -90,21 +96,22 @@ def _known(data: str, known: Mapping[str, Any]) -> str | None:
 
 
 def _written(call: Call) -> dict[str, Any]:
-    """The arguments that the text of a call gives itself."""
-    signature = inspect.signature(parts.find(call.name))
+    """Return the arguments that are written in a call."""
+    signature = inspect.signature(_parts().find(call.name))
     try:
         return signature.bind_partial(*call.args, **dict(call.kwargs)).arguments
-    except TypeError:  # told when the algorithm is built
+    except TypeError:  # an error when the algorithm is built
         return dict(call.kwargs)
 
 
 def _default(call: Call, name: str) -> Any:
-    return inspect.signature(parts.find(call.name)).parameters[name].default
+    return inspect.signature(_parts().find(call.name)).parameters[name].default
 
 
 def _algorithms_in(call: Call) -> dict[str, str]:
-    """The arguments of a call, as written or by default, that name algorithms."""
-    if call.name not in parts:  # told when the algorithm is built
+    """Return the arguments of a call, as written or by default, that name algorithms."""
+    parts = _parts()
+    if call.name not in parts:  # an error when the algorithm is built
         return {}
     given = _written(call)
     values = {name: given.get(name, _default(call, name)) for name in parts.arguments(call.name)}
@@ -112,6 +119,8 @@ def _algorithms_in(call: Call) -> dict[str, str]:
 
 
 def _names_algorithm(text: str) -> bool:
+    from coterie.algorithms import algorithms
+
     try:
         return parse(text)[0].name in algorithms
     except UsageError:

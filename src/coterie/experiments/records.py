@@ -12,7 +12,7 @@ import numpy as np
 
 from coterie.data.federated import Split
 from coterie.errors import FederationError
-from coterie.experiments.data_facts import Known
+from coterie.experiments.data_facts import DataFacts
 from coterie.experiments.diagnostics import diagnostics, of_gradients
 from coterie.experiments.goal import PURE, Goal
 from coterie.experiments.last_rounds import judged
@@ -77,13 +77,13 @@ Judge = Callable[[Stack, Split, Array], Array | None]
 """The metrics of these rows of a stack on one common set of examples."""
 
 
-class Watch:
+class RoundRecorder:
     """Describes rounds as records, one dictionary each; without a ``judge`` there is no common test.
 
     In scores over clients they count by their test examples, or ``weigh_by`` their train examples.
     """
 
-    def __init__(self, known: Known, judge: Judge | None, rounds: int, weigh_by: str = "test") -> None:
+    def __init__(self, known: DataFacts, judge: Judge | None, rounds: int, weigh_by: str = "test") -> None:
         self.known, self.judge, self.rounds, self.weigh_by = known, judge, rounds, weigh_by
 
     def describe(
@@ -145,7 +145,7 @@ def moved(step: Round) -> int:
 
 
 def summarise(
-    history: Sequence[dict[str, Any]], settings: Any, known: Known, state: State, there: Array
+    history: Sequence[dict[str, Any]], settings: Any, known: DataFacts, state: State, there: Array
 ) -> dict[str, Any]:
     """The summary of a run from its records; ``there`` are the clients of the last round."""
     evaluated = judged(history)
@@ -179,7 +179,7 @@ def summarise(
     return finite(found)
 
 
-def _quality(evaluated: list[dict[str, Any]], known: Known, weigh_by: str, there: Array) -> dict[str, Any]:
+def _quality(evaluated: list[dict[str, Any]], known: DataFacts, weigh_by: str, there: Array) -> dict[str, Any]:
     last = evaluated[-1]
     if known.classes is None:
         found = {"rmse": last["rmse"], "r2": last["r2"], "worst_client": last["worst"]}
@@ -199,7 +199,7 @@ def _quality(evaluated: list[dict[str, Any]], known: Known, weigh_by: str, there
     }
 
 
-def majority_rate(known: Known, weigh_by: str, there: Array) -> float:
+def majority_rate(known: DataFacts, weigh_by: str, there: Array) -> float:
     """The accuracy of always guessing each client's most frequent train class; clients count as in the accuracy."""
     assert known.hits is not None, "only a simulation knows them"
     return float(
@@ -221,7 +221,7 @@ def learning_gap(records: Sequence[dict[str, Any]]) -> dict[str, Any]:
     return {"pf1": own, "gf1": general, "gap": None if own is None or general is None else abs(own - general)}
 
 
-def _clusters(history: Sequence[dict[str, Any]], known: Known) -> dict[str, Any]:
+def _clusters(history: Sequence[dict[str, Any]], known: DataFacts) -> dict[str, Any]:
     """Agreement with the truth at the end, averaged over rounds, and when purity first reached 0.9."""
     names = ("ari", "ami", "nmi", "homogeneity", "completeness", "purity", "matched")
     if "ari" not in history[-1]:

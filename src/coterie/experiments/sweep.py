@@ -16,21 +16,24 @@ from coterie.algorithms.auto import AUTO
 from coterie.data import Federated
 from coterie.data.tables.files import own_hash
 from coterie.errors import RunFolderError, UsageError
+from coterie.experiments.building import about_data, build_data, completed, is_own
+from coterie.experiments.resuming import check_files, check_same
+from coterie.experiments.run import run_settings
 from coterie.experiments.run_folder import CONFIG, load_summary
-from coterie.experiments.session import Progress, check_files, check_same, run_settings
-from coterie.experiments.settings import Settings, is_own, load_settings
+from coterie.experiments.session import Progress
+from coterie.experiments.settings import Settings, load_settings
 from coterie.limits import SEEDS, check_most
 from coterie.terminal import plain
 
 LONGEST = 120
-"""Bytes of a folder's name as it was said; file systems take 255."""
+"""Bytes of a folder's name; file systems take 255."""
 
-Place = Callable[[Settings], Path]
-Watch = Callable[[Settings], AbstractContextManager[Progress]]
+FolderOf = Callable[[Settings], Path]
+ShowRun = Callable[[Settings], AbstractContextManager[Progress]]
 
 
 def folder_for(settings: Settings, out: Path) -> Path:
-    """The folder of one run of a comparison.
+    """Return the folder of one run of a comparison.
 
     >>> str(folder_for(Settings("wecfl(shots=10)", seed=3), Path("runs")))
     'runs/wecfl-shots-10/seed-3'
@@ -39,7 +42,7 @@ def folder_for(settings: Settings, out: Path) -> Path:
 
 
 def slug(text: str) -> str:
-    """A text as the name of a folder.
+    """Return a text as the name of a folder.
 
     >>> slug("fedprox(strength=0.1)")
     'fedprox-strength-0.1'
@@ -48,7 +51,7 @@ def slug(text: str) -> str:
 
 
 def folder_name(text: str) -> str:
-    """A data set's name, or a path, as one name of a folder; what is too long or unprintable is told by its hash.
+    """Return the name of a data set, or a path, as the name of a folder; a long or unprintable one as its hash.
 
     >>> folder_name("./hospitals"), folder_name("a" * 500)
     ('.-hospitals', 'aaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaa-12f91f38505983c3')
@@ -60,8 +63,8 @@ def folder_name(text: str) -> str:
     return f"{re.sub('[^A-Za-z0-9.]+', '-', name)[:40]}-{digest}"
 
 
-def run_all(plan: Sequence[Settings], place: Place, watch: Watch) -> Iterator[tuple[Settings, dict[str, Any]]]:
-    """Each setting's summary, in order; a finished run is read, an unfinished one resumed, a new one begun.
+def run_all(plan: Sequence[Settings], folder_of: FolderOf, show: ShowRun) -> Iterator[tuple[Settings, dict[str, Any]]]:
+    """Yield the summary of each run, in order: read a finished run, resume an unfinished one, begin a new one.
 
     Neighbours in the plan that differ in the algorithm alone share their data.
     """
@@ -69,26 +72,26 @@ def run_all(plan: Sequence[Settings], place: Place, watch: Watch) -> Iterator[tu
     about: tuple[Any, ...] = ()
     data: Federated | None = None
     for settings in plan:
-        folder = place(settings)
+        folder = folder_of(settings)
         summary = _finished(settings, folder)
         if summary is not None:
             check_files(folder, files(settings.data), settings.data)
         else:
-            if about != settings.about_data():
-                about, data = settings.about_data(), settings.build_data()
-            with watch(settings) as progress:
+            if about != about_data(settings):
+                about, data = about_data(settings), build_data(settings)
+            with show(settings) as progress:
                 summary = run_settings(settings, folder, resume=True, progress=progress, data=data).summary
         yield settings, summary
 
 
 def _finished(settings: Settings, folder: Path) -> dict[str, Any] | None:
-    """The summary of a run that is done, and was made with these very settings."""
+    """Return the summary of a finished run; refuse one that was made with other settings."""
     summary = load_summary(folder)
     if summary is None:
         return None
     old = load_settings(folder / CONFIG, {})
     known = replace(
-        settings.completed(), model=settings.model or old.model, lr=settings.lr or old.lr, clients=old.clients
+        completed(settings), model=settings.model or old.model, lr=settings.lr or old.lr, clients=old.clients
     )
     if settings.clients not in (None, old.clients):
         known = replace(known, clients=settings.clients)
@@ -101,9 +104,9 @@ def _finished(settings: Settings, folder: Path) -> dict[str, Any] | None:
 
 
 def grid(base: Settings, algorithms: Sequence[str], seeds: Sequence[int]) -> list[Settings]:
-    """Every algorithm on every seed, seed by seed, so that an early stop leaves whole comparisons.
+    """Return every algorithm on every seed, seed by seed, so that an early stop leaves whole comparisons.
 
-    A number of clusters that is to be found concerns only those that have one.
+    ``clusters=auto`` holds only for algorithms that have a number of clusters.
     """
     twice = {a for a in algorithms if list(algorithms).count(a) > 1}
     if twice:
@@ -113,7 +116,7 @@ def grid(base: Settings, algorithms: Sequence[str], seeds: Sequence[int]) -> lis
 
 
 def parse_seeds(text: str) -> list[int]:
-    """Seeds as people write them.
+    """Read seeds as people write them.
 
     >>> parse_seeds("1..3"), parse_seeds("1,5")
     ([1, 2, 3], [1, 5])

@@ -20,6 +20,7 @@ import tomli_w
 
 from coterie.algorithms import RANGES, OfRounds, parts
 from coterie.errors import UnknownName, UsageError
+from coterie.experiments.building import build_algorithm
 from coterie.experiments.session import Progress
 from coterie.experiments.settings import Settings, make_settings
 from coterie.experiments.sweep import run_all, slug
@@ -29,7 +30,7 @@ from coterie.seeding import generator
 from coterie.textforms import Value, parse, read_value, with_arguments
 
 Candidate = Mapping[str, Value]
-Watch = Callable[[Settings, str], AbstractContextManager[Progress]]
+ShowCandidate = Callable[[Settings, str], AbstractContextManager[Progress]]
 
 VALIDATION = 0.2
 """The share of train data set aside where the settings name none."""
@@ -50,7 +51,7 @@ FIXED = (
     "plan",
     "device",
 )
-"""Settings that say what is measured and how, so that candidates with other values could not be compared."""
+"""Settings that cannot be searched: candidates with other values of these could not be compared."""
 
 
 @dataclass(frozen=True)
@@ -61,7 +62,7 @@ class Interval:
     high: float
 
     def draw(self, rng: np.random.Generator) -> Value:
-        """One of them, to four digits."""
+        """Draw one of the numbers, to four digits."""
         part = float(rng.random())
         if isinstance(self.low, int) and isinstance(self.high, int):
             return int(self.low + part * (self.high + 1 - self.low))
@@ -74,7 +75,7 @@ Range = Interval | tuple[Value, ...]
 
 
 def parse_range(text: str) -> tuple[str, Range]:
-    """A name and the values to try.
+    """Read a name and the values to try.
 
     >>> parse_range("lr=0.01,0.1")
     ('lr', (0.01, 0.1))
@@ -95,7 +96,7 @@ def parse_range(text: str) -> tuple[str, Range]:
 
 
 def ranges_for(base: Settings, given: Sequence[str]) -> dict[str, Range]:
-    """The ranges that were given, or the published ones of the algorithm; every name must be one that can be set."""
+    """Return the given ranges, or the published ones of the algorithm; refuse a name that cannot be set."""
     chosen = dict(parse_range(text) for text in given) or published(base)
     own = [(call.name, name) for call in parse(base.algorithm) for name in parts.arguments(call.name)]
     known = [*_settable(), *(name for _, name in own), *(".".join(both) for both in own)]
@@ -106,10 +107,11 @@ def ranges_for(base: Settings, given: Sequence[str]) -> dict[str, Range]:
 
 
 def published(base: Settings) -> dict[str, Range]:
-    """The published ranges of an algorithm, without the values that it does not take: an argument that it does not
-    read, a warm-up for which there are too few rounds.
+    """Return the published ranges of an algorithm, without the values that it refuses.
+
+    It refuses an argument that it does not read, and a warm-up for which there are too few rounds.
     """
-    base.build_algorithm()
+    build_algorithm(base)
     known = dict(RANGES[""])
     for call in parse(base.algorithm):
         known |= RANGES.get(call.name, {})
@@ -130,7 +132,7 @@ def _takes(base: Settings, candidate: Candidate) -> bool:
 
 
 def candidates(ranges: Mapping[str, Range], tries: int | None, seed: int = 0) -> list[Candidate]:
-    """Every combination of the values; or, with ``tries``, so many different ones at random.
+    """Return every combination of the values; or, with ``tries``, this many different ones at random.
 
     >>> candidates({"lr": (0.1, 1), "batch": (8,)}, None)
     [{'lr': 0.1, 'batch': 8}, {'lr': 1, 'batch': 8}]
@@ -161,17 +163,17 @@ def _draw(values: Range, rng: np.random.Generator) -> Value:
 
 
 def describe(candidate: Candidate) -> str:
-    """A candidate in words: ``lr=0.1 batch=8``."""
+    """Return a candidate in words: ``lr=0.1 batch=8``."""
     return " ".join(f"{name}={value}" for name, value in candidate.items())
 
 
 def settings_of(base: Settings, candidate: Candidate) -> Settings:
-    """The settings of one candidate: its values are settings where there is one of that name, else arguments."""
+    """Return the settings of a candidate: a value is a setting where there is one of its name, else an argument."""
     own = {name: value for name, value in candidate.items() if name in _settable()}
     rest = {name: value for name, value in candidate.items() if name not in own}
     text = with_arguments(base.algorithm, rest, parts)
     made = make_settings({**base.table(), **own, "algorithm": text}, f"candidate {describe(candidate)}")
-    made.build_algorithm()
+    build_algorithm(made)
     return replace(made, validation=base.validation or VALIDATION)
 
 
@@ -184,36 +186,38 @@ class Result:
 
     @property
     def mean(self) -> float:
-        """The score by which it is ranked; one that diverged is last."""
+        """Return the score by which candidates are ranked; one that diverged is last."""
         return float(np.mean(self.scores))
 
 
 def score(summary: Mapping[str, Any]) -> float:
-    """What a run achieved on the validation split: accuracy, or minus the error of a regression."""
+    """Return the score of a run on the validation split: accuracy, or minus the error of a regression."""
     value, sign = (summary["validation_rmse"], -1) if "rmse" in summary else (summary["validation_accuracy"], 1)
     return -math.inf if value is None else sign * float(value)
 
 
-def search(base: Settings, points: Sequence[Candidate], seeds: Sequence[int], out: Path, watch: Watch) -> list[Result]:
-    """Run every candidate on every seed, best first; what is done already in ``out`` is read."""
+def search(
+    base: Settings, points: Sequence[Candidate], seeds: Sequence[int], out: Path, *, show: ShowCandidate
+) -> list[Result]:
+    """Run every candidate on every seed and return the best first; read the runs that are finished in ``out``."""
     made = [settings_of(base, point) for point in points]
     plan = {replace(settings, seed=seed): point for seed in seeds for settings, point in zip(made, points, strict=True)}
     scores: dict[str, list[float]] = {describe(point): [] for point in points}
 
-    def place(settings: Settings) -> Path:
+    def folder_of(settings: Settings) -> Path:
         return out / slug(describe(plan[settings])) / f"seed-{settings.seed}"
 
-    def follow(settings: Settings) -> AbstractContextManager[Progress]:
-        return watch(settings, f"{1 + list(plan).index(settings)}/{len(plan)} {describe(plan[settings])}")
+    def show_numbered(settings: Settings) -> AbstractContextManager[Progress]:
+        return show(settings, f"{1 + list(plan).index(settings)}/{len(plan)} {describe(plan[settings])}")
 
-    for settings, summary in run_all(list(plan), place, follow):
+    for settings, summary in run_all(list(plan), folder_of, show_numbered):
         scores[describe(plan[settings])].append(score(summary))
     results = [Result(point, tuple(scores[describe(point)])) for point in points]
     return sorted(results, key=lambda result: -result.mean)
 
 
 def write_best(base: Settings, best: Candidate, out: Path) -> Path:
-    """The chosen settings as an experiment file; without validation, so that all train data are used."""
+    """Write the best settings as an experiment file, without validation, so that all train data are used."""
     chosen = replace(settings_of(base, best), validation=base.validation, seed=base.seed)
     path = out / "best.toml"
     write_atomically(path, tomli_w.dumps(chosen.table()).encode())
@@ -221,7 +225,7 @@ def write_best(base: Settings, best: Candidate, out: Path) -> Path:
 
 
 def at_edge(best: Candidate, ranges: Mapping[str, Range]) -> list[str]:
-    """The names whose best value is the smallest or the largest that was tried, so that more may lie beyond."""
+    """Return the names of values that are the smallest or largest of those tried, so that better may lie beyond."""
     found = []
     for name, values in ranges.items():
         numbers = [v for v in values if isinstance(v, int | float)] if isinstance(values, tuple) else []

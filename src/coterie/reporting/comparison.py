@@ -22,7 +22,7 @@ Summary = dict[str, Any]
 
 @dataclass(frozen=True)
 class Column:
-    """A number of the summaries as a table shows it."""
+    """A column of a table: a number of the summaries, its scale and its digits."""
 
     key: str
     title: str
@@ -31,7 +31,7 @@ class Column:
     best: str | None = "max"
 
     def text(self, values: Sequence[float]) -> str:
-        """Mean and standard deviation over seeds."""
+        """Return the mean and the standard deviation over seeds."""
         scaled = np.array(values) * self.scale
         spread = f" ± {scaled.std(ddof=1):.{self.digits}f}" if len(scaled) > 1 else ""
         return f"{scaled.mean():.{self.digits}f}{spread}"
@@ -69,7 +69,7 @@ class Gain:
     seeds: int
 
     def cells(self, digits: int = 1) -> tuple[str, str, str]:
-        """Gain, wins and p-value as a table shows them."""
+        """Return the gain, the wins and the p-value as a table shows them."""
         spread = f" ± {self.std:.{digits}f}" if self.seeds > 1 else ""
         return (
             f"{self.mean:+.{digits}f}{spread}",
@@ -79,7 +79,7 @@ class Gain:
 
 
 def gain(ours: Sequence[float], first: Sequence[float], scale: float = 100.0) -> Gain:
-    """The paired difference, seed by seed, with a two-sided paired t-test where there are seeds enough.
+    """Return the difference paired by seed, with a two-sided paired t-test where there are enough seeds.
 
     >>> gain([0.9, 0.8, 0.95], [0.8, 0.75, 0.8]).cells()
     ('+10.0 ± 5.0', '3/3', '0.074')
@@ -91,7 +91,7 @@ def gain(ours: Sequence[float], first: Sequence[float], scale: float = 100.0) ->
 
 
 def comparison(runs: dict[str, list[Summary]], console: Console) -> Table:
-    """The table of a comparison: method -> its summaries ``with_shown``, one a seed, the same seeds for all.
+    """Return the table of a comparison; ``runs`` has the summaries ``with_shown`` of each method, of the same seeds.
 
     On a narrow screen the last columns are left out rather than squeezed; ``--json`` has all numbers.
     """
@@ -109,7 +109,7 @@ def comparison(runs: dict[str, list[Summary]], console: Console) -> Table:
 
 def _table(runs: dict[str, list[Summary]], columns: list[Column], regression: bool) -> Table:
     first = next(iter(runs))
-    target, scale, unit = ("rmse", -1.0, "rmse less") if regression else ("accuracy", 100.0, "points")
+    target, scale, unit = ("rmse", -1.0, "lower rmse") if regression else ("accuracy", 100.0, "points")
     table = Table(caption_justify="left")
     table.add_column("algorithm", no_wrap=True)
     for title in (f"gain, {unit}", "wins", "p") if len(runs) > 1 else ():
@@ -176,7 +176,7 @@ def _when_reached(runs: dict[str, list[Summary]], until: str) -> str:
 
 
 def ranking(results: Sequence[Result]) -> Table:
-    """All candidates, best first, by their validation score."""
+    """Return a table of all candidates with their validation scores, the best first."""
     error = all(value <= 0 for result in results for value in result.scores)
     table = Table(caption="validation data only", caption_justify="left")
     for name in results[0].candidate:

@@ -1,4 +1,4 @@
-"""What clients hold, as tables and pictures: ``coterie data show``."""
+"""Tables and pictures of the examples that clients have: ``coterie data show``."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ from coterie.typing import Array
 
 
 def class_counts(data: Federated) -> Array:
-    """How many train examples of each class every client holds, clients x classes; one column for targets."""
+    """Return the number of train examples of each client and class; one column for targets."""
     if data.classes is None:
         return data.train.sizes[:, None]
     owners = np.repeat(np.arange(len(data)), data.train.sizes)
@@ -54,7 +54,7 @@ class Duplicates:
 
 
 def find_duplicates(data: Federated) -> Duplicates:
-    """Count equal feature rows, whatever their labels."""
+    """Count equal rows of features, whatever their labels."""
     train = _prints(data.train)
     owners = np.repeat(np.arange(len(data)), data.train.sizes)
     unique = set(zip(train, owners.tolist(), strict=True))
@@ -68,7 +68,7 @@ def find_duplicates(data: Federated) -> Duplicates:
 
 
 def _prints(split: Split) -> list[bytes]:
-    """A fingerprint of every row; adding 0 makes the two zeros one."""
+    """Return a fingerprint of every row; adding 0 makes -0 and 0 equal."""
     return [hashlib.blake2b((row + 0).tobytes(), digest_size=12).digest() for row in split.x]
 
 
@@ -81,7 +81,7 @@ MOST_SAMPLES, EACH = 20, 2
 
 
 def save_holdings(path: Path, data: Federated) -> None:
-    """Train examples of every client by class, as counts and as shares, or the spread of its targets, as one PNG."""
+    """Draw the train examples of every client by class, as counts and shares, or the spread of its targets."""
     order = np.arange(len(data)) if data.groups is None else np.argsort(data.groups, kind="stable")
     with mpl.rc_context(STYLE):
         width = float(np.clip(0.16 * len(data), 7, 14))
@@ -124,7 +124,7 @@ def _spread(axes: Axes, data: Federated, order: Array) -> None:
 
 
 def _groups(top: Axes, below: Axes, data: Federated, order: Array) -> None:
-    """Names of clients where there is room, and a line between true groups."""
+    """Write the names of clients where there is room, and draw a line between true groups."""
     below.set_xlim(-0.7, len(data) - 0.3)
     if len(data) <= MOST_NAMES:
         below.set_xticks(range(len(data)), [plain(data.names[i]) for i in order], rotation=90, fontsize=6)
@@ -147,7 +147,7 @@ def _has_images(data: Federated) -> bool:
 
 
 def _samples(part: SubFigure, data: Federated) -> None:
-    """The first examples of a few clients, one of each true group where groups are known, with the labels they bear."""
+    """Draw the first examples of a few clients with their labels; one client of each true group if known."""
     if data.groups is None:
         chosen = np.unique(np.linspace(0, len(data) - 1, MOST_SAMPLES // EACH).astype(int))
     else:
@@ -178,7 +178,7 @@ SYMBOLS = "0123456789abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ"
 
 
 def facts(data: Federated) -> list[str]:
-    """What there is to know in sentences: sizes, the majority class, duplicates, and what the partition noted."""
+    """Return sentences about the data: sizes, the majority class, duplicates, and the notes of the partition."""
     counts, sizes = class_counts(data), data.train.sizes
     lines = [
         f"{data.data}, {data.partition}: {len(data)} clients, {len(data.train.y)} train, {len(data.test.y)} test",
@@ -193,7 +193,7 @@ def facts(data: Federated) -> list[str]:
 
 
 def group_table(data: Federated) -> Table | None:
-    """One row a true group: its clients and its examples of each class; None where no groups are known."""
+    """Return a table with a row for each true group, of clients and examples by class; None if groups are unknown."""
     if data.groups is None:
         return None
     counts = class_counts(data)
@@ -207,7 +207,7 @@ def group_table(data: Federated) -> Table | None:
 
 
 def client_table(data: Federated, console: Console) -> Table:
-    """One row a client: its group, its sizes, its examples of each class, and these as a bar.
+    """Return a table with a row for each client: its group, sizes, examples of each class, and these as a bar.
 
     On a narrow screen the counts are left to the bars.
     """
@@ -229,7 +229,7 @@ def _clients(data: Federated, counted: bool) -> Table:
 
 
 def placement_table(found: Placement) -> Table:
-    """One row a cluster: a newcomer's score in it, the best first."""
+    """Return a table of a newcomer's score in each cluster, the best first."""
     table = Table(box=box.SIMPLE_HEAD, pad_edge=False)
     for title in ("cluster", "score"):
         table.add_column(title, justify="right")
@@ -239,7 +239,7 @@ def placement_table(found: Placement) -> Table:
 
 
 def bar(counts: Array, width: int = BAR) -> Text:
-    """A row of symbols, one class each, in proportion to how much of it there is.
+    """Return a row of symbols, one for each class, in proportion to its examples.
 
     >>> bar(np.array([3, 0, 1]), 8).plain
     '00000022'

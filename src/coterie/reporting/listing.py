@@ -5,71 +5,80 @@ from __future__ import annotations
 import inspect
 from collections.abc import Callable
 from dataclasses import fields
-from typing import Any
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
 
 from rich.table import Table
 from rich.text import Text
 
-from coterie.algorithms import RANGES, OfRounds, algorithms, parts
-from coterie.algorithms import add_ons as algorithm_add_ons
-from coterie.data import add_ons, partitions, sources
 from coterie.errors import UnknownName
 from coterie.experiments.papers import arguments_of, papers
 from coterie.experiments.presets import Preset, Said
 from coterie.experiments.settings import Settings
-from coterie.models.zoo import models
-from coterie.server.clustering.clusterers import clusterers
-from coterie.server.robust import rules
 from coterie.textforms import Catalogue, Value, first_line
 
-CATALOGUES: dict[str, Catalogue] = {
-    "algorithms": algorithms,
-    "algorithm-add-ons": algorithm_add_ons,
-    "data": sources,
-    "partitions": partitions,
-    "partition-add-ons": add_ons,
-    "models": models,
-    "clusterers": clusterers,
-    "robust": rules,
-    "papers": papers,
-}
+if TYPE_CHECKING:
+    from coterie.algorithms import OfRounds
 
-_GIVEN_BY_OPTIONS = algorithms.hidden
+CATALOGUES = {
+    "algorithms": ("coterie.algorithms", "algorithms"),
+    "algorithm-add-ons": ("coterie.algorithms", "add_ons"),
+    "data": ("coterie.data.sources.registry", "sources"),
+    "partitions": ("coterie.data.partitions.registry", "partitions"),
+    "partition-add-ons": ("coterie.data.partitions.registry", "add_ons"),
+    "models": ("coterie.models.zoo", "models"),
+    "clusterers": ("coterie.server.clustering.clusterers", "clusterers"),
+    "robust": ("coterie.server.robust", "rules"),
+    "papers": ("coterie.experiments.papers", "papers"),
+}
+"""The module of each catalogue and its name there; one is imported when it is shown."""
+
+_GIVEN_BY_SETTINGS = ("fit",)
+"""Arguments of algorithms that come from the settings of local training."""
+
+
+def catalogue(which: str) -> Catalogue:
+    """Return a catalogue, by the name that ``coterie list`` has for it."""
+    module, name = CATALOGUES[which]
+    found: Catalogue = getattr(import_module(module), name)
+    return found
 
 
 def overview(which: str) -> Table:
-    """One catalogue as a table of names and sentences."""
+    """Return a table of the names of a catalogue, with a sentence each."""
     table = Table(title=which, title_justify="left", show_header=False, box=None, pad_edge=False, padding=(0, 2, 0, 0))
     table.add_column(no_wrap=True, style="bold")
     table.add_column()
-    for name, function in CATALOGUES[which].entries.items():
+    for name, function in catalogue(which).entries.items():
         arguments = signature(function)
         table.add_row(name, Text.assemble(first_line(function), (f" {arguments}" if arguments else "", "dim")))
     return table
 
 
 def entry(name: str) -> Text:
-    """One entry: its arguments with defaults, all of its docstring, and what papers say; all entries of that name."""
-    found = [_entry(which, name) for which, catalogue in CATALOGUES.items() if name in catalogue.entries]
+    """Return all entries of a name: arguments with defaults, the docstring, and the values of papers."""
+    found = [_entry(which, name) for which in CATALOGUES if name in catalogue(which)]
     if not found:
-        raise UnknownName("name", name, [*CATALOGUES, *(n for c in CATALOGUES.values() for n in c)])
+        raise UnknownName("name", name, [*CATALOGUES, *(each for which in CATALOGUES for each in catalogue(which))])
     return Text("\n\n").join(found)
 
 
 def _entry(which: str, name: str) -> Text:
-    function = CATALOGUES[which].entries[name]
+    function = catalogue(which).find(name)
     shown = f"--as {name}" if which == "papers" else name + signature(function)
-    told = Text.assemble((shown, "bold"), "\n\n", inspect.getdoc(function) or "")
+    text = Text.assemble((shown, "bold"), "\n\n", inspect.getdoc(function) or "")
     more = {"algorithms": searched, "algorithm-add-ons": searched, "papers": settings_of}
-    return told.append(more[which](name)) if which in more else told
+    return text.append(more[which](name)) if which in more else text
 
 
 def searched(name: str) -> str:
-    """What is known of an algorithm's arguments: the values that ``coterie tune`` searches, and what papers have.
+    """Return the values of an algorithm's arguments that ``coterie tune`` searches, and those of papers.
 
     >>> print(searched("cks").strip())
     tune searches strength: 0.001, 0.01, 0.1, 1
     """
+    from coterie.algorithms import RANGES
+
     known = {argument.rpartition(".")[2]: values for argument, values in RANGES.get(name, {}).items()}
     lines = [f"tune searches {each}: {_values(values)}" for each, values in known.items()]
     lines += [f"--as {paper}: {beside(name, each.name, each.said)}" for paper, each in arguments_of(name)]
@@ -77,7 +86,7 @@ def searched(name: str) -> str:
 
 
 def settings_of(name: str) -> str:
-    """A paper's settings, a line each: for all of its data sets, then for each, then arguments of algorithms."""
+    """Return a paper's settings, a line each: for all of its data sets, for each, and arguments of algorithms."""
     preset: Preset = papers.build(name)
     lines = [beside("", each, said) for each, said in preset.settings.items()]
     lines += [f"{data}: {beside('', each, said)}" for data, own in preset.data.items() for each, said in own.items()]
@@ -86,7 +95,7 @@ def settings_of(name: str) -> str:
 
 
 def beside(owner: str, name: str, said: Said) -> str:
-    """A paper's value of an argument of ``owner``, or of a setting, where it is said, and ours with a reason.
+    """Return a paper's value of an argument of ``owner``, or of a setting, its source, and ours with a reason.
 
     >>> beside("lcfl", "warmup", Said(5, "table II", "clusters come sooner"))
     'warmup=5 (table II); ours 1: clusters come sooner'
@@ -99,7 +108,9 @@ def beside(owner: str, name: str, said: Said) -> str:
 
 
 def default_of(owner: str, name: str) -> str | None:
-    """Our default of an algorithm's argument, or of a setting where there is one that suits all data."""
+    """Return our default of an algorithm's argument, or of a setting where there is one that suits all data."""
+    from coterie.algorithms import parts
+
     if owner:
         return str(inspect.signature(parts.find(owner)).parameters[name].default).lower()
     default = next(field.default for field in fields(Settings) if field.name == name)
@@ -107,11 +118,11 @@ def default_of(owner: str, name: str) -> str | None:
 
 
 def _values(values: tuple[Value, ...] | OfRounds) -> str:
-    return str(values) if isinstance(values, OfRounds) else ", ".join(map(str, values))
+    return ", ".join(map(str, values)) if isinstance(values, tuple) else str(values)
 
 
 def signature(function: Callable[..., Any]) -> str:
-    """The arguments that a text form takes, with their defaults.
+    """Return the arguments that a text form takes, with their defaults.
 
     >>> from coterie.algorithms import wecfl
     >>> signature(wecfl)
@@ -119,7 +130,7 @@ def signature(function: Callable[..., Any]) -> str:
     """
     words = []
     for name, parameter in inspect.signature(function).parameters.items():
-        if name in _GIVEN_BY_OPTIONS:
+        if name in _GIVEN_BY_SETTINGS:
             continue
         if parameter.kind is parameter.VAR_POSITIONAL:
             words.append(f"{name}...")

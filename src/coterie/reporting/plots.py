@@ -22,19 +22,19 @@ STYLE: dict[Any, Any] = {
     "axes.spines.right": False,
     "text.parse_math": False,  # a name with dollars is a name
 }
-# Okabe and Ito's colours, told apart by colour-blind readers too.
+# Okabe and Ito's colours, which colour-blind readers can distinguish.
 COLOURS = ("#000000", "#E69F00", "#56B4E9", "#009E73", "#D55E00", "#0072B2", "#CC79A7", "#F0E442")
 
 
 def save_comparison(path: Path, runs: dict[str, list[History]], title: str, last: int) -> None:
-    """Accuracy and worst client by round, and every seed's gain over the first in the last rounds, as one PNG."""
+    """Draw accuracy and worst client by round, and the gain of each seed over the first method, into a PNG file."""
     target = "rmse" if "rmse" in judged(next(iter(runs.values()))[0])[-1] else "accuracy"
     with mpl.rc_context(STYLE):
         figure = Figure(figsize=(11, 3.6), layout="constrained")
         curve, worst, *gains = figure.subplots(1, 3 if len(runs) > 1 else 2)
         for colour, (name, histories) in zip(COLOURS * len(runs), runs.items(), strict=False):
-            _curve(curve, histories, target, name, colour)
-            _curve(worst, histories, "worst", name, colour)
+            _curve(curve, histories, target, name=name, colour=colour)
+            _curve(worst, histories, "worst", name=name, colour=colour)
         _label(curve, f"{target} over all clients", "round")
         _label(worst, "worst client", "round")
         for axes in gains:
@@ -42,22 +42,22 @@ def save_comparison(path: Path, runs: dict[str, list[History]], title: str, last
             _label(
                 axes,
                 f"gain over {next(iter(runs))}, each seed",
-                f"{'points' if target == 'accuracy' else 'rmse less'}, {which(last)}",
+                f"{'points' if target == 'accuracy' else 'lower rmse'}, {which(last)}",
             )
         curve.legend(frameon=False, loc="best")
         figure.suptitle(plain(title), x=0.01, ha="left", fontsize=10)
         figure.savefig(path, dpi=150)
 
 
-def _curve(axes: Axes, histories: list[History], key: str, name: str, colour: str) -> None:
-    """Mean over seeds as a line, lowest to highest seed as a band."""
+def _curve(axes: Axes, histories: list[History], key: str, *, name: str, colour: str) -> None:
+    """Draw the mean over seeds as a line, and the range from the lowest to the highest seed as a band."""
     rounds, values = curves(histories, key)
     axes.plot(rounds, values.mean(axis=0), color=colour, label=plain(name), linewidth=1.6)
     axes.fill_between(rounds, values.min(axis=0), values.max(axis=0), color=colour, alpha=0.15, linewidth=0)
 
 
 def curves(histories: list[History], key: str) -> tuple[Array, Array]:
-    """The evaluated rounds, and a score of every run in each ``(runs, rounds)``; one that has ended keeps its last.
+    """Return the evaluated rounds, and a score ``(runs, rounds)``; a run that has ended keeps its last score.
 
     >>> short, long = [{"round": 0, "worst": 0.5}], [{"round": 0, "worst": 0.25}, {"round": 1, "worst": 0.75}]
     >>> [part.tolist() for part in curves([short, long], "worst")]
@@ -71,7 +71,7 @@ def curves(histories: list[History], key: str) -> tuple[Array, Array]:
 
 
 def gains_by_seed(runs: dict[str, list[History]], key: str, last: int) -> dict[str, Array]:
-    """Every seed's gain of each method over the first, in points of accuracy or as less rmse."""
+    """Return the gain of each method over the first, by seed, in points of accuracy or as lower rmse."""
     sign = 100 if key == "accuracy" else -1
     found = {
         name: sign * np.array([of_last(h, last)[key] for h in histories], dtype=float)

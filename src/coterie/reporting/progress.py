@@ -1,4 +1,4 @@
-"""What a person sees while a run goes on: a live bar on a terminal, one line a round elsewhere, always on stderr."""
+"""The progress of a run, on standard error: a live bar on a terminal, elsewhere one line for each round."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from coterie.terminal import errors, plain, tell
 
 @contextmanager
 def watch(settings: Settings, label: str | None = None, quiet: bool = False) -> Iterator[Progress]:
-    """A callback for round records that shows them, under a label of the run."""
+    """Give a callback that shows the records of rounds, under a label of the run."""
     head = plain(f"{label or settings.algorithm} seed {settings.seed}")
     if quiet:
         yield lambda record: None
@@ -39,7 +39,7 @@ def watch(settings: Settings, label: str | None = None, quiet: bool = False) -> 
 
 
 def describe(record: dict[str, Any]) -> str:
-    """The few numbers of a round that a person follows."""
+    """Return the few numbers of a round that are shown."""
     words = []
     if record.get("accuracy") is not None:
         words.append(f"accuracy {record['accuracy']:.3f} worst {record['worst']:.3f}")

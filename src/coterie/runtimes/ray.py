@@ -17,8 +17,8 @@ from typing import Any, NamedTuple
 import numpy as np
 import torch
 
+from coterie.data.array_memory import allocate
 from coterie.data.federated import Federated, Split
-from coterie.data.store import room
 from coterie.engine.engine import SPILL, Engine
 from coterie.engine.plan import count_threads, make_plan
 from coterie.engine.pool import SpareBlock
@@ -185,7 +185,7 @@ class RayFederation:
     def _collect(self, form: message.Form, clients: Array, asked: Mapping[int, Asked]) -> Replies:
         """Everybody's rows in the order asked; models beyond the limit go to a temporary file."""
         rows: dict[str, Any] = {
-            name: (self._spare.take if name == "params" else room)(
+            name: (self._spare.take if name == "params" else allocate)(
                 (len(clients), *each.shape[1:]), each.kind, self.spill
             )
             for name, each in form.items()

@@ -1,1 +1,1 @@
-"""Messages between server and sites: packed, sealed, asked for and answered."""
+"""Messages between server and sites: packed, sealed, sent and checked."""

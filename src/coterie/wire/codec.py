@@ -1,6 +1,6 @@
-"""Messages as bytes: arrays in safetensors, the task as JSON of known parts. Nothing is ever unpickled.
+"""Pack messages into bytes and read them: arrays as safetensors, the task as JSON of known parts, no pickle.
 
-Safetensors has no compression, so a message cannot grow when it is read: its arrays take what its bytes take.
+Safetensors has no compression, so a message cannot grow when it is read: its arrays are no larger than its bytes.
 """
 
 from __future__ import annotations
@@ -35,10 +35,10 @@ from coterie.terminal import line
 
 SCORES = (Agreement, BatchLoss, Loss, Race)
 PARTS: dict[str, Any] = {p.__name__: p for p in (Contrast, Fit, Near, Others, Proximal, Report, Sample, Task, *SCORES)}
-"""Everything that a decoded task may consist of."""
+"""The parts that a decoded task may consist of, by name."""
 
 LARGEST_HEADER = 1 << 24
-"""Bytes that the header of a message may have: far more than any task needs."""
+"""The most bytes in the header of a message: far more than any task needs."""
 
 LARGEST_NUMBER = 1 << 63
 LONGEST_TEXT = 1000
@@ -48,7 +48,7 @@ MOST_VALUES = 1_000_000
 
 
 def to_json(value: Any) -> Any:
-    """A task, or a part of one, as JSON values; a part carries its name.
+    """Return a task, or a part of one, as JSON values; each part carries its name as ``kind``.
 
     >>> from_json(to_json(Task(fit=(Fit(steps=3),)))) == Task(fit=(Fit(steps=3),))
     True
@@ -59,31 +59,31 @@ def to_json(value: Any) -> Any:
 
 
 def from_json(value: Any) -> Any:
-    """The task that JSON values describe; an unknown part, or a value that is not of its field's type, is refused."""
+    """Return the task that JSON values describe; refuse an unknown part or a value of the wrong type."""
     name = value.get("kind") if isinstance(value, dict) else value
     if not isinstance(value, dict) or not isinstance(name, str) or name not in PARTS:
-        raise FederationError(f"a message holds an unknown part {_shown(name)}; known: {', '.join(PARTS)}")
+        raise FederationError(f"a message holds an unknown part {_excerpt(name)}; known: {', '.join(PARTS)}")
     return read_as(PARTS[name], value, "a message")
 
 
 def read_as(wanted: Any, value: Any, where: str) -> Any:
-    """The value of type ``wanted`` that JSON values describe; ``where`` is what an error calls them.
+    """Return the value of type ``wanted`` that JSON values describe; errors call it ``where``.
 
-    Types, not the message, say how deep this goes.
+    The depth of the recursion is that of the type, whatever the message holds.
 
     >>> read_as(tuple[int, int], [1, 2], "the key")
     (1, 2)
     """
     options = get_args(wanted) if get_origin(wanted) in (Union, UnionType) else (wanted,)
     for option in options:
-        if _is(option, value):
-            return _made(option, value, where)
+        if _matches(option, value):
+            return _build(option, value, where)
     names = " or ".join(getattr(option, "__name__", str(option)) for option in options)
-    raise FederationError(f"{where} is {_shown(value)} in a message; it must be {names}; do the versions match?")
+    raise FederationError(f"{where} is {_excerpt(value)} in a message; it must be {names}; do the versions match?")
 
 
-def _is(option: Any, value: Any) -> bool:
-    """Whether a value is of a type, as far as can be said without looking into it; true and false are no numbers."""
+def _matches(option: Any, value: Any) -> bool:
+    """Return whether a value is of a type, without looking into lists and parts; a bool is not a number."""
     if isinstance(option, type) and is_dataclass(option):
         return isinstance(value, dict) and value.get("kind") == option.__name__
     if get_origin(option) is tuple:
@@ -95,9 +95,10 @@ def _is(option: Any, value: Any) -> bool:
     return type(value) is option and (option is not str or len(value) <= LONGEST_TEXT)
 
 
-def _made(option: Any, value: Any, where: str) -> Any:
+def _build(option: Any, value: Any, where: str) -> Any:
+    """Build the value of a type that it matches, part by part."""
     if is_dataclass(option):
-        return _part(option, value)
+        return _build_part(option, value)
     if get_origin(option) is not tuple:
         return value
     kinds = get_args(option)
@@ -111,11 +112,12 @@ def _made(option: Any, value: Any, where: str) -> Any:
     return tuple(read_as(kinds[0], each, where) for each in value)
 
 
-def _part(kind: Any, value: dict[str, Any]) -> Any:
+def _build_part(kind: Any, value: dict[str, Any]) -> Any:
+    """Build a dataclass from its fields; refuse fields that it does not have."""
     hints = _hints(kind)
     unknown = [name for name in value if name not in hints and name != "kind"]
     if unknown:
-        raise FederationError(f"a message holds a malformed {kind.__name__}: it has no {_shown(unknown[0])}")
+        raise FederationError(f"a message holds a malformed {kind.__name__}: it has no {_excerpt(unknown[0])}")
     given = {n: read_as(hints[n], v, f"{n} of {kind.__name__}") for n, v in value.items() if n != "kind"}
     try:
         return kind(**given)
@@ -128,8 +130,8 @@ def _hints(kind: Any) -> dict[str, Any]:
     return get_type_hints(kind)
 
 
-def _shown(value: Any) -> str:
-    """A value for an error: short, whatever it is."""
+def _excerpt(value: Any) -> str:
+    """Return a short text for a value, for errors."""
     if isinstance(value, list | dict):
         return f"a {type(value).__name__} of {len(value)}"
     text = repr(value) if not isinstance(value, int) or abs(value) < LARGEST_NUMBER else "a huge number"
@@ -137,20 +139,20 @@ def _shown(value: Any) -> str:
 
 
 def encode(arrays: Arrays, **header: Any) -> bytes:
-    """Arrays and JSON values as bytes."""
+    """Pack arrays and JSON values into bytes."""
     return save(arrays, metadata={"coterie": json.dumps(header)})
 
 
 @dataclass(frozen=True)
 class Packed:
-    """A message whose header has been read and whose arrays have not been made; ``kinds`` are types and shapes."""
+    """A message with its header read and its arrays not; ``kinds`` holds the type and the shape of each array."""
 
     content: bytes
     header: dict[str, Any]
     kinds: dict[str, tuple[str, tuple[int, ...]]]
 
     def arrays(self) -> Arrays:
-        """The arrays, which are exactly of the types and shapes announced."""
+        """Read the arrays, which are exactly of the shapes in the header."""
         try:
             arrays: Arrays = load(self.content)
         except (SafetensorError, ValueError, KeyError, TypeError) as error:
@@ -161,13 +163,13 @@ class Packed:
 
 
 def unwrap(content: bytes) -> Packed:
-    """Read the header of a message; anything that ``encode`` did not pack is an error."""
+    """Read the header of a message; raise an error for anything that ``encode`` did not pack."""
     length = int.from_bytes(content[:8], "little")
     if not 0 < length <= min(LARGEST_HEADER, len(content) - 8):
-        raise _unreadable(content, f"its header has {length} bytes, at most {LARGEST_HEADER} of its own are allowed")
+        raise _unreadable(content, f"its header has {length} bytes; the limit is {LARGEST_HEADER}, all in the message")
     try:
-        table = json.loads(content[8 : 8 + length], parse_constant=_no_number)
-        header = json.loads(table.pop("__metadata__")["coterie"], parse_constant=_no_number)
+        table = json.loads(content[8 : 8 + length], parse_constant=_refuse_constant)
+        header = json.loads(table.pop("__metadata__")["coterie"], parse_constant=_refuse_constant)
         kinds = {name: (each["dtype"], tuple(each["shape"])) for name, each in table.items()}
     except (ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
         raise _unreadable(content, type(error).__name__) from None
@@ -178,13 +180,13 @@ def unwrap(content: bytes) -> Packed:
 
 
 def decode(content: bytes) -> tuple[Arrays, dict[str, Any]]:
-    """What ``encode`` packed; anything else is an error."""
+    """Return the arrays and the header that ``encode`` packed; raise an error for anything else."""
     packed = unwrap(content)
     return packed.arrays(), packed.header
 
 
-def _no_number(word: str) -> NoReturn:
-    raise ValueError(f"{word} is no number")
+def _refuse_constant(word: str) -> NoReturn:
+    raise ValueError(f"{word} is not a number of JSON")
 
 
 def _unreadable(content: bytes, why: object) -> FederationError:

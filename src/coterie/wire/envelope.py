@@ -1,11 +1,11 @@
-"""Messages that only their receiver can read and only their sender can have written.
+"""Seal messages so that only the receiver can read them and only the sender can have written them.
 
-Flower hands an object to any registered site that names its hash, and takes a reply from any site that names the
-message it answers. So requests and replies travel in envelopes: encrypted for the receiver (X25519 with a key that is
-made for one message, HKDF-SHA256, ChaCha20-Poly1305) and signed by the sender (Ed25519) over everything in them. The
-signature also covers what the message is for: the direction, the site's name and, in a reply, the signature of the
-request that it answers, which covers the run's name, everything asked, and a key that nobody can guess. So a reply to
-another request, under another run or by another site is no reply.
+Flower gives an object to any registered site that names its hash, and accepts a reply from any site that names the
+message it answers. Requests and replies therefore travel in envelopes: encrypted for the receiver (X25519 with a new
+key for each message, HKDF-SHA256, ChaCha20-Poly1305) and signed by the sender (Ed25519) over the whole content. The
+signature also covers the purpose of the message: the direction, the name of the site and, in a reply, the signature of
+the request that it answers. The latter covers the name of the run, the whole request, and a key that nobody can guess.
+A reply to another request, of another run or from another site is therefore refused.
 """
 
 from __future__ import annotations
@@ -24,44 +24,44 @@ from cryptography.hazmat.primitives.kdf.hkdf import HKDF
 from coterie.errors import FederationError, UsageError
 
 MARK = b"coterie1"
-"""What an envelope begins with."""
+"""The first bytes of every envelope."""
 
 SIGNATURE, KEY, TAG = 64, 32, 16
-"""Bytes of a signature, of a public key, and by which a ciphertext is longer than its text."""
+"""Bytes of a signature, of a public key, and of the tag that encryption adds."""
 
 HEAD = len(MARK) + SIGNATURE + KEY
-"""Bytes that an envelope begins with; no other request has the same, so a reply names it by them."""
+"""Bytes of the head of an envelope. It differs for every request, so a reply refers to its request by the head."""
 
 OVERHEAD = HEAD + TAG
-"""Bytes by which an envelope is larger than what is in it."""
+"""Bytes that an envelope adds to its content."""
 
 END = b"-----END "
 
 
 @dataclass(frozen=True)
 class PublicKeys:
-    """What the world may know of a party: the key that checks its signatures and the key that seals for it."""
+    """The public keys of a party: one checks its signatures, the other seals messages for it."""
 
     check: Ed25519PublicKey
     seal: X25519PublicKey
 
     def save(self) -> bytes:
-        """Return the two keys as PEM, the one after the other."""
-        form_of = form.Encoding.PEM, form.PublicFormat.SubjectPublicKeyInfo
-        return b"".join(key.public_bytes(*form_of) for key in (self.check, self.seal))
+        """Return the two keys as PEM, one after the other."""
+        encoding = form.Encoding.PEM, form.PublicFormat.SubjectPublicKeyInfo
+        return b"".join(key.public_bytes(*encoding) for key in (self.check, self.seal))
 
     @classmethod
     def load(cls, content: bytes) -> PublicKeys:
         """Read what ``save`` wrote."""
         check, seal = (form.load_pem_public_key(block) for block in _blocks(content))
         if not isinstance(check, Ed25519PublicKey) or not isinstance(seal, X25519PublicKey):
-            raise UsageError("the public keys must be one of Ed25519 and one of X25519; copy the file anew")
+            raise UsageError("the public keys must be one of Ed25519 and one of X25519; copy the file again")
         return cls(check, seal)
 
 
 @dataclass(frozen=True)
 class Keys:
-    """A party's own keys, for signing and for opening."""
+    """The private keys of a party: one signs, the other opens what was sealed for it."""
 
     sign: Ed25519PrivateKey
     open: X25519PrivateKey
@@ -73,20 +73,20 @@ class Keys:
 
     @property
     def public(self) -> PublicKeys:
-        """The keys that others need."""
+        """The public keys, for the other parties."""
         return PublicKeys(self.sign.public_key(), self.open.public_key())
 
     def save(self) -> bytes:
-        """Return the two keys as PEM, the one after the other."""
-        form_of = form.Encoding.PEM, form.PrivateFormat.PKCS8, form.NoEncryption()
-        return b"".join(key.private_bytes(*form_of) for key in (self.sign, self.open))
+        """Return the two keys as PEM, one after the other."""
+        encoding = form.Encoding.PEM, form.PrivateFormat.PKCS8, form.NoEncryption()
+        return b"".join(key.private_bytes(*encoding) for key in (self.sign, self.open))
 
     @classmethod
     def load(cls, content: bytes) -> Keys:
         """Read what ``save`` wrote."""
         sign, opens = (form.load_pem_private_key(block, None) for block in _blocks(content))
         if not isinstance(sign, Ed25519PrivateKey) or not isinstance(opens, X25519PrivateKey):
-            raise UsageError("the private keys must be one of Ed25519 and one of X25519; copy the file anew")
+            raise UsageError("the private keys must be one of Ed25519 and one of X25519; copy the file again")
         return cls(sign, opens)
 
 
@@ -95,13 +95,13 @@ def _blocks(content: bytes) -> tuple[bytes, bytes]:
     first, end, second = content.partition(b"\n" + END)
     line, _, second = second.partition(b"\n")
     if not end or not second.strip():
-        raise UsageError("a file of keys holds two of them in PEM; copy the file anew")
+        raise UsageError("a file of keys must hold two keys as PEM; copy the file again")
     return first + end + line + b"\n", second
 
 
 @dataclass(frozen=True)
 class Channel:
-    """The two ends of a site's exchange with its server; either end has keys of its own and knows the other's.
+    """One end, the server's or the site's, of the exchange between them: its own keys and the other's public keys.
 
     >>> server, site = Keys.make(), Keys.make()
     >>> here, there = Channel("bern", server, site.public), Channel("bern", site, server.public)
@@ -114,40 +114,45 @@ class Channel:
     own: Keys
     other: PublicKeys
 
+    @property
+    def overhead(self) -> int:
+        """Bytes that an envelope adds to its content."""
+        return OVERHEAD
+
     def request(self, content: bytes) -> bytes:
-        """Pack what the server asks."""
-        return seal(content, self.own, self.other, self._about("request"))
+        """Seal a request to the site."""
+        return seal(content, self.own, self.other, self._purpose("request"))
 
     def open_request(self, envelope: bytes) -> bytes:
-        """Return what the server asked; anything that it did not pack for this site is an error."""
-        return unseal(envelope, self.own, self.other, self._about("request"))
+        """Open a request; raise an error unless the server sealed it for this site."""
+        return unseal(envelope, self.own, self.other, self._purpose("request"))
 
     def reply(self, content: bytes, to: bytes) -> bytes:
-        """Pack what the site answers to an envelope of which it has read the head at least."""
-        return seal(content, self.own, self.other, self._about("reply", to))
+        """Seal the reply to a request; the head of its envelope is enough."""
+        return seal(content, self.own, self.other, self._purpose("reply", to))
 
     def open_reply(self, envelope: bytes, to: bytes) -> bytes:
-        """Return what the site answered to an envelope; anything that it did not pack for that one is an error."""
-        return unseal(envelope, self.own, self.other, self._about("reply", to))
+        """Open a reply; raise an error unless the site sealed it for this request, of which the head is enough."""
+        return unseal(envelope, self.own, self.other, self._purpose("reply", to))
 
-    def _about(self, direction: str, request: bytes = b"") -> bytes:
-        """What a message is for, as 32 bytes: parts of fixed length, so that no two meanings share them."""
+    def _purpose(self, direction: str, request: bytes = b"") -> bytes:
+        """Return a hash of the purpose of a message; parts are hashed first, so different purposes never collide."""
         parts = (direction.encode(), self.site.encode(), request[:HEAD])
         return _hash(b"".join(_hash(part) for part in parts))
 
 
-def seal(content: bytes, sender: Keys, receiver: PublicKeys, about: bytes) -> bytes:
-    """Encrypt for the receiver and sign as the sender; ``about`` (32 bytes) must be known to both."""
+def seal(content: bytes, sender: Keys, receiver: PublicKeys, purpose: bytes) -> bytes:
+    """Encrypt for the receiver and sign as the sender; both must know the ``purpose`` (32 bytes)."""
     once = X25519PrivateKey.generate()
     public = once.public_key().public_bytes_raw()
-    secret = _secret(once.exchange(receiver.seal), public, receiver.seal, about)
-    hidden = ChaCha20Poly1305(secret).encrypt(bytes(12), content, about)
-    signature = sender.sign.sign(_signed(about, public, hidden))
+    secret = _secret(once.exchange(receiver.seal), public, receiver.seal, purpose)
+    hidden = ChaCha20Poly1305(secret).encrypt(bytes(12), content, purpose)
+    signature = sender.sign.sign(_signed(purpose, public, hidden))
     return b"".join((MARK, signature, public, hidden))
 
 
-def unseal(envelope: bytes, receiver: Keys, sender: PublicKeys, about: bytes) -> bytes:
-    """Return what was sealed, if the sender signed it for this receiver and purpose; else it is an error."""
+def unseal(envelope: bytes, receiver: Keys, sender: PublicKeys, purpose: bytes) -> bytes:
+    """Return what was sealed; raise an error unless the sender signed it for this receiver and purpose."""
     if len(envelope) < OVERHEAD or not envelope.startswith(MARK):
         raise FederationError(
             f"a message of {len(envelope)} bytes is in no envelope of coterie's; do the versions match?"
@@ -159,25 +164,25 @@ def unseal(envelope: bytes, receiver: Keys, sender: PublicKeys, about: bytes) ->
         view[SIGNATURE + KEY :],
     )
     try:
-        sender.check.verify(signature, _signed(about, public, hidden))
+        sender.check.verify(signature, _signed(purpose, public, hidden))
         shared = receiver.open.exchange(X25519PublicKey.from_public_bytes(public))
-        secret = _secret(shared, public, receiver.open.public_key(), about)
-        return ChaCha20Poly1305(secret).decrypt(bytes(12), hidden, about)
+        secret = _secret(shared, public, receiver.open.public_key(), purpose)
+        return ChaCha20Poly1305(secret).decrypt(bytes(12), hidden, purpose)
     except (InvalidSignature, InvalidTag, ValueError):
         raise FederationError(
             "a message is not signed by its sender's key for this exchange; are the keys in both folders a pair?"
         ) from None
 
 
-def _secret(shared: bytes, public: bytes, receiver: X25519PublicKey, about: bytes) -> bytes:
-    """Derive the key of one message; it encrypts nothing else, so its nonce may be zero."""
-    info = MARK + public + receiver.public_bytes_raw() + about
+def _secret(shared: bytes, public: bytes, receiver: X25519PublicKey, purpose: bytes) -> bytes:
+    """Derive the key of one message; it encrypts nothing else, so the nonce may be zero."""
+    info = MARK + public + receiver.public_bytes_raw() + purpose
     return HKDF(hashes.SHA256(), 32, salt=None, info=info).derive(shared)
 
 
-def _signed(about: bytes, public: bytes, hidden: bytes | memoryview) -> bytes:
-    """What a signature covers."""
-    return MARK + about + public + _hash(hidden)
+def _signed(purpose: bytes, public: bytes, hidden: bytes | memoryview) -> bytes:
+    """Return what a signature covers."""
+    return MARK + purpose + public + _hash(hidden)
 
 
 def _hash(content: bytes | memoryview) -> bytes:

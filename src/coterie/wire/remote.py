@@ -1,13 +1,13 @@
-"""Clients that are reached only through bytes: requests are packed, replies are read with suspicion.
+"""A federation of clients that are reached only through bytes: pack requests, send them, check the replies.
 
-Late, failed, malformed or non-finite replies become missing rows with a reason; a round goes on without them.
+A late, failed, malformed or non-finite reply becomes a missing row with a reason; the round goes on without it.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 
@@ -18,44 +18,41 @@ from coterie.protocol import message
 from coterie.protocol.replies import Replies
 from coterie.protocol.stack import Sent, Stack
 from coterie.protocol.task import Task
-from coterie.runtimes.simulator import BROKEN
 from coterie.seeding import Key
 from coterie.terminal import line
 from coterie.typing import Array
 from coterie.wire import codec
+from coterie.wire.reply_checks import read_reply
 from coterie.wire.requests import pack_task
 
 MOST_BYTES = 1 << 30
-"""Different messages are packed as long as they take no more than this, and sent before others are."""
+"""The most bytes of different messages that are packed before they are sent; further messages wait."""
 
 
-LONGEST_NAMES = 200
-"""Letters that are told of the names of arrays that nobody asked for."""
-
-
-class Heard(NamedTuple):
-    """The packed replies of an exchange by position, and why others sent none."""
+class PackedReplies(NamedTuple):
+    """The packed replies of an exchange by client, and the reason for each client that sent none."""
 
     answers: Mapping[int, bytes]
     missing: Mapping[int, str]
 
-    def plus(self, more: Heard) -> Heard:
-        """Those of two exchanges."""
-        return Heard({**self.answers, **more.answers}, {**self.missing, **more.missing})
+    def plus(self, more: PackedReplies) -> PackedReplies:
+        """Return the replies of both exchanges."""
+        return PackedReplies({**self.answers, **more.answers}, {**self.missing, **more.missing})
 
 
-Exchange = Callable[[Mapping[int, bytes]], Heard]
-"""Carries packed requests to clients, by position, and packed replies back."""
+Exchange = Callable[[Mapping[int, bytes]], PackedReplies]
+"""Carries packed requests to clients, by position, and brings the packed replies back."""
 
 
 class Remote:
-    """A federation behind a wall of bytes, whatever carries them; ``sizes`` are what each client told that it has."""
+    """A federation behind any exchange of bytes; ``sizes`` are the numbers of examples that clients report."""
 
     def __init__(
         self,
         names: tuple[str, ...],
         model: Model,
         exchange: Exchange,
+        *,
         run: str = "",
         sizes: Sequence[message.Sizes] | None = None,
     ) -> None:
@@ -78,7 +75,7 @@ class Remote:
         """Do nothing: what carries the bytes is opened and closed by its owner."""
 
     def ask(self, task: Task, sent: Sent, labels: Array, clients: Array, key: Key) -> Replies:
-        """One packed exchange with each client; clients that work on the same rows get the same bytes."""
+        """Exchange one packed message with each client; clients that work on the same rows get the same bytes."""
         rows = dict(zip(clients.tolist(), labels, strict=True))
         heard, layout = self._exchange(task, sent, rows, key), self.model.layout
         missing = {self.names[client]: line(why, codec.LONGEST_PROBLEM) for client, why in heard.missing.items()}
@@ -93,12 +90,12 @@ class Remote:
         replies = message.collect(layout, message.form(task, sent, layout, served=served), answers, missing)
         return replace(replies, cost=message.cost(task, sent, replies, len(clients)))
 
-    def _exchange(self, task: Task, sent: Sent, rows: Mapping[int, Array], key: Key) -> Heard:
-        """What the clients answer, each asked on its rows; part after part where different messages are large."""
+    def _exchange(self, task: Task, sent: Sent, rows: Mapping[int, Array], key: Key) -> PackedReplies:
+        """Ask each client on its rows; send in several parts if different messages take more than ``MOST_BYTES``."""
         groups: dict[bytes, list[int]] = {}
         for client, row in rows.items():
             groups.setdefault(row.tobytes(), []).append(client)
-        whole, requests, size = Heard({}, {}), dict[int, bytes](), 0
+        whole, requests, size = PackedReplies({}, {}), dict[int, bytes](), 0
         for clients in groups.values():
             arrays = message.down(task, sent, rows[clients[0]], self.model.layout)
             packed = pack_task(self.run, task, key, self.model, arrays)
@@ -106,44 +103,3 @@ class Remote:
                 whole, requests, size = whole.plus(self.exchange(requests)), {}, 0
             requests, size = requests | dict.fromkeys(clients, packed), size + len(packed)
         return whole.plus(self.exchange(requests))
-
-
-def read_reply(content: bytes, wanted: message.Form, task: Task, row: Array) -> message.Arrays:
-    """The arrays of a reply to a task, exactly those that it asked for, each within its range; else it is an error.
-
-    The label of a client that did not choose is the one it was asked under.
-    """
-    arrays = open_reply(content, sum(field.nbytes for field in wanted.values()))[0]
-    if arrays.keys() != wanted.keys():
-        sent = line(", ".join(arrays) or "nothing", LONGEST_NAMES)
-        raise FederationError(f"sent {sent} where {', '.join(wanted)} was asked for")
-    for name, field in wanted.items():
-        _check(name, arrays[name], field)
-    return arrays if task.choose else {**arrays, "labels": np.asarray(row)[None]}
-
-
-def _check(name: str, array: Array, field: message.Field) -> None:
-    """Refuse an array of another shape or type, or with a number that is out of its range."""
-    if array.shape != field.shape or array.dtype.name != field.kind:
-        told, asked = f"{array.shape} of {array.dtype.name}", f"{field.shape} of {field.kind}"
-        raise FederationError(f"sent {name} of shape {told} where {asked} was asked for")
-    outside = field.outside(array)
-    if outside.any():
-        place = np.unravel_index(int(outside.argmax()), array.shape)
-        low, high = (np.broadcast_to(limit, array.shape)[place] for limit in (field.low, field.high))
-        range_told = f"it must be {low:.12g}" if low == high else f"it must be {low:.12g} to {high:.12g}"
-        raise FederationError(BROKEN if name in message.FIELDS else f"sent {array[place]} in {name}; {range_told}")
-
-
-def open_reply(content: bytes, nbytes: int = 0) -> tuple[message.Arrays, dict[str, Any]]:
-    """The arrays and the header of a reply; a problem that the client tells is an error.
-
-    One with more than so many bytes of arrays, and a header, is not even read.
-    """
-    if len(content) > nbytes + codec.LARGEST_HEADER:
-        most = f"at most {nbytes + codec.LARGEST_HEADER} can be an answer"
-        raise FederationError(f"sent {len(content)} bytes; {most}")
-    arrays, header = codec.decode(content)
-    if header.get("problem") is not None:
-        raise FederationError(line(header["problem"], codec.LONGEST_PROBLEM))
-    return arrays, header

@@ -1,4 +1,4 @@
-"""How a task is packed for one client, and what the client does with it: the same wherever bytes are sent."""
+"""What a server asks a client, a hello or a task, and how the client does the task: the same for every transport."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from coterie.wire import codec
 
 @dataclass(frozen=True)
 class Network:
-    """A model as it is named in a message: its text, which half is a cluster's own, and the data it is for.
+    """A model as a message names it: its text, which half belongs to a cluster, and the data that it is for.
 
     >>> described(Network("mlp(4)", "cluster", (8, 8), 10).build())
     Network(text='mlp(4)', half='cluster', shape=(8, 8), classes=10)
@@ -31,19 +31,19 @@ class Network:
     classes: int | None
 
     def build(self) -> Model:
-        """The model itself."""
+        """Build the model."""
         plain = build_model(self.text, self.shape, self.classes)
         return additive(plain) if self.half else plain
 
 
 def described(model: Model) -> Network:
-    """How a model is named in a message."""
+    """Return the name of a model for a message."""
     return Network(model.text, model.cluster_part, tuple(model.shape), model.classes)
 
 
 @dataclass(frozen=True)
-class Hello:
-    """What a client tells of itself: its name, its version of coterie, and what its examples are like, in numbers."""
+class SiteDescription:
+    """The answer to a hello: a client's name, its version of coterie, and the form and the number of its examples."""
 
     name: str
     version: str
@@ -57,18 +57,18 @@ class Hello:
 
 
 def pack_hello(run: str) -> bytes:
-    """The question who a client is and what it holds."""
+    """Pack the question who a client is and what data it has, as bytes."""
     return codec.encode({}, kind="hello", run=run)
 
 
 def pack_task(run: str, task: Task, key: Key, model: Model, arrays: Arrays) -> bytes:
-    """A task and the arrays of ``message.down``, as bytes."""
+    """Pack a task and the arrays of ``message.down``, as bytes."""
     network = asdict(described(model))
     return codec.encode(arrays, kind="task", run=run, task=codec.to_json(task), key=list(key), model=network)
 
 
 def answer(engine: Engine, task: Task, arrays: Arrays, key: Key) -> tuple[Arrays, str | None]:
-    """Do the task on the one client's data: exactly the arrays that the report names, or why there are none."""
+    """Do the task on the data of one client; return the arrays that its report names, or the reason for none."""
     sent = message.received(task, arrays, engine.model.layout)
     reply = engine.run(task, sent, arrays["row"], np.array([0]), key)
     return (message.up(reply), None) if len(reply) else ({}, next(iter(reply.missing.values())))

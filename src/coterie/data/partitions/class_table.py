@@ -1,8 +1,8 @@
-"""Partition by a printed table: how many examples of each class every group of devices has.
+"""Partition by a printed table: the number of examples of each class for every group of devices.
 
 The tables are those of "joint gradient and loss based clustered federated learning", Fig. 2: four groups that each
 lack two of ten classes, for MNIST, Fashion-MNIST and CIFAR-10. The paper has eight groups of 40 of EMNIST's 47 merged
-classes "in the same manner" and prints no table, so the one here is made by a rule.
+classes "in the same manner" but prints no table, so the one here follows a rule.
 """
 
 from __future__ import annotations
@@ -14,18 +14,9 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from coterie.data.apportion import share_out
-from coterie.data.partitions.base import (
-    Divide,
-    Pool,
-    Rng,
-    Shares,
-    by_class,
-    even,
-    hand_to_groups,
-    named,
-    require_classes,
-    require_switch,
-)
+from coterie.data.partitions.base import Divide, Rng, Shares, named
+from coterie.data.partitions.checks import require_classes, require_switch
+from coterie.data.partitions.division import Pool, by_class, divide_in_groups, even_groups
 from coterie.data.partitions.label_noise import rename
 from coterie.errors import PartitionError, UnknownName
 from coterie.typing import Array
@@ -43,17 +34,17 @@ class ClassTable:
 
     @property
     def classes(self) -> int:
-        """How many classes the table has a column for."""
+        """The number of classes that the table has a column for."""
         return len(self.rows[0])
 
     def divide(self, available: Array) -> Array:
-        """What each group holds: as printed, and a class of which there is less in the same proportions."""
+        """Return what each group holds: the printed numbers, scaled down for a class with fewer examples."""
         rows = np.array(self.rows)
         return share_out(np.minimum(available, rows.sum(axis=0)) if self.counted else available, rows)
 
 
 def absences(groups: int, classes: int, absent: int) -> ClassTable:
-    """Every group lacks so many classes in turn, around and around; the others divide each class evenly.
+    """Return a table in which each group in turn lacks the next ``absent`` classes; the others share them evenly.
 
     >>> absences(3, 4, 2).rows
     ((0, 0, 1, 1), (1, 1, 0, 0), (0, 0, 1, 1))
@@ -99,7 +90,7 @@ def table(name: str | None = None, *, relabel: bool = False, minimum: int = 10) 
 
     As printed where there are enough examples of a class, otherwise in the printed proportions; a surplus is unused.
     Clients are divided evenly over the groups, 80 in the paper (200 for emnist), and a group's examples evenly over
-    its clients. ``relabel=true`` numbers each group's own classes from 0, as the paper's networks of 8 outputs do:
+    its clients. ``relabel=true`` numbers the classes of each group from 0, as the paper's networks of 8 outputs do:
     then groups disagree on labels. No table for emnist is printed: each group lacks 7 classes in turn, and a class is
     divided evenly over the groups that have it.
     """
@@ -108,19 +99,19 @@ def table(name: str | None = None, *, relabel: bool = False, minimum: int = 10) 
         raise UnknownName("class table", str(name), CLASS_TABLES)
 
     def divide(data: Dataset, clients: int, rng: Rng) -> Shares:
-        chosen = _find(name or _own(data), data)
+        chosen = _find(name or _name_of(data), data)
         pool = by_class(data, clients, minimum)
-        sizes = even(clients, len(chosen.rows))
+        sizes = even_groups(clients, len(chosen.rows))
         weights = [np.ones((size, pool.classes)) for size in sizes]
-        shares = hand_to_groups(pool, chosen.divide(pool.counts), weights, minimum, rng)
+        shares = divide_in_groups(pool, chosen.divide(pool.counts), weights, minimum, rng)
         shares = replace(shares, notes=(*_scaled_down(chosen, pool), *shares.notes))
         return _renumbered(shares, np.array(chosen.rows) > 0, sizes) if relabel else shares
 
     return divide
 
 
-def _own(data: Dataset) -> str:
-    """The name of the data set's own table; variants such as emnist-balanced share one."""
+def _name_of(data: Dataset) -> str:
+    """Return the name of the data set's table; variants such as emnist-balanced share one."""
     return data.name if data.name in CLASS_TABLES else data.name.partition("-")[0]
 
 
@@ -129,7 +120,7 @@ def _find(name: str, data: Dataset) -> ClassTable:
     fitting = [f"table({other})" for other, each in CLASS_TABLES.items() if each.classes == classes]
     remedy = f"use {' or '.join(fitting) or 'classes(3,2)'}"
     if name not in CLASS_TABLES:
-        raise PartitionError(f"{data.name} has {classes} classes and no class table of its own; {remedy}")
+        raise PartitionError(f"{data.name} has {classes} classes and there is no class table for it; {remedy}")
     chosen = CLASS_TABLES[name]
     if chosen.classes != classes:
         raise PartitionError(f"the table {name} has {chosen.classes} classes and {data.name} has {classes}; {remedy}")
@@ -137,7 +128,7 @@ def _find(name: str, data: Dataset) -> ClassTable:
 
 
 def _scaled_down(chosen: ClassTable, pool: Pool) -> tuple[str, ...]:
-    """A note of the classes of which there are fewer examples than the table asks for."""
+    """Return a note on the classes with fewer examples than the table needs."""
     wanted = np.array(chosen.rows).sum(axis=0)
     short = np.flatnonzero(pool.counts < wanted) if chosen.counted else ()
     which = ", ".join(f"class {i} has {pool.counts[i]} of {wanted[i]}" for i in short)
@@ -145,7 +136,7 @@ def _scaled_down(chosen: ClassTable, pool: Pool) -> tuple[str, ...]:
 
 
 def _renumbered(shares: Shares, has: Array, sizes: Array) -> Shares:
-    """The same shares, each group's own classes numbered from 0 in order."""
+    """Return the same shares with the classes of each group numbered from 0 in order."""
     names = np.where(has, has.cumsum(axis=1) - 1, -1)
     seen = zip(shares.clients, np.repeat(names, sizes, axis=0), strict=True)
     clients = tuple(share.through(partial(rename, names=own)) for share, own in seen)

@@ -1,4 +1,4 @@
-"""Partitions by features: what clients see of the same kind of example is rotated, blurred, noisy or permuted."""
+"""Feature skew: a partition and add-ons by which clients see rotated, blurred, noisy, thicker or thinner examples."""
 
 from __future__ import annotations
 
@@ -8,22 +8,10 @@ from functools import partial
 from typing import TYPE_CHECKING
 
 import numpy as np
-from scipy import ndimage
 
-from coterie.data.partitions.base import (
-    Change,
-    Divide,
-    Rng,
-    Shares,
-    add_on,
-    equal_shares,
-    even,
-    named,
-    require_between,
-    require_images,
-    require_number,
-    require_whole,
-)
+from coterie.data.partitions.base import Change, Divide, Rng, Shares, add_on, named
+from coterie.data.partitions.checks import require_between, require_images, require_number, require_whole
+from coterie.data.partitions.division import divide_equally, even_groups
 from coterie.errors import PartitionError
 from coterie.seeding import generator
 from coterie.typing import Array
@@ -32,14 +20,40 @@ if TYPE_CHECKING:
     from coterie.data.dataset import Dataset
 
 Effect = Callable[[Array, float, Rng], Array]
-"""What a level makes of the examples ``x``."""
+"""How a level changes the examples ``x``."""
 
 LOUDEST = 1e6
+_PLANE = (-2, -1)
+
+
+@named
+def rotation(*angles: float, minimum: int = 10) -> Divide:
+    """Every group sees the whole set turned by one of the angles (degrees, against the clock): rotation(0,90,180,270).
+
+    Right angles are exact; other angles interpolate, and continue the border into the corners.
+    """
+    require_whole("minimum", minimum)
+    for angle in angles:
+        require_number("an angle", angle)
+    if not angles or len({angle % 360 for angle in angles}) < len(angles):
+        raise PartitionError(f"the angles {angles} must be different, one per group, such as rotation(0,90,180,270)")
+
+    def divide(data: Dataset, clients: int, rng: Rng) -> Shares:
+        _require_square(data, angles)
+        require_whole("clients", clients)
+        sizes = even_groups(clients, len(angles))
+        _require_enough(data, clients, len(angles), minimum)
+        parts = [divide_equally(data, int(size), minimum, rng) for size in sizes]
+        turned = zip(parts, angles, strict=True)
+        shares = tuple(replace(s, view=partial(turn, angle=angle)) for part, angle in turned for s in part.clients)
+        return Shares(shares, np.repeat(np.arange(len(sizes)), sizes))
+
+    return divide
 
 
 @add_on
 def blur(*sigmas: float) -> Change:
-    """Clients see images blurred by a Gaussian of so many pixels: blur(0,1,2)."""
+    """Clients see images blurred by a Gaussian of these widths in pixels: blur(0,1,2)."""
     for sigma in sigmas:
         require_number("the blur", sigma)
 
@@ -55,7 +69,7 @@ def blur(*sigmas: float) -> Change:
 def noise(*levels: float) -> Change:
     """Clients see features with Gaussian noise of these deviations, where pixels range from -1 to 1: noise(0,0.5).
 
-    Each example has noise of its own, the same in every round. Pixels are not cut off at -1 and 1.
+    The noise of an example is the same in every round. Pixels are not cut off at -1 and 1.
     """
     for level in levels:
         require_between("the noise", level, 0, LOUDEST)
@@ -64,9 +78,9 @@ def noise(*levels: float) -> Change:
 
 @add_on
 def stroke(*widths: int) -> Change:
-    """Clients see light strokes thicker by so many pixels on every side, or thinner by negative ones: stroke(-1,0,1).
+    """Clients see light strokes thicker by these widths in pixels on every side, or thinner: stroke(-1,0,1).
 
-    Grey dilation and erosion with a square; on images with a light ground it is dark strokes that get thinner.
+    Grey dilation and erosion with a square; on images with a light background it is dark strokes that get thinner.
     """
     for width in widths:
         if not isinstance(width, int | np.integer) or isinstance(width, bool):
@@ -80,31 +94,62 @@ def stroke(*widths: int) -> Change:
     return _at_levels("stroke", widths, stroked, check)
 
 
+def turn(x: Array, y: Array, split: str, angle: float) -> tuple[Array, Array]:
+    """Return images turned against the clock, with their labels.
+
+    >>> turn(np.array([[[[1, 2], [3, 4]]]]), np.array([7]), "train", 90)[0].tolist()
+    [[[[2, 4], [1, 3]]]]
+    """
+    if angle % 90 == 0:
+        return np.rot90(x, int(angle // 90), axes=_PLANE), y
+    from scipy import ndimage
+
+    return ndimage.rotate(x, angle, axes=_PLANE, reshape=False, order=1, mode="nearest"), y
+
+
 def blurred(x: Array, sigma: float, rng: Rng) -> Array:
-    """Images blurred by a Gaussian, each channel on its own; the border goes on outside."""
+    """Return images blurred by a Gaussian, each channel by itself; border pixels are repeated outside."""
+    from scipy import ndimage
+
     result: Array = ndimage.gaussian_filter(x, (0, 0, sigma, sigma), mode="nearest")
     return result
 
 
 def noisy(x: Array, level: float, rng: Rng) -> Array:
-    """Features with Gaussian noise of this deviation."""
+    """Return features with Gaussian noise of this deviation."""
     return x + np.float32(level) * rng.standard_normal(x.shape, np.float32)
 
 
 def stroked(x: Array, width: float, rng: Rng) -> Array:
-    """Images whose light strokes grow by ``width`` pixels on every side, or shrink.
+    """Return images with light strokes that are ``width`` pixels thicker on every side, or thinner.
 
     >>> stroked(np.array([[[[0, 0, 5, 0, 0]]]]), 1, generator(1)).tolist()
     [[[[0, 5, 5, 5, 0]]]]
     """
+    from scipy import ndimage
+
     window = (1, 1, 2 * abs(int(width)) + 1, 2 * abs(int(width)) + 1)
     filtered = ndimage.grey_dilation if width > 0 else ndimage.grey_erosion
     result: Array = filtered(x, size=window, mode="nearest")
     return result
 
 
+def in_turn(groups: Array, levels: int) -> Array:
+    """Return the number of each client's level, assigned in turn within one group after the other.
+
+    >>> in_turn(np.array([0, 0, 0, 1, 1, 1]), 2).tolist()
+    [0, 1, 0, 1, 0, 1]
+    """
+    dealt = np.empty(len(groups), np.int64)
+    dealt[np.argsort(groups, kind="stable")] = np.arange(len(groups)) % levels
+    return dealt
+
+
 def _at_levels(name: str, levels: tuple[float, ...], effect: Effect, check: Callable[[Dataset], None]) -> Change:
-    """The change that deals the levels; they are the true groups where there were none and there are several levels."""
+    """Return the change that gives each client a level.
+
+    Several levels are the true groups if there were no groups before.
+    """
     if not levels or len(set(levels)) < len(levels):
         raise PartitionError(f"{name} needs at least one level, and different ones; it has {levels}, use {name}(0,1)")
 
@@ -129,74 +174,21 @@ def _at_levels(name: str, levels: tuple[float, ...], effect: Effect, check: Call
     return change
 
 
-def in_turn(groups: Array, levels: int) -> Array:
-    """The number of each client's level: dealt in turn, one group after the other.
-
-    >>> in_turn(np.array([0, 0, 0, 1, 1, 1]), 2).tolist()
-    [0, 1, 0, 1, 0, 1]
-    """
-    dealt = np.empty(len(groups), np.int64)
-    dealt[np.argsort(groups, kind="stable")] = np.arange(len(groups)) % levels
-    return dealt
-
-
 def _view(x: Array, y: Array, split: str, effect: Effect, level: float, key: int, client: int) -> tuple[Array, Array]:
     return effect(x, level, generator(key, str(client), split)), y
 
 
-if TYPE_CHECKING:
-    from coterie.data.dataset import Dataset
-
-_PLANE = (-2, -1)
-
-
-@named
-def rotation(*angles: float, minimum: int = 10) -> Divide:
-    """Every group sees the whole set turned by one of the angles (degrees, against the clock): rotation(0,90,180,270).
-
-    Right angles are exact; other angles interpolate, and continue the border into the corners.
-    """
-    require_whole("minimum", minimum)
-    for angle in angles:
-        require_number("an angle", angle)
-    if not angles or len({angle % 360 for angle in angles}) < len(angles):
-        raise PartitionError(f"the angles {angles} must be different, one per group, such as rotation(0,90,180,270)")
-
-    def divide(data: Dataset, clients: int, rng: Rng) -> Shares:
-        _check_images(data, angles)
-        require_whole("clients", clients)
-        sizes = even(clients, len(angles))
-        _check_room(data, clients, len(angles), minimum)
-        parts = [equal_shares(data, int(size), minimum, rng) for size in sizes]
-        turned = zip(parts, angles, strict=True)
-        shares = tuple(replace(s, view=partial(turn, angle=angle)) for part, angle in turned for s in part.clients)
-        return Shares(shares, np.repeat(np.arange(len(sizes)), sizes))
-
-    return divide
+def _require_square(data: Dataset, angles: tuple[float, ...]) -> None:
+    height, width = require_images("rotation", data)
+    if height != width and any(angle % 180 for angle in angles):
+        raise PartitionError(f"images of {height}x{width} change their shape when turned; use rotation(0,180)")
 
 
-def turn(x: Array, y: Array, split: str, angle: float) -> tuple[Array, Array]:
-    """Images turned against the clock, with their labels.
-
-    >>> turn(np.array([[[[1, 2], [3, 4]]]]), np.array([7]), "train", 90)[0].tolist()
-    [[[[2, 4], [1, 3]]]]
-    """
-    if angle % 90 == 0:
-        return np.rot90(x, int(angle // 90), axes=_PLANE), y
-    return ndimage.rotate(x, angle, axes=_PLANE, reshape=False, order=1, mode="nearest"), y
-
-
-def _check_room(data: Dataset, clients: int, groups: int, minimum: int) -> None:
-    """Each group has the whole set, so the limit is on the clients of one group."""
+def _require_enough(data: Dataset, clients: int, groups: int, minimum: int) -> None:
+    """Refuse too many clients; each group has the whole set, so the limit is on the clients of one group."""
     most = groups * min(len(data.y_train) // minimum, len(data.y_test))
     if clients > most:
         raise PartitionError(
             f"{clients} clients in {groups} groups, {minimum} train and 1 test examples each, are too many: "
             f"{data.name} has {len(data.y_train)} and {len(data.y_test)} a group; use at most {most} clients"
         )
-
-
-def _check_images(data: Dataset, angles: tuple[float, ...]) -> None:
-    height, width = require_images("rotation", data)
-    if height != width and any(angle % 180 for angle in angles):
-        raise PartitionError(f"images of {height}x{width} change their shape when turned; use rotation(0,180)")

@@ -1,8 +1,8 @@
-"""Labels that clients do not agree on: exchanged or permuted between groups, or wrong at random.
+"""Labels on which clients disagree: exchanged or permuted between groups, or wrong at random.
 
 Groups that name the same things differently cannot share a model, whatever its size; this is the plainest test of
 clustering (Sattler, Müller and Samek 2020, arXiv:1910.01991; Briggs, Fan and Andras 2020, arXiv:2004.11791). Labels
-change in the client's view, in train and test alike; only wrong labels are confined to train.
+change in the client's view, in train and test alike; only wrong labels are limited to train.
 """
 
 from __future__ import annotations
@@ -14,19 +14,9 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from coterie.data.partitions.base import (
-    Change,
-    Divide,
-    Rng,
-    Shares,
-    add_on,
-    equal_shares,
-    even,
-    named,
-    require_between,
-    require_classes,
-    require_whole,
-)
+from coterie.data.partitions.base import Change, Divide, Rng, Shares, add_on, named
+from coterie.data.partitions.checks import require_between, require_classes, require_whole
+from coterie.data.partitions.division import divide_equally, even_groups
 from coterie.errors import PartitionError
 from coterie.seeding import generator
 from coterie.typing import Array
@@ -34,13 +24,13 @@ from coterie.typing import Array
 if TYPE_CHECKING:
     from coterie.data.dataset import Dataset
 
-# Draws per group: even all orders of a few classes are found with certainty for any purpose.
+# Draws per group, enough to find even all orders of a few classes with near certainty.
 TRIES = 100
 
 
 @named
 def swap(groups: int = 2, *, minimum: int = 10) -> Divide:
-    """Equal shares; every group but the first sees two labels exchanged, a pair of its own: swap(3).
+    """Equal shares; every group but the first sees a pair of labels exchanged, each another pair: swap(3).
 
     Pairs are drawn by the seed and have no class in common, so two groups differ in four classes.
     """
@@ -64,7 +54,7 @@ def swap(groups: int = 2, *, minimum: int = 10) -> Divide:
 
 @named
 def permute(groups: int = 4, *, minimum: int = 10) -> Divide:
-    """Equal shares; every group sees all labels in an order of its own, the first as they are: permute(4).
+    """Equal shares; every group sees all labels in another order, the first as they are: permute(4).
 
     No two groups have the same order, but some classes may keep their label in several.
     """
@@ -84,8 +74,8 @@ def permute(groups: int = 4, *, minimum: int = 10) -> Divide:
 def label_noise(rate: float) -> Change:
     """A share of each client's train labels is wrong, any other class at random: label-noise(0.2).
 
-    Test labels stay clean; validation examples come from train and are as wrong. Where the share is no whole number
-    of examples, it is rounded up or down by chance.
+    Test labels stay clean; validation examples come from train and are as wrong. If the share is not a whole number
+    of examples, it is rounded up or down at random.
     """
     require_between("rate", rate, 0, 1)
 
@@ -101,7 +91,7 @@ def label_noise(rate: float) -> Change:
 
 
 def rename(x: Array, y: Array, split: str, names: Array) -> tuple[Array, Array]:
-    """Examples whose label ``c`` is called ``names[c]``.
+    """Return the examples with label ``c`` renamed to ``names[c]``.
 
     >>> rename(np.zeros(3), np.array([0, 2, 1]), "train", np.array([0, 2, 1]))[1].tolist()
     [0, 1, 2]
@@ -110,7 +100,7 @@ def rename(x: Array, y: Array, split: str, names: Array) -> tuple[Array, Array]:
 
 
 def mislabel(x: Array, y: Array, split: str, rate: float, classes: int, key: int, client: int) -> tuple[Array, Array]:
-    """Train examples with a share of wrong labels; test examples as they are."""
+    """Make a share of the labels of train examples wrong; return test examples as they are."""
     if split != "train":
         return x, y
     rng = generator(key, "label-noise", str(client))
@@ -121,15 +111,15 @@ def mislabel(x: Array, y: Array, split: str, rate: float, classes: int, key: int
 
 
 def _renamed(data: Dataset, clients: int, names: Array, minimum: int, rng: Rng) -> Shares:
-    """Equal shares, each seen under the names of its client's group."""
-    shares = equal_shares(data, clients, minimum, rng)
-    groups = np.repeat(np.arange(len(names)), even(clients, len(names)))
+    """Divide equally; each client sees the label names of its group."""
+    shares = divide_equally(data, clients, minimum, rng)
+    groups = np.repeat(np.arange(len(names)), even_groups(clients, len(names)))
     seen = zip(shares.clients, names[groups], strict=True)
     return replace(shares, clients=tuple(s.through(partial(rename, names=own)) for s, own in seen), groups=groups)
 
 
 def _different_orders(size: int, groups: int, rng: Rng) -> Array:
-    """Orders ``(groups, size)`` of which no two are the same, the first the natural one."""
+    """Return orders ``(groups, size)`` of which no two are equal; the first is the natural order."""
     possible = math.factorial(size)
     found: dict[tuple[int, ...], None] = {tuple(range(size)): None}
     for _ in range(TRIES * groups if groups <= possible else 0):

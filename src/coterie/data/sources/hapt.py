@@ -1,4 +1,8 @@
-"""HAPT: activities of 30 people from the signals of a phone, cut into windows."""
+"""HAPT: activities of 30 people from the signals of a phone, cut into windows.
+
+The file is a pickle of pandas tables. It is read without running anything in it: every name that it calls must be
+listed in ``NAMES``, and is replaced by a stand-in.
+"""
 
 from __future__ import annotations
 
@@ -40,12 +44,12 @@ NAMES = frozenset(
 )
 
 _NUMBERS = ("<f8", "<i8")
-# The layout of a table's blocks that pandas has written since its version of this number.
+# The layout of a table's blocks that pandas has written since this version.
 _LAYOUT = "0.14.1"
 
 
-class Kept:
-    """Stands for what a pickle makes: the name that was called, its arguments, and the state set afterwards."""
+class StandIn:
+    """Stand-in for an object of a pickle: the name that was called, its arguments, and the state set afterwards."""
 
     def __init__(self, name: str, *arguments: Any) -> None:
         self.name, self.arguments = name, arguments
@@ -55,19 +59,19 @@ class Kept:
         self.state = state
 
 
-class _Reader(pickle.Unpickler):
+class _Unpickler(pickle.Unpickler):
     def find_class(self, module: str, name: str) -> Any:
-        """A stand-in of its own for every name, so that a pickle cannot change anything that outlives it."""
+        """Return a new stand-in for every name, so that a pickle cannot change anything that outlives it."""
         full = f"{module}.{name}"
         if full not in NAMES:
-            raise DataError(f"the pickle names {full}, which no table needs; it is refused and nothing of it is run")
-        return partial(Kept, full)
+            raise DataError(f"the pickle names {full}, which no table needs; it is refused and nothing in it is run")
+        return partial(StandIn, full)
 
 
 def unpickle(raw: bytes) -> Any:
-    """What a pickle holds: plain values as they are, everything else as ``Kept``."""
+    """Return the contents of a pickle: plain values as they are, everything else as ``StandIn``."""
     try:
-        return _Reader(io.BytesIO(raw)).load()
+        return _Unpickler(io.BytesIO(raw)).load()
     except DataError:
         raise
     except Exception as error:  # a damaged pickle can fail anywhere inside the unpickler
@@ -75,8 +79,8 @@ def unpickle(raw: bytes) -> Any:
         raise DataError(f"not a pickle of tables, or cut short ({reason})") from error
 
 
-def columns(frame: Kept) -> Columns:
-    """The columns of a table by name: whole numbers as int64, others as float64."""
+def columns(frame: StandIn) -> Columns:
+    """Return the columns of a table by name: whole numbers as int64, others as float64."""
     try:
         layout = frame.state["_data"].state[3][_LAYOUT]
         names = layout["axes"][0].arguments[1]["data"].state[-1]
@@ -90,9 +94,9 @@ def columns(frame: Kept) -> Columns:
     return {name: found[name] for name in names}
 
 
-def _array(kept: Kept) -> Array:
-    """A numpy array of numbers, from the parts of its pickle."""
-    _, shape, kind, by_column, content = kept.state
+def _array(pickled: StandIn) -> Array:
+    """Return a numpy array of numbers from the parts of its pickle."""
+    _, shape, kind, by_column, content = pickled.state
     name = kind.state[1] + kind.arguments[0]
     if name not in _NUMBERS:
         raise DataError(f"a table holds {name}; only {' and '.join(_NUMBERS)} are expected")
@@ -107,12 +111,12 @@ FILE = "HAPT.pkl.gz"
 SIGNALS = ("acc-x", "acc-y", "acc-z", "gyro-x", "gyro-y", "gyro-z")
 ACTIVITIES = ("walking", "walking upstairs", "walking downstairs", "sitting", "standing", "lying")
 WINDOW, STEP = 128, 64
-# One window in so many of a bout is a test window.
+# One window in this many of a bout is a test window.
 TEST_EVERY = 5
 
 
 def activity_set(files: Files) -> Arrays:
-    """The windows of all people: a pickled dict that gives every person's number a list of sessions, each a table."""
+    """Decode the windows of all people from a pickled dict of every person's sessions, each a table."""
     people = unpickle(gzip.decompress(files[FILE]))
     found: dict[str, list[tuple[Array, int, int]]] = {"train": [], "test": []}
     for owner, person in enumerate(sorted(people)):
@@ -127,7 +131,7 @@ def activity_set(files: Files) -> Arrays:
 
 
 def _windows(session: Columns) -> Iterator[tuple[str, Array, int]]:
-    """Every window of a session: its split, its signals and its activity, counted from 0."""
+    """Yield every window of a session: its split, its signals and its activity, counted from 0."""
     missing = [name for name in (*SIGNALS, "sequence", "label") if name not in session]
     if missing:
         raise DataError(f"a table of {FILE} has no column {missing[0]!r}")
@@ -138,7 +142,7 @@ def _windows(session: Columns) -> Iterator[tuple[str, Array, int]]:
 
 
 def bouts(labels: Array, sequence: Array) -> list[tuple[int, int, int]]:
-    """Stretches ``(start, stop, label)`` of one activity without a gap; other labels, as of transitions, are left out.
+    """Return stretches ``(start, stop, label)`` of one activity without a gap; transitions are left out.
 
     >>> bouts(np.array([-1, 5, 5, 7, 1, 1]), np.array([0, 1, 2, 3, 4, 9]))
     [(1, 3, 5), (4, 5, 1), (5, 6, 1)]
@@ -150,7 +154,7 @@ def bouts(labels: Array, sequence: Array) -> list[tuple[int, int, int]]:
 
 
 def starts(length: int) -> list[tuple[str, int]]:
-    """Where the windows of a bout start, and their split; no sample of a test window is in a train window.
+    """Return the split and the start of each window of a bout; no sample of a test window is in a train window.
 
     A bout too short for a window of each is for training.
 
@@ -169,7 +173,7 @@ def starts(length: int) -> list[tuple[str, int]]:
 
 
 def activity_data(arrays: Arrays) -> Dataset:
-    """The data set of these windows, each signal standardised with the mean and deviation of the train windows."""
+    """Return the data set of these windows; signals are standardised by mean and deviation of the train windows."""
     mean = arrays["x_train"].mean(axis=(0, 2), keepdims=True, dtype=np.float64)
     deviation = arrays["x_train"].std(axis=(0, 2), keepdims=True, dtype=np.float64)
     x_train, x_test = (((arrays[x] - mean) / deviation).astype(np.float32) for x in ("x_train", "x_test"))

@@ -1,7 +1,7 @@
 """MedMNIST: medical images of 28x28 pixels, from the ``.npz`` files that its authors publish.
 
-Their validation images go with the train images: here each client sets aside validation data of its own, out of what
-it trains on, and the published test images stay as they are. The sums are those in the authors' package of version 3.
+Their validation images become train images, since each client sets validation data aside from what it trains on; the
+published test images stay as they are. The MD5 sums are those in the authors' package of version 3.
 """
 
 from __future__ import annotations
@@ -81,7 +81,7 @@ KINDS = {
 
 
 def source(name: str, file: str | None) -> Source:
-    """One of the sets from the user's file, or else from the cache or its home."""
+    """Return one of the sets from the user's file, or else from the cache or its home."""
     if name not in KINDS:
         raise UnknownName("set of medmnist (those of flat images with one label)", name, KINDS)
     kind, full = KINDS[name], f"medmnist-{name}"
@@ -91,11 +91,11 @@ def source(name: str, file: str | None) -> Source:
         return Source(full, lambda report: build(local(path, f"{name}.npz", lambda raw: read(from_zip(raw, FILES)))))
     origin = web_zip(ADDRESS.format(name), kind.md5, FILES, read)
     remedy = f"Download it elsewhere and name it as medmnist({name},file=PATH)"
-    return Published(full, Pin(None), (origin,), build, remedy).source()
+    return Published(full, Pin(None), (origin,), build, remedy=remedy).source()
 
 
 def array_set(kind: Kind, files: Files) -> Arrays:
-    """A set as published: images ``(n, 28, 28)`` or ``(n, 28, 28, 3)`` and labels ``(n, 1)`` of three splits."""
+    """Decode a set as published: images ``(n, 28, 28)`` or ``(n, 28, 28, 3)`` and labels ``(n, 1)`` of three splits."""
     train, val, test = (
         (_channels_first(_array(files[f"{split}_images.npy"])), _array(files[f"{split}_labels.npy"]).ravel())
         for split in SPLITS

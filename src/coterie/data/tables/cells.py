@@ -1,32 +1,53 @@
-"""Cells: what the fields of a column say, as numbers, as words, or that nothing is there.
+"""Cells: the fields of a column as numbers, as words, or as missing values.
 
-Every column is read as text first, so that what a field means never depends on which rows come before it.
+Every column is read as text first, so that the meaning of a field never depends on the rows before it.
 """
 
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
 import numpy as np
-import polars as pl
 
 from coterie.typing import Array
 
+if TYPE_CHECKING:
+    import polars as pl
+
 MISSING = ("", "na", "n/a", "nan", "null", "none", "?")
-"""Words, in small or capital letters, that stand for a value that is not there."""
+"""Words, in small or capital letters, that stand for a missing value."""
 
 LARGEST = 1e100
-"""A number larger than this, either way, counts as infinite."""
+"""Numbers of a larger magnitude count as infinite."""
 
 _WHOLE = re.compile(r"[+-]?[0-9]{1,1000}")
-"""More digits than that are a word: Python itself reads 4300 at most."""
+"""With more digits it is a word: Python itself reads at most 4300."""
+
+
+@dataclass(frozen=True)
+class Block:
+    """Some rows of a table, which is how every kind of table is read.
+
+    ``number_of`` gives the number of a row as a user counts it: a line of a .csv file, else a row counted from 1.
+    """
+
+    frame: pl.DataFrame
+    number_of: Callable[[int], int]
+
+    def __len__(self) -> int:
+        return len(self.frame)
+
+    def cells(self, name: str) -> Cells:
+        """Return the cells of a column."""
+        return read_cells(self.frame[name])
 
 
 @dataclass(frozen=True)
 class Cells:
-    """The fields of one column: ``numbers`` has NaN where there is none, and infinity where it is too large."""
+    """The fields of one column: ``numbers`` is NaN where there is no number, and infinite where it is too large."""
 
     fields: pl.Series
     numbers: Array
@@ -35,16 +56,21 @@ class Cells:
     @property
     def words(self) -> pl.Series:
         """The fields as text without outer spaces, null where a value is missing."""
+        import polars as pl
+
         return self.fields if self.fields.dtype == pl.String else _words(self.fields)
 
 
 def read_cells(fields: pl.Series) -> Cells:
-    """What the fields of a column say.
+    """Return the cells of a column's fields.
 
+    >>> import polars as pl
     >>> cells = read_cells(pl.Series(["1.5", " 2 ", "NA", "red"]))
     >>> cells.numbers.tolist(), cells.missing.tolist(), cells.words.to_list()
     ([1.5, 2.0, nan, nan], [False, False, True, False], ['1.5', '2', None, 'red'])
     """
+    import polars as pl
+
     if fields.dtype.is_numeric():
         numbers = _numbers(fields)
         return Cells(fields, numbers, np.isnan(numbers))
@@ -57,18 +83,22 @@ def read_cells(fields: pl.Series) -> Cells:
 
 
 def _words(fields: pl.Series) -> pl.Series:
+    import polars as pl
+
     words = fields.cast(pl.String).str.strip_chars()
     return words.set(words.str.to_lowercase().is_in(list(MISSING)), None)
 
 
 def _numbers(fields: pl.Series) -> Array:
+    import polars as pl
+
     numbers = fields.cast(pl.Float64, strict=False).fill_null(np.nan).to_numpy()
     large = np.abs(numbers) > LARGEST
     return np.where(large, np.inf, numbers) if large.any() else numbers
 
 
 def is_whole(word: str) -> bool:
-    """Whether a word is written as a whole number.
+    """Return whether a word is written as a whole number.
 
     >>> is_whole("-07"), is_whole("7.0")
     (True, False)
@@ -77,7 +107,7 @@ def is_whole(word: str) -> bool:
 
 
 def canonical(word: str) -> str:
-    """A whole number as it is usually written; any other word as it is.
+    """Return a whole number as it is usually written, and any other word unchanged.
 
     >>> canonical("-07"), canonical("7.0"), canonical("7.5"), canonical("seven")
     ('-7', '7', '7.5', 'seven')
@@ -89,60 +119,73 @@ def canonical(word: str) -> str:
 
 
 def as_number(word: str) -> float | None:
-    """The finite number that a word spells, if it does."""
+    """Return the finite number that a word spells, or None."""
+    import polars as pl
+
     number = float(read_cells(pl.Series([word])).numbers[0])
     return number if np.isfinite(number) else None
 
 
-class Codes:
-    """A growing dictionary: words become numbers, in the order in which they are first seen, up to a limit."""
+def is_number(word: str) -> bool:
+    """Return whether a word spells a finite number."""
+    return is_whole(word) or as_number(word) is not None
 
-    def __init__(self, most: int) -> None:
-        self.most, self.many, self._codes = most, False, dict[str, int]()
+
+class Vocabulary:
+    """A growing list of words, numbered in the order in which they are first seen, up to a limit."""
+
+    def __init__(self, limit: int) -> None:
+        self.limit, self.overflowed, self._numbers = limit, False, dict[str, int]()
 
     @property
     def words(self) -> list[str]:
-        """The words so far; no longer all of them once there are too ``many``."""
-        return list(self._codes)
+        """The words so far; incomplete once it has ``overflowed``."""
+        return list(self._numbers)
 
-    def note(self, cells: Cells) -> None:
-        """Enter the words that are new."""
-        if self.many:
+    def add(self, cells: Cells) -> None:
+        """Add the words that are new."""
+        if self.overflowed:
             return
-        for word in cells.words.unique(maintain_order=True).drop_nulls().head(self.most + 1).to_list():
-            self.code(word)
-        self.many = len(self._codes) > self.most
+        for word in cells.words.unique(maintain_order=True).drop_nulls().head(self.limit + 1).to_list():
+            self.number(word)
+        self.overflowed = len(self._numbers) > self.limit
 
-    def code(self, word: str) -> int:
-        """The number of one word."""
-        return self._codes.setdefault(word, len(self._codes))
+    def number(self, word: str) -> int:
+        """Return the number of a word, which is added if it is new."""
+        return self._numbers.setdefault(word, len(self._numbers))
 
     def encode(self, cells: Cells) -> Array:
-        """The number of each word, new ones included; -1 where a word is missing, or there are too many."""
-        self.note(cells)
-        return np.full(len(cells.numbers), -1, np.int32) if self.many else codes_of(cells.words, self.words)
+        """Add new words and return the number of each; -1 where a value is missing, or if there are too many words."""
+        self.add(cells)
+        if self.overflowed:
+            return np.full(len(cells.numbers), -1, np.int32)
+        return positions(cells.words, self.words)
 
 
-def codes_of(words: pl.Series, known: Sequence[str], codes: Sequence[int] | None = None) -> Array:
-    """The place of each word among the known ones, or its code where they have codes; -1 for any other.
+def positions(words: pl.Series, known: Sequence[str], codes: Sequence[int] | None = None) -> Array:
+    """Return the position of each word among the known ones, or the code given for it; -1 for any other word.
 
-    >>> codes_of(pl.Series(["b", None, "x"]), ["a", "b"]).tolist()
+    >>> import polars as pl
+    >>> positions(pl.Series(["b", None, "x"]), ["a", "b"]).tolist()
     [1, -1, -1]
     """
+    import polars as pl
+
     if not known:
         return np.full(len(words), -1, np.int32)
-    places = range(len(known)) if codes is None else codes
-    found = words.replace_strict(list(known), list(places), default=-1, return_dtype=pl.Int32)
+    values = range(len(known)) if codes is None else codes
+    found = words.replace_strict(list(known), list(values), default=-1, return_dtype=pl.Int32)
     return found.fill_null(-1).to_numpy()
 
 
 def class_numbers(words: pl.Series, classes: Sequence[str]) -> Array:
-    """The number of each label's class, -1 where it is none; whole numbers may be written in any way.
+    """Return the class number of each label, -1 where it is no class; whole numbers may be written in any way.
 
+    >>> import polars as pl
     >>> class_numbers(pl.Series(["1.0", "-1", "2"]), ("-1", "1")).tolist()
     [1, 0, -1]
     """
-    places = {name: i for i, name in enumerate(classes)}
+    numbers = {name: i for i, name in enumerate(classes)}
     form = canonical if all(map(is_whole, classes)) else str
     seen = words.unique().drop_nulls().to_list()
-    return codes_of(words, seen, [places.get(form(word), -1) for word in seen]).astype(np.int64)
+    return positions(words, seen, [numbers.get(form(word), -1) for word in seen]).astype(np.int64)

@@ -1,19 +1,31 @@
-"""Problems of a user's files: where, what, and what to do; collected, so that one look shows them all."""
+"""Problems of a user's files (where, what and the remedy), collected so that one check shows them all."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
 from coterie.errors import DataError
 
+MAJORITY = 0.9
+"""A class with a larger share of the examples than this is worth a note."""
+
+RARE = 10
+"""A class with fewer examples than this is worth a note."""
+
+SHOWN = 20
+"""Classes that a report lists."""
+
+Counts = tuple[tuple[str, int], ...]
+
 
 @dataclass(frozen=True)
 class Problem:
-    """Something in a file that cannot be used; ``row`` is a line of a .csv file as an editor counts them.
+    """Something in a file that cannot be used.
 
-    In other tables it is the number of the row, counted from 1; None concerns the file as a whole.
+    ``row`` is a line of a .csv file as editors count them, or the number of a row counted from 1 in other tables; None
+    concerns the file as a whole.
 
     >>> print(Problem("bern.csv", 7, "column 'age' is missing a value", "fill it in"))
     bern.csv, line 7: column 'age' is missing a value; fill it in
@@ -26,12 +38,12 @@ class Problem:
 
     def __str__(self) -> str:
         unit = "line" if self.file.lower().endswith(".csv") else "row"
-        place = "" if self.row is None else f", {unit} {self.row}"
-        return " ".join(f"{self.file}{place}: {self.what}; {self.remedy}".split())
+        where = self.file if self.row is None else f"{self.file}, {unit} {self.row}"
+        return " ".join(f"{where}: {self.what}; {self.remedy}".split())
 
 
 class BadFile(DataError):
-    """A file that cannot be read on, with the problem that ends the reading."""
+    """A file that cannot be read any further, with the problem that stopped the reading."""
 
     def __init__(self, file: Path | str, row: int | None, what: str, remedy: str) -> None:
         self.problem = Problem(str(file), row, what, remedy)
@@ -39,7 +51,7 @@ class BadFile(DataError):
 
 
 class Problems:
-    """A growing list of problems; the same one in many rows is listed once, at its first row, with how often."""
+    """A growing list of problems; the same one in many rows is listed once, with its first row and the count."""
 
     def __init__(self) -> None:
         self._found: dict[tuple[str, str], Problem] = {}
@@ -49,28 +61,91 @@ class Problems:
         return bool(self._found)
 
     def add(self, problem: Problem) -> None:
-        """One more problem, unless it is known already."""
+        """Add a problem, unless it is listed already."""
         key = problem.file, f"{problem.row}: {problem.what}"
         self._found.setdefault(key, problem)
         self._times[key] = 1
 
     def add_rows(self, file: str, kind: str, times: int, first: Callable[[], Problem]) -> None:
-        """A kind of problem in several rows of a file; ``first`` describes the first and is asked for once."""
+        """Add a kind of problem that several rows of a file have; ``first`` is called once, to describe the first."""
         if (file, kind) not in self._found:
             self._found[file, kind] = first()
         self._times[file, kind] = self._times.get((file, kind), 0) + times
 
     def all(self) -> tuple[Problem, ...]:
-        """The problems in the order in which they were found."""
-        return tuple(_often(problem, self._times[key]) for key, problem in self._found.items())
+        """Return the problems in the order in which they were found."""
+        return tuple(_repeated(problem, self._times[key]) for key, problem in self._found.items())
 
     def refuse(self, path: Path | str) -> None:
-        """Raise the first problem, if there is any, and say how many more there are."""
+        """Raise the first problem and the number of others, if there is any."""
         found = self.all()
         if found:
             more = f" (and {len(found) - 1} more: coterie data check {path} lists them)" if len(found) > 1 else ""
             raise DataError(f"{found[0]}{more}")
 
 
-def _often(problem: Problem, times: int) -> Problem:
+def _repeated(problem: Problem, times: int) -> Problem:
     return problem if times == 1 else replace(problem, what=f"{problem.what} (and in {times - 1} more rows)")
+
+
+@dataclass(frozen=True, kw_only=True)
+class Check:
+    """The report on a user's data: all problems, and the facts.
+
+    ``features`` counts columns and ``inputs`` the numbers that they become; ``counts`` are the examples of each class,
+    empty in a regression.
+    """
+
+    problems: tuple[Problem, ...]
+    clients: int = 0
+    rows: int = 0
+    features: int = 0
+    inputs: int = 0
+    counts: Counts = ()
+    notes: tuple[str, ...] = ()
+
+    @property
+    def good(self) -> bool:
+        """Whether the data can be used as they are."""
+        return not self.problems
+
+    @property
+    def majority(self) -> float | None:
+        """The share of the most frequent class, which is the accuracy of always predicting it."""
+        total = sum(count for _, count in self.counts)
+        return max(count for _, count in self.counts) / total if total else None
+
+    @property
+    def rarest(self) -> tuple[str, int] | None:
+        """The class with the fewest examples, and their number."""
+        return min(self.counts, key=lambda pair: pair[1], default=None)
+
+    def lines(self) -> list[str]:
+        """Return the report, line by line."""
+        sizes = f"{self.clients} clients, {self.rows} rows, {self.features} features ({self.inputs} inputs)"
+        facts = [sizes] if self.clients else []
+        shown = ", ".join(f"{name} {count}" for name, count in self.counts[:SHOWN])
+        more = f", and {len(self.counts) - SHOWN} more" if len(self.counts) > SHOWN else ""
+        classes = [f"classes: {shown}{more}; the largest has {self.majority:.1%}"] if self.counts else []
+        found = [f"problem: {problem}" for problem in self.problems] or ["no problem found"]
+        return [*facts, *classes, *(f"note: {note}" for note in self.notes), *found]
+
+
+def class_notes(counts: Sequence[tuple[str, int]]) -> list[str]:
+    """Return notes on classes that are rare, or that nearly all examples have.
+
+    >>> class_notes([("ill", 4), ("well", 96)])
+    ["96% of the examples are of class 'well'; look at macro scores", "class 'ill' has 4 examples"]
+    """
+    total = sum(count for _, count in counts)
+    notes = [
+        f"{count / total:.0%} of the examples are of class {name!r}; look at macro scores"
+        for name, count in counts
+        if count > MAJORITY * total
+    ]
+    rare = [(name, count) for name, count in counts if 0 < count < RARE]
+    if rare:
+        (name, count), others = rare[0], len(rare) - 1
+        more = f", and {others} more classes have fewer than {RARE}" if others else ""
+        notes.append(f"class {name!r} has {count} example{'s' * (count > 1)}{more}")
+    return notes

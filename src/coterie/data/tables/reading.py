@@ -1,119 +1,113 @@
-"""How a user's tables are to be read: which column is what, and what is done about missing values."""
+"""Reading: the options that say how a user's own files are read, each declared once and here.
+
+To add an option, add a field with its default and help text, and act on it where the files are read. The arguments of
+``load_own``, the settings of a run, the flags of the command line and the keys of a site's configuration follow from
+``fields(Reading)``.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import dataclass, fields
-from typing import Any
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass, field, fields
+from inspect import Parameter, signature
+from typing import Any, TypeVar
 
-from coterie.data.tables.problems import BadFile, Problem, Problems
-from coterie.data.tables.tablefile import Table
 from coterie.errors import DataError, UnknownName
 
-MISSING = ("error", "mean")
-TASKS = ("classification", "regression")
+Function = TypeVar("Function", bound=Callable[..., Any])
 
 
-@dataclass(frozen=True)
+def _option(default: Any, text: str, choices: tuple[str, ...] = ()) -> Any:
+    return field(default=default, metadata={"help": text, "choices": choices})
+
+
+@dataclass(frozen=True, kw_only=True)
 class Reading:
-    """Which column is the label, which names the client and its true group, and which are left out."""
+    """How a user's own files are read: the columns of a table, missing values, and the shares set aside.
 
-    label: str = "label"
-    client: str | None = None
-    group: str | None = None
-    ignore: tuple[str, ...] = ()
-    missing: str = "error"
-    task: str | None = None
-    test: float = 0.2
-    validation: float = 0.0
-    seed: int = 1
+    ``metadata`` of a field holds its ``help`` and, where only some values are allowed, its ``choices``.
 
-    def words(self) -> dict[str, Any]:
-        """The settings that say the same: what is not a default, but the seed, which is the run's."""
-        said = {f.name: getattr(self, f.name) for f in fields(self) if getattr(self, f.name) != f.default}
-        joined = {"ignore": ",".join(self.ignore)} if self.ignore else {}
-        return {name: value for name, value in {**said, **joined}.items() if name != "seed"}
+    >>> Reading(label="outcome", ignore="id, date").ignore
+    ('id', 'date')
+    """
+
+    label: str = _option("label", "own tables: the column to predict")
+    client: str | None = _option(None, "own tables: the column that names the client, for one table of all clients")
+    group: str | None = _option(None, "own tables: the column of the true group, for scoring only")
+    ignore: tuple[str, ...] = _option((), "own tables: columns to leave out, separated by commas")
+    missing: str = _option("error", "own tables: missing values are an error, or take the mean", ("error", "mean"))
+    task: str | None = _option(
+        None, "own tables: classification or regression (by the label's values)", ("classification", "regression")
+    )
+    test: float = _option(0.2, "own data: share of each client's examples that is set aside for testing")
+    validation: float = _option(0.0, "share of each client's train data set aside for validation")
+    seed: int = _option(1, "the seed of the examples that are set aside")
 
     def __post_init__(self) -> None:
+        object.__setattr__(self, "ignore", _names(self.ignore))
+        for option in fields(self):
+            value, choices = getattr(self, option.name), option.metadata["choices"]
+            if choices and value not in (option.default, *choices):
+                raise UnknownName(f"value of {option.name}", str(value), choices)
         if not 0 < self.test < 1:
             raise DataError(f"test={self.test} must be between 0 and 1, such as 0.2")
         if not 0 <= self.validation < 1:
             raise DataError(f"validation={self.validation} must be between 0 and 1, such as 0.1")
-        if self.missing not in MISSING:
-            raise UnknownName("rule for missing values", str(self.missing), MISSING)
-        if self.task not in (None, *TASKS):
-            raise UnknownName("task", str(self.task), TASKS)
-        named = [name for name in (self.label, self.client, self.group) if name is not None]
-        for name in named:
-            if named.count(name) > 1 or name in self.ignore:
-                raise DataError(f"column {name!r} is asked to be two things; give label, client, group, ignore apart")
+        named = [*self.roles.values(), *self.ignore]
+        for name in self.roles.values():
+            if named.count(name) > 1:
+                raise DataError(
+                    f"column {name!r} is named twice among label, client, group and ignore; name a column once"
+                )
+
+    @classmethod
+    def from_options(cls, options: Mapping[str, Any]) -> Reading:
+        """Return the reading of these options; None stands for the default.
+
+        >>> Reading.from_options({"lable": "outcome"})
+        Traceback (most recent call last):
+        coterie.errors.UnknownName: unknown option 'lable'; did you mean 'label'? known: client, group, ignore, ...
+        """
+        names = [option.name for option in fields(cls)]
+        for name in options:
+            if name not in names:
+                raise UnknownName("option", name, names)
+        return cls(**{name: value for name, value in options.items() if value is not None})
+
+    def words(self) -> dict[str, Any]:
+        """Return the options that differ from their defaults as settings of a run, except the seed."""
+        changed = {f.name: getattr(self, f.name) for f in fields(self) if getattr(self, f.name) != f.default}
+        if self.ignore:
+            changed["ignore"] = ",".join(self.ignore)
+        changed.pop("seed", None)
+        return changed
 
     @property
-    def special(self) -> tuple[str, ...]:
-        """The columns besides the features that are read: label, client, group."""
-        return tuple(name for name in (self.label, self.client, self.group) if name is not None)
+    def roles(self) -> dict[str, str]:
+        """The columns that are no features, by the option that names them: label, client, group."""
+        columns = {"label": self.label, "client": self.client, "group": self.group}
+        return {option: name for option, name in columns.items() if name is not None}
 
     @property
     def ignored(self) -> tuple[str, ...]:
-        """The columns that a later file may have and that say nothing."""
+        """The columns that a later file may have and that are not read from it."""
         return tuple(name for name in (*self.ignore, self.client, self.group) if name is not None)
 
 
-@dataclass(frozen=True)
-class Member:
-    """A table and the client that it is all of; None where a column names the clients."""
-
-    table: Table
-    client: str | None
-
-
-def usable(members: Sequence[Member], reading: Reading, problems: Problems) -> tuple[list[Member], tuple[str, ...]]:
-    """The members whose columns are those of the first that has what is asked for, and the names of the features."""
-    kept: list[Member] = []
-    features: tuple[str, ...] = ()
-    for member in members:
-        table = member.table
-        try:
-            with_special(table, reading)
-            own = tuple(name for name in table.columns if name not in (*reading.special, *reading.ignore))
-            if not own:
-                raise BadFile(table.file, None, "has no column besides the label", "add columns to learn from")
-            if kept:
-                _check_same(table.file, own, features, kept[0].table.file)
-        except BadFile as error:
-            problems.add(error.problem)
-            continue
-        features = features or own
-        kept.append(member)
-    _check_ignored(members, reading, problems)
-    return kept, features
+def with_reading_options(function: Function) -> Function:
+    """Show the fields of ``Reading`` in the signature of a function that takes them as ``**options``."""
+    shown = signature(function)
+    own = [each for each in shown.parameters.values() if each.kind is not Parameter.VAR_KEYWORD]
+    options = [
+        Parameter(option.name, Parameter.KEYWORD_ONLY, default=option.default, annotation=option.type)
+        for option in fields(Reading)
+    ]
+    function.__dict__["__signature__"] = shown.replace(parameters=[*own, *options])
+    return function
 
 
-def with_special(table: Table, reading: Reading) -> None:
-    """Refuse a table without the label, client or group column that was asked for."""
-    for name, flag in ((reading.label, "label"), (reading.client, "client"), (reading.group, "group")):
-        if name is not None and name not in table.columns:
-            raise BadFile(table.file, None, *no_column(name, table.columns, f"name another with --{flag}"))
-
-
-def no_column(name: str, columns: Sequence[str], remedy: str) -> tuple[str, str]:
-    """What to say of a column that is not there."""
-    shown = ", ".join(columns[:10]) + (", ..." if len(columns) > 10 else "")
-    return f"has no column {name!r} but {shown}", remedy
-
-
-def _check_same(file: str, own: Sequence[str], features: Sequence[str], first: str) -> None:
-    for name in features:
-        if name not in own:
-            raise BadFile(file, None, f"has no column {name!r}, which {first} has", "all need the same columns")
-    for name in own:
-        if name not in features:
-            what = f"has the column {name!r}, which {first} has not"
-            raise BadFile(file, None, what, f"all need the same columns; add it there, or --ignore {name}")
-
-
-def _check_ignored(members: Sequence[Member], reading: Reading, problems: Problems) -> None:
-    for name in reading.ignore:
-        if members and not any(name in member.table.columns for member in members):
-            what, remedy = no_column(name, members[0].table.columns, "correct --ignore")
-            problems.add(Problem(members[0].table.file, None, what, remedy))
+def _names(columns: Iterable[str]) -> tuple[str, ...]:
+    """Return the names of columns, given one by one or as one text with commas."""
+    if isinstance(columns, str):
+        return tuple(name.strip() for name in columns.split(",") if name.strip())
+    return tuple(columns)

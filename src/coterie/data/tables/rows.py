@@ -1,4 +1,7 @@
-"""The first look at a user's tables: whose every row is, and what its label says. No feature is read."""
+"""Rows: the client, the label and the split (train, test or validation) of every row of a user's tables.
+
+No feature is read here, so this takes one pass over a few columns.
+"""
 
 from __future__ import annotations
 
@@ -9,63 +12,74 @@ from typing import Any
 
 import numpy as np
 
-from coterie.data.tables.cells import Cells, Codes, read_cells
+from coterie.data.array_memory import allocate, release
+from coterie.data.federated import Split
+from coterie.data.stratify import stratified_split
+from coterie.data.tables.cells import Block, Cells, Vocabulary, canonical, class_numbers, is_number, is_whole
+from coterie.data.tables.columns import are_numbers
+from coterie.data.tables.files import Table
 from coterie.data.tables.problems import BadFile, Problem, Problems
-from coterie.data.tables.reading import Member, Reading
-from coterie.data.tables.rowblock import Block
+from coterie.data.tables.reading import Reading
+from coterie.seeding import generator
 from coterie.typing import Array
 
 MOST_CLASSES = 1000
 MOST_CLIENTS = 100_000
+TRAIN, TEST, VALIDATION = range(3)
 
 
-@dataclass(frozen=True)
-class Labels:
-    """The labels of all rows: ``numbers`` where they are, ``codes`` into ``words`` unless these are too ``many``.
+@dataclass(frozen=True, kw_only=True)
+class RawLabels:
+    """The labels of all rows: as ``numbers`` where they are numbers, and as ``codes`` into ``words``.
 
-    ``present`` is how many rows have a label at all.
+    ``overflowed`` says that there are too many different words to list them, and ``present`` how many rows have a
+    label at all.
     """
 
     numbers: Array
     codes: Array
     words: tuple[str, ...]
-    many: bool
+    overflowed: bool
     present: int
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, kw_only=True)
 class Rows:
-    """Whose every row is, table after table; ``members`` are those that could be read, ``parts`` their rows."""
+    """The client and the label of every row, one table after the other.
 
-    members: tuple[Member, ...]
-    parts: tuple[slice, ...]
+    ``tables`` are those that could be read and ``slices`` the rows of each; ``owners`` holds the number of each row's
+    client among ``names``; ``groups`` is the true group of each client, where a column names it.
+    """
+
+    tables: tuple[Table, ...]
+    slices: tuple[slice, ...]
     names: tuple[str, ...]
     owners: Array
-    labels: Labels
+    labels: RawLabels
     groups: Array | None
 
 
-def read_rows(members: Sequence[Member], reading: Reading, problems: Problems) -> Rows:
+def read_rows(tables: Sequence[Table], reading: Reading, problems: Problems) -> Rows:
     """Read the label, client and group columns of all tables."""
-    looks = _Looks(reading, problems)
-    kept = [member for member in members if looks.take(member)]
-    ends = np.cumsum([0, *(len(owners) for owners in looks.owners)]).tolist()
-    order = sorted(looks.clients.words)
-    numbers = {name: number for number, name in enumerate(order)}
-    places = np.array([numbers[name] for name in looks.clients.words] or [0], np.int32)
+    reader = _RowReader(reading, problems)
+    kept = [table for table in tables if reader.read(table)]
+    ends = np.cumsum([0, *(len(owners) for owners in reader.owners)]).tolist()
+    names = sorted(reader.clients.words)
+    numbers = {name: number for number, name in enumerate(names)}
+    sorted_number = np.array([numbers[name] for name in reader.clients.words] or [0], np.int32)
     return Rows(
-        tuple(kept),
-        tuple(slice(start, end) for start, end in pairwise(ends)),
-        tuple(order),
-        places[np.maximum(_joined(looks.owners, np.int32), 0)],
-        Labels(
-            _joined(looks.numbers, np.float64),
-            _joined(looks.codes, np.int32),
-            tuple(looks.labels.words),
-            looks.labels.many,
-            looks.present,
+        tables=tuple(kept),
+        slices=tuple(slice(start, end) for start, end in pairwise(ends)),
+        names=tuple(names),
+        owners=sorted_number[np.maximum(_joined(reader.owners, np.int32), 0)],
+        labels=RawLabels(
+            numbers=_joined(reader.numbers, np.float64),
+            codes=_joined(reader.codes, np.int32),
+            words=tuple(reader.labels.words),
+            overflowed=reader.labels.overflowed,
+            present=reader.present,
         ),
-        None if reading.group is None else looks.true_groups(order),
+        groups=None if reading.group is None else reader.true_groups(names),
     )
 
 
@@ -73,24 +87,25 @@ def _joined(arrays: Sequence[Array], dtype: Any) -> Array:
     return np.concatenate([np.empty(0, dtype), *arrays])
 
 
-class _Looks:
-    """What has been seen so far: per table its owners, its labels as numbers and as codes."""
+class _RowReader:
+    """What has been read so far: for each table its owners, and its labels as numbers and as codes."""
 
     def __init__(self, reading: Reading, problems: Problems) -> None:
         self.reading, self.problems = reading, problems
-        self.clients, self.labels, self.groups = Codes(MOST_CLIENTS), Codes(MOST_CLASSES), Codes(MOST_CLIENTS)
+        self.clients, self.groups = Vocabulary(MOST_CLIENTS), Vocabulary(MOST_CLIENTS)
+        self.labels = Vocabulary(MOST_CLASSES)
         self.owners: list[Array] = []
         self.numbers: list[Array] = []
         self.codes: list[Array] = []
         self.group_of: dict[int, int] = {}
         self.present = 0
 
-    def take(self, member: Member) -> bool:
-        """Read one table; False, and a problem, if it cannot be."""
+    def read(self, table: Table) -> bool:
+        """Read one table; add a problem and return False if that is impossible."""
         try:
-            parts = list(self._blocks(member))
+            parts = list(self._read_blocks(table))
             if not parts:
-                raise BadFile(member.table.file, None, "holds no rows", "leave it out or add rows")
+                raise BadFile(table.file, None, "holds no rows", "leave it out or add rows")
         except BadFile as error:
             self.problems.add(error.problem)
             return False
@@ -98,56 +113,156 @@ class _Looks:
             held.append(np.concatenate(new))
         return True
 
-    def _blocks(self, member: Member) -> Iterator[tuple[Array, Array, Array]]:
-        file = member.table.file
-        for block in member.table.blocks(self.reading.special):
-            label = read_cells(block.frame[self.reading.label])
+    def _read_blocks(self, table: Table) -> Iterator[tuple[Array, Array, Array]]:
+        for block in table.blocks(tuple(self.reading.roles.values())):
+            label = block.cells(self.reading.label)
             self.present += int((~label.missing).sum())
-            owners = self._owners(file, block, member.client)
+            owners = self._read_owners(table, block)
             if self.reading.group is not None:
-                self._note_groups(file, block, self.reading.group, owners)
+                self._read_groups(table.file, block, self.reading.group, owners)
             yield owners, label.numbers, self.labels.encode(label)
 
-    def _owners(self, file: str, block: Block, client: str | None) -> Array:
-        if client is not None:
-            return np.full(len(block.frame), self.clients.code(client), np.int32)
+    def _read_owners(self, table: Table, block: Block) -> Array:
+        if table.client is not None:
+            return np.full(len(block), self.clients.number(table.client), np.int32)
         name = self.reading.client or ""
-        cells = read_cells(block.frame[name])
-        self._refuse_missing(file, block, name, cells)
+        cells = block.cells(name)
+        self._refuse_missing(table.file, block, name, cells)
         owners = self.clients.encode(cells)
-        if self.clients.many:
+        if self.clients.overflowed:
             what = f"column {name!r} names more than {MOST_CLIENTS} clients"
-            raise BadFile(file, None, what, "is it an id of rows? name another with --client")
+            raise BadFile(table.file, None, what, "is it an id of rows? name another with --client")
         return owners
 
-    def _note_groups(self, file: str, block: Block, name: str, owners: Array) -> None:
-        cells = read_cells(block.frame[name])
+    def _read_groups(self, file: str, block: Block, name: str, owners: Array) -> None:
+        cells = block.cells(name)
         self._refuse_missing(file, block, name, cells)
         codes = self.groups.encode(cells)
         for owner, row in zip(*np.unique(owners, return_index=True), strict=True):
             group = self.group_of.setdefault(int(owner), int(codes[row]))
             other = np.flatnonzero((owners == owner) & (codes != group))
             if len(other):
-                self._refuse_group(file, block, name, int(owner), int(other[0]))
-
-    def _refuse_group(self, file: str, block: Block, name: str, owner: int, row: int) -> None:
-        what = f"column {name!r} has more than one value for client {self.clients.words[owner]!r}"
-        self.problems.add_rows(
-            file, what, 1, lambda: Problem(file, block.row(row), what, "a client has one true group; leave --group out")
-        )
+                what = f"column {name!r} has more than one value for client {self.clients.words[int(owner)]!r}"
+                self._refuse(file, block, what, other[:1], "a client has one true group; leave --group out")
 
     def _refuse_missing(self, file: str, block: Block, name: str, cells: Cells) -> None:
         rows = np.flatnonzero(cells.missing)
         if len(rows):
-            what = f"column {name!r} is missing a value"
-            self.problems.add_rows(
-                file, what, len(rows), lambda: Problem(file, block.row(int(rows[0])), what, "fill it in")
-            )
+            self._refuse(file, block, f"column {name!r} is missing a value", rows, "fill it in")
+
+    def _refuse(self, file: str, block: Block, what: str, rows: Array, remedy: str) -> None:
+        first = int(rows[0])
+        self.problems.add_rows(file, what, len(rows), lambda: Problem(file, block.number_of(first), what, remedy))
 
     def true_groups(self, names: Sequence[str]) -> Array:
-        """The group of every client, numbered in the order of the groups' names."""
+        """Return the group of every client, numbered in the order of the groups' names."""
         numbers = {word: number for number, word in enumerate(sorted(self.groups.words))}
-        places = {code: numbers[word] for code, word in enumerate(self.groups.words)}
+        sorted_number = {code: numbers[word] for code, word in enumerate(self.groups.words)}
         codes = {name: code for code, name in enumerate(self.clients.words)}
-        own = [self.group_of[codes[name]] for name in names]
-        return np.array([places.get(code, 0) for code in own], np.int64)
+        return np.array([sorted_number.get(self.group_of[codes[name]], 0) for name in names], np.int64)
+
+
+def find_classes(file: str, label: str, labels: RawLabels, task: str | None) -> tuple[str, ...] | None:
+    """Return the classes in order, or None where the labels are targets of a regression.
+
+    Words and whole numbers are classes, other numbers are targets; ``task`` overrides that.
+    """
+    if not labels.present:
+        raise BadFile(file, None, f"the label column {label!r} has no value", "name another with --label")
+    numeric = are_numbers(int((~np.isnan(labels.numbers)).sum()), labels.present)
+    if task == "regression" or (task is None and numeric and not _are_whole(labels)):
+        if not numeric:
+            word = next((word for word in labels.words if not is_number(word)), labels.words[0])
+            what = f"the label column {label!r} has words, such as {word!r}"
+            raise BadFile(file, None, what, "a regression needs numbers; use --task classification")
+        return None
+    if labels.overflowed:
+        what = f"the label column {label!r} has more than {MOST_CLASSES} different values"
+        raise BadFile(file, None, what, "if it is a quantity, use --task regression; or name another with --label")
+    return _whole_classes(file, label, labels.words) if numeric else tuple(sorted(labels.words))
+
+
+def _are_whole(labels: RawLabels) -> bool:
+    """Return whether all labels that are numbers are whole, and written without a decimal point."""
+    numbers = labels.numbers[np.isfinite(labels.numbers)]
+    written = all(is_whole(word) for word in labels.words if is_number(word))
+    return written and bool((numbers == np.floor(numbers)).all())
+
+
+def _whole_classes(file: str, label: str, words: Sequence[str]) -> tuple[str, ...]:
+    # The few words that are not numbers are refused row by row when the labels are encoded.
+    numbers = [word for word in words if is_number(word)]
+    broken = [word for word in numbers if not is_whole(canonical(word))]
+    if broken:
+        what = f"the label column {label!r} has {broken[0]}, which is not a whole number"
+        raise BadFile(file, None, what, "classes are whole numbers or words; use --task regression")
+    return tuple(sorted({canonical(word) for word in numbers}, key=int))
+
+
+def label_numbers(labels: RawLabels, classes: Sequence[str] | None) -> Array:
+    """Return the class number of every row, -1 where it has none; or its target where there are no classes."""
+    if classes is None:
+        return labels.numbers
+    import polars as pl
+
+    numbers = class_numbers(pl.Series(labels.words, dtype=pl.String), classes)
+    return np.append(numbers, -1).astype(np.int32)[labels.codes]
+
+
+@dataclass(frozen=True)
+class RowSplit:
+    """The split of every row (``TRAIN``, ``TEST`` or ``VALIDATION``) and its position there.
+
+    ``offsets`` holds, for each split, where the rows of each client begin.
+    """
+
+    split: Array
+    position: Array
+    offsets: tuple[Array, ...]
+
+    def allocate(self, width: int, dtype: type) -> tuple[Split, ...]:
+        """Return splits of the right size, not yet filled."""
+        sizes = [int(offsets[-1]) for offsets in self.offsets]
+        return tuple(
+            Split(allocate((size, width), np.float32), allocate((size,), dtype), offsets)
+            for size, offsets in zip(sizes, self.offsets, strict=True)
+        )
+
+    def fill(self, splits: tuple[Split, ...], rows: slice, x: Array, y: Array) -> None:
+        """Copy the arrays of some rows to their positions."""
+        for which, split in enumerate(splits):
+            own = np.flatnonzero(self.split[rows] == which)
+            to = self.position[rows][own]
+            split.x[to], split.y[to] = x[own], y[own]
+            release(split.x)
+
+
+def split_rows(rows: Rows, y: Array, reading: Reading, file: str, problems: Problems) -> RowSplit:
+    """Split the rows of every client by class; the draw depends on the seed, the client's name and its rows alone."""
+    split = np.zeros(len(y), np.int8)
+    position = np.zeros(len(y), np.min_scalar_type(len(y)))
+    clients = len(rows.names)
+    starts = np.concatenate([[0], np.cumsum(np.bincount(rows.owners, minlength=clients))])
+    order = np.argsort(rows.owners, kind="stable")
+    offsets = np.zeros((3, clients + 1), np.int64)
+    for client, name in enumerate(rows.names):
+        own = order[starts[client] : starts[client + 1]]
+        for which, part in enumerate(_split_client(y[own], name, reading, file, problems)):
+            split[own[part]] = which
+            position[own[part]] = offsets[which, client] + np.arange(len(part))
+            offsets[which, client + 1] = offsets[which, client] + len(part)
+    return RowSplit(split, position, tuple(offsets if reading.validation else offsets[:VALIDATION]))
+
+
+def _split_client(y: Array, name: str, reading: Reading, file: str, problems: Problems) -> tuple[Array, Array, Array]:
+    """Return the train, test and validation rows of one client, each in order."""
+    least = 3 if reading.validation else 2
+    if len(y) < least:
+        what = f"client {name!r} has {len(y)} row{'s' * (len(y) > 1)}; train and test need {least} at least"
+        problems.add(Problem(file, None, what, "add rows, or leave the client out"))
+        return np.arange(len(y)), np.arange(0), np.arange(0)
+    keep, test = stratified_split(y, reading.test, generator(reading.seed, "test", name))
+    if not reading.validation:
+        return keep, test, np.arange(0)
+    own, other = stratified_split(y[keep], reading.validation, generator(reading.seed, "validation", name))
+    return keep[own], test, keep[other]

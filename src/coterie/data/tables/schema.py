@@ -1,33 +1,63 @@
-"""A schema says how a table becomes arrays: made once from the train rows of all clients, then the same for everyone.
+"""The schema of a user's tables: how their rows become arrays.
 
-It is kept with a run, as JSON, and turns a later client's file into exactly the arrays that the run would have had.
+It is made once from the train rows of all clients and is then the same for everyone: numbers are standardised,
+categories are one-hot, labels become class numbers or standardised targets. It is kept with a run, as JSON, and turns a
+later client's file into exactly the arrays that the run would have made.
 """
 
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
-import polars as pl
 
-from coterie.data.store import room
-from coterie.data.tables.encode import Category, Feature, Number, Reader
-from coterie.data.tables.problems import BadFile, Problems
-from coterie.data.tables.reading import no_column
-from coterie.data.tables.rowblock import Block
+from coterie.data.array_memory import allocate
+from coterie.data.tables.cells import Block, Cells, class_numbers, positions
+from coterie.data.tables.columns import absent
+from coterie.data.tables.files import Table, open_table
+from coterie.data.tables.problems import BadFile, Problem, Problems
+from coterie.data.tables.reading import Reading
 from coterie.data.tables.sums import Sums
-from coterie.data.tables.tablefile import Table, open_table
 from coterie.errors import DataError
 from coterie.typing import Array
 
-Source = Path | str | pl.DataFrame
+if TYPE_CHECKING:
+    import polars as pl
+
+    Source = Path | str | pl.DataFrame
 
 
 @dataclass(frozen=True)
+class Number:
+    """A column of numbers: one input, ``(value - mean) / std``."""
+
+    name: str
+    mean: float
+    std: float
+    width = 1
+
+
+@dataclass(frozen=True)
+class Category:
+    """A column of words: one input for each of its values, which is 1 for the value of the row and else 0."""
+
+    name: str
+    values: tuple[str, ...]
+
+    @property
+    def width(self) -> int:
+        """The number of inputs it becomes."""
+        return len(self.values)
+
+
+Feature = Number | Category
+
+
+@dataclass(frozen=True, kw_only=True)
 class Schema:
     """How a table becomes arrays: features in order, and a label that is one of ``classes`` or a ``target``."""
 
@@ -40,13 +70,15 @@ class Schema:
 
     @property
     def width(self) -> int:
-        """How many inputs a row becomes."""
+        """The number of inputs that a row becomes."""
         return sum(feature.width for feature in self.features)
 
     def arrays(self, source: Source) -> tuple[Array, Array]:
-        """The inputs and labels of a file's or frame's rows, in order; what does not fit is an error.
+        """Return the inputs and labels of the rows of a file or frame, in order; refuse whatever does not fit.
 
-        >>> schema = Schema((Number("age", 40.0, 10.0), Category("sex", ("f", "m"))), "ill", ("no", "yes"))
+        >>> import polars as pl
+        >>> features = Number("age", 40.0, 10.0), Category("sex", ("f", "m"))
+        >>> schema = Schema(features=features, label="ill", classes=("no", "yes"))
         >>> x, y = schema.arrays(pl.DataFrame({"sex": ["m"], "age": [45], "ill": ["yes"]}))
         >>> x.tolist(), y.tolist()
         ([[0.5, 0.0, 1.0]], [1])
@@ -54,8 +86,31 @@ class Schema:
         return self._read(source, labelled=True)
 
     def features_from(self, source: Source) -> Array:
-        """The inputs alone; the label column may be absent."""
+        """Return the inputs alone; the label column may be absent."""
         return self._read(source, labelled=False)[0]
+
+    def columns(self, labelled: bool = True) -> list[str]:
+        """Return the columns that are read."""
+        return [*(feature.name for feature in self.features), *([self.label] if labelled else [])]
+
+    def check(self, table: Table, labelled: bool = True, ignored: Sequence[str] = ()) -> None:
+        """Refuse a table that lacks a column, or has one that is neither in the schema nor ignored."""
+        for name in self.columns(labelled):
+            if name not in table.columns:
+                raise BadFile(table.file, None, *absent(name, table.columns, "the schema needs it; add it"))
+        for name in table.columns:
+            if name not in (*self.columns(), *self.ignored, *ignored):
+                raise BadFile(table.file, None, f"has the column {name!r}, unknown to the schema", "remove it")
+
+    def encode(self, file: str, block: Block, problems: Problems, labelled: bool = True) -> tuple[Array, Array]:
+        """Return the inputs and labels of a block; whatever cannot be used is added to the problems."""
+        encoder = _Encoder(file, block, self.missing, problems)
+        x = encoder.inputs(self.features)
+        if not labelled:
+            return x, np.empty(len(x))
+        if self.target is not None:
+            return x, encoder.targets(self.target)
+        return x, encoder.classes(self.label, self.classes or ())
 
     def _read(self, source: Source, labelled: bool) -> tuple[Array, Array]:
         table, problems = open_table(source), Problems()
@@ -64,34 +119,11 @@ class Schema:
         problems.refuse(table.file)
         if not parts:
             raise BadFile(table.file, None, "holds no rows", "leave it out or add rows")
-        x = room((sum(len(part) for part, _ in parts), self.width), np.float32)
+        x = allocate((sum(len(part) for part, _ in parts), self.width), np.float32)
         return np.concatenate([part for part, _ in parts], out=x), np.concatenate([y for _, y in parts])
 
-    def columns(self, labelled: bool = True) -> list[str]:
-        """The columns that are read."""
-        return [*(feature.name for feature in self.features), *([self.label] if labelled else [])]
-
-    def check(self, table: Table, labelled: bool = True) -> None:
-        """Refuse a table that lacks a column, or has one that the schema does not know."""
-        for name in self.columns(labelled):
-            if name not in table.columns:
-                raise BadFile(table.file, None, *no_column(name, table.columns, "the schema needs it; add it"))
-        for name in table.columns:
-            if name not in (*self.columns(), *self.ignored):
-                raise BadFile(table.file, None, f"has the column {name!r}, unknown to the schema", "remove it")
-
-    def encode(self, file: str, block: Block, problems: Problems, labelled: bool = True) -> tuple[Array, Array]:
-        """The inputs and labels of a block; what cannot be used is added to the problems."""
-        reader = Reader(file, block, self.missing, problems)
-        x = reader.features(self.features)
-        if not labelled:
-            return x, np.empty(len(x))
-        if self.target is not None:
-            return x, reader.targets(self.target)
-        return x, reader.classes(self.label, self.classes or ())
-
     def save(self, path: str | Path) -> None:
-        """Write it as JSON."""
+        """Write the schema as JSON."""
         table = {
             "label": self.label,
             "classes": self.classes,
@@ -104,22 +136,22 @@ class Schema:
 
     @classmethod
     def load(cls, path: str | Path) -> Schema:
-        """Read what ``save`` wrote."""
+        """Read a schema that ``save`` wrote."""
         try:
             table = json.loads(Path(path).read_text(encoding="utf-8"))
             return cls(
-                tuple(_feature(each) for each in table["features"]),
-                str(table["label"]),
-                None if table["classes"] is None else tuple(map(str, table["classes"])),
-                None if table["target"] is None else Number(table["label"], **table["target"]),
-                str(table["missing"]),
-                tuple(map(str, table["ignored"])),
+                features=tuple(_feature(each) for each in table["features"]),
+                label=str(table["label"]),
+                classes=None if table["classes"] is None else tuple(map(str, table["classes"])),
+                target=None if table["target"] is None else Number(table["label"], **table["target"]),
+                missing=str(table["missing"]),
+                ignored=tuple(map(str, table["ignored"])),
             )
         except OSError as error:
             raise DataError(f"{path} cannot be read ({error.strerror}); name a run's schema.json") from error
         except (ValueError, TypeError, KeyError, AttributeError) as error:
             raise DataError(
-                f"{path} is no schema ({type(error).__name__}: {error}); name a run's schema.json"
+                f"{path} is not a schema ({type(error).__name__}: {error}); name a run's schema.json"
             ) from error
 
 
@@ -135,20 +167,118 @@ def _feature(table: Mapping[str, Any]) -> Feature:
     return Category(str(table["name"]), tuple(map(str, table["values"])))
 
 
-def schema_of(
-    sums: Sums,
-    columns: Sequence[str],
-    label: str,
-    classes: tuple[str, ...] | None,
-    missing: str,
-    ignored: Sequence[str],
-) -> Schema:
-    """The schema that the sums of all clients give, with the features in this order."""
+def make_schema(sums: Sums, columns: Sequence[str], classes: tuple[str, ...] | None, reading: Reading) -> Schema:
+    """Return the schema that follows from the sums of all clients, with the features in the order of ``columns``."""
     features: list[Feature] = []
     for name in columns:
         if name in sums.numbers:
             features.append(Number(name, sums.numbers[name].mean, sums.numbers[name].std))
         else:
             features.append(Category(name, sums.categories[name]))
-    target = None if sums.target is None else Number(label, sums.target.mean, sums.target.std)
-    return Schema(tuple(features), label, classes, target, missing, tuple(ignored))
+    return Schema(
+        features=tuple(features),
+        label=reading.label,
+        classes=classes,
+        target=None if sums.target is None else Number(reading.label, sums.target.mean, sums.target.std),
+        missing=reading.missing,
+        ignored=reading.ignored,
+    )
+
+
+class _Encoder:
+    """A block being turned into arrays: the one place where a field of a table is accepted or refused."""
+
+    def __init__(self, file: str, block: Block, missing: str, problems: Problems) -> None:
+        self.file, self.block, self.missing, self.problems = file, block, missing, problems
+
+    def inputs(self, features: tuple[Feature, ...]) -> Array:
+        """Return the inputs ``(n, width)``, float32."""
+        x = np.zeros((len(self.block), sum(feature.width for feature in features)), np.float32)
+        start = 0
+        for feature in features:
+            cells = self.block.cells(feature.name)
+            if self.missing == "error":
+                self._refuse_missing(feature.name, cells)
+            if isinstance(feature, Number):
+                x[:, start] = self._standardised(feature, cells)
+            else:
+                codes = self._codes(feature, cells)
+                rows = np.flatnonzero(codes >= 0)
+                x[rows, start + codes[rows]] = 1
+            start += feature.width
+        return x
+
+    def targets(self, target: Number) -> Array:
+        """Return the targets of a regression, float32."""
+        cells = self.block.cells(target.name)
+        self._refuse_missing(target.name, cells)
+        return self._standardised(target, cells)
+
+    def classes(self, name: str, classes: tuple[str, ...]) -> Array:
+        """Return the class numbers of the labels, int64."""
+        cells = self.block.cells(name)
+        self._refuse_missing(name, cells)
+        codes = class_numbers(cells.words, classes)
+        self._refuse(
+            f"class {name}",
+            (codes < 0) & ~cells.missing,
+            lambda row: f"the label {cells.words[row]!r} is none of the {len(classes)} classes, {_some(classes)}",
+            "correct it, or leave the row out",
+        )
+        return codes
+
+    def _standardised(self, feature: Number, cells: Cells) -> Array:
+        name, numbers = feature.name, cells.numbers
+        self._refuse(
+            f"number {name}",
+            np.isnan(numbers) & ~cells.missing,
+            lambda row: f"column {name!r} has {cells.fields[row]!r} among its numbers",
+            f"correct it, leave it empty with --missing mean, or --ignore {name}",
+        )
+        with np.errstate(over="ignore"):
+            scaled = ((numbers - feature.mean) / feature.std).astype(np.float32)
+        self._refuse(
+            f"finite {name}",
+            np.isinf(scaled),
+            lambda row: f"column {name!r} has the infinite or too large number {cells.fields[row]}",
+            f"correct it, or --ignore {name}",
+        )
+        return np.nan_to_num(scaled, nan=0.0, posinf=0.0, neginf=0.0)
+
+    def _codes(self, feature: Category, cells: Cells) -> Array:
+        codes = positions(cells.words, list(feature.values))
+        self._refuse(
+            f"category {feature.name}",
+            (codes < 0) & ~cells.missing,
+            lambda row: (
+                f"column {feature.name!r} has the value {cells.words[row]!r}, unseen when the schema was made "
+                f"from {_some(feature.values)}"
+            ),
+            "correct it, or make a new run that has seen it",
+        )
+        return codes
+
+    def _refuse_missing(self, name: str, cells: Cells) -> None:
+        self._refuse(
+            f"missing {name}",
+            cells.missing,
+            lambda row: f"column {name!r} is missing a value",
+            "fill it in" if self.missing == "mean" else "fill it in, or use --missing mean (never for a label)",
+        )
+
+    def _refuse(self, kind: str, bad: Array, what: Callable[[int], str], remedy: str) -> None:
+        rows = np.flatnonzero(bad)
+        if len(rows):
+            first = int(rows[0])
+            self.problems.add_rows(
+                self.file,
+                kind,
+                len(rows),
+                lambda: Problem(self.file, self.block.number_of(first), what(first), remedy),
+            )
+
+
+def _some(values: tuple[str, ...]) -> str:
+    """Return the first few of many words, for a message."""
+    shown = ", ".join(map(repr, values[:3]))
+    return f"{shown}, ..." if len(values) > 3 else shown

@@ -1,11 +1,11 @@
-"""Federated sums: what clients tell of their columns, so that all scale their numbers alike and nobody sees a row.
+"""Federated sums: what clients share about their columns, so that all scale numbers alike and no row is shared.
 
-What leaves a client is a ``Sums`` and nothing else: how many train rows it has; for each number column how many
-values these hold, their mean and their squared deviations from it; for each category and for the label, which values
-occur, without saying where or how often. Test and validation rows never enter a mean or a deviation.
+Only a ``Sums`` leaves a client: the number of its train rows; for each number column the number of values, their mean
+and the sum of their squared deviations from it; for each category and for the label the values that occur, but not
+where or how often. Test and validation rows never enter a mean or a deviation.
 
 Sums are merged two by two (Chan, Golub and LeVeque, 1979), so that a column with mean 1e9 and deviation 1 keeps its
-digits, as it would not in a sum of squares.
+digits, which a sum of squares would lose.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from coterie.typing import Array
 
 @dataclass(frozen=True)
 class Moments:
-    """How many values there are, their mean, and the sum of their squared deviations from it."""
+    """The number of some values, their mean, and the sum of their squared deviations from it."""
 
     count: int = 0
     mean: float = 0.0
@@ -31,13 +31,13 @@ class Moments:
 
     @property
     def std(self) -> float:
-        """The deviation that numbers are divided by; 1 where all are the same."""
+        """The standard deviation that numbers are divided by; 1 where all values are equal."""
         return math.sqrt(self.squares / self.count) if self.squares > 0 else 1.0
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, kw_only=True)
 class Sums:
-    """What one client, or several together, tell of their columns."""
+    """What one client shares about its columns, or several clients together."""
 
     rows: int = 0
     numbers: Mapping[str, Moments] = field(default_factory=dict)
@@ -46,7 +46,7 @@ class Sums:
     target: Moments | None = None
 
     def table(self) -> dict[str, Any]:
-        """As plain values, ready for JSON."""
+        """Return plain values, ready for JSON."""
         return {
             "rows": self.rows,
             "numbers": {name: _plain(each) for name, each in self.numbers.items()},
@@ -57,52 +57,28 @@ class Sums:
 
     @classmethod
     def from_table(cls, table: Mapping[str, Any]) -> Sums:
-        """The sums that ``table`` was made of."""
+        """Return the sums that ``table`` was made from."""
         return cls(
-            table["rows"],
-            {name: Moments(*each) for name, each in table["numbers"].items()},
-            {name: tuple(values) for name, values in table["categories"].items()},
-            tuple(table["classes"]),
-            None if table["target"] is None else Moments(*table["target"]),
+            rows=table["rows"],
+            numbers={name: Moments(*each) for name, each in table["numbers"].items()},
+            categories={name: tuple(values) for name, values in table["categories"].items()},
+            classes=tuple(table["classes"]),
+            target=None if table["target"] is None else Moments(*table["target"]),
         )
 
 
-def _plain(moments: Moments) -> list[float]:
-    return [moments.count, moments.mean, moments.squares]
-
-
 def merge(many: Iterable[Sums]) -> Sums:
-    """The sums of all together, as if their rows lay in one place.
+    """Return the sums of all clients together, as if their rows were in one table.
 
-    >>> told = [Sums(2, {"age": Moments(2, 1.0, 2.0)}), Sums(1, {"age": Moments(1, 4.0, 0.0)})]
-    >>> merge(told).numbers["age"]
+    >>> one, other = Moments(2, 1.0, 2.0), Moments(1, 4.0, 0.0)
+    >>> merge([Sums(rows=2, numbers={"age": one}), Sums(rows=1, numbers={"age": other})]).numbers["age"]
     Moments(count=3, mean=2.0, squares=8.0)
     """
     return reduce(_merge_two, many, Sums())
 
 
-def _merge_two(left: Sums, right: Sums) -> Sums:
-    return Sums(
-        left.rows + right.rows,
-        {
-            name: merge_moments(left.numbers.get(name, Moments()), right.numbers.get(name, Moments()))
-            for name in {**left.numbers, **right.numbers}
-        },
-        {
-            name: _union(left.categories.get(name, ()), right.categories.get(name, ()))
-            for name in {**left.categories, **right.categories}
-        },
-        _union(left.classes, right.classes),
-        merge_moments(left.target or Moments(), right.target) if right.target else left.target,
-    )
-
-
-def _union(left: tuple[str, ...], right: tuple[str, ...]) -> tuple[str, ...]:
-    return tuple(sorted({*left, *right}))
-
-
 def merge_moments(left: Moments, right: Moments) -> Moments:
-    """The moments of two sets of values together.
+    """Return the moments of two sets of values together.
 
     >>> merge_moments(Moments(1, 1e9, 0.0), Moments(1, 1e9 + 2, 0.0))
     Moments(count=2, mean=1000000001.0, squares=2.0)
@@ -115,11 +91,35 @@ def merge_moments(left: Moments, right: Moments) -> Moments:
     return Moments(count, left.mean + apart * share, left.squares + right.squares + apart * apart * left.count * share)
 
 
-class Totals:
-    """Running moments of several columns, for every client of a file at once, while its rows go by in blocks.
+def _merge_two(left: Sums, right: Sums) -> Sums:
+    return Sums(
+        rows=left.rows + right.rows,
+        numbers={
+            name: merge_moments(left.numbers.get(name, Moments()), right.numbers.get(name, Moments()))
+            for name in {**left.numbers, **right.numbers}
+        },
+        categories={
+            name: _union(left.categories.get(name, ()), right.categories.get(name, ()))
+            for name in {**left.categories, **right.categories}
+        },
+        classes=_union(left.classes, right.classes),
+        target=merge_moments(left.target or Moments(), right.target) if right.target else left.target,
+    )
 
-    Deviations are added up, one row after the other, from the first value that a client shows. So the size of the
-    blocks changes nothing, and neither do the other clients' rows in between.
+
+def _union(left: tuple[str, ...], right: tuple[str, ...]) -> tuple[str, ...]:
+    return tuple(sorted({*left, *right}))
+
+
+def _plain(moments: Moments) -> list[float]:
+    return [moments.count, moments.mean, moments.squares]
+
+
+class RunningMoments:
+    """The moments of several columns for every client of a table, updated block by block.
+
+    Deviations are added up, one row after the other, from the first value that a client has. So the size of the
+    blocks changes nothing, nor do other clients' rows in between.
     """
 
     def __init__(self, columns: int, clients: int) -> None:
@@ -129,18 +129,18 @@ class Totals:
         self.squares = np.zeros((columns, clients))
 
     def add(self, column: int, clients: Array, values: Array) -> None:
-        """More finite values of a column, and whose they are."""
+        """Add finite values of a column, each with the number of its client."""
         first = self.first[column]
         if np.isnan(first).any():
-            seen, places = np.unique(clients, return_index=True)
-            first[seen] = np.where(np.isnan(first[seen]), values[places], first[seen])
+            seen, rows = np.unique(clients, return_index=True)
+            first[seen] = np.where(np.isnan(first[seen]), values[rows], first[seen])
         deviations = values - first[clients]
         self.count[column] += np.bincount(clients, minlength=len(first))
         np.add.at(self.sum[column], clients, deviations)
         np.add.at(self.squares[column], clients, deviations * deviations)
 
-    def moments(self, column: int, client: int) -> Moments:
-        """What a client's values of a column come to."""
+    def of(self, column: int, client: int) -> Moments:
+        """Return the moments of a client's values of a column."""
         count = int(self.count[column, client])
         if not count:
             return Moments()

@@ -18,6 +18,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from coterie.server.clustering.candidate_order import candidate_order
 from coterie.typing import Array
 
 RANDOM_STARTS = 4
@@ -29,7 +30,7 @@ MOST_PASSES = 100
 ROUNDING = 1e-12
 """A change of the loss by less than this share of it may be a rounding error."""
 
-BLOCK, FIRST_BLOCK = 2**17, 2**13
+BLOCK, FIRST_BLOCK = 2**17, 2**12
 """Distances evaluated at once, at most, and right after a swap."""
 
 
@@ -61,10 +62,10 @@ def kmedoids(distances: Array, clusters: int, seed: int, random_starts: int = RA
 
 def _starts(distances: Array, clusters: int, seed: int, random_starts: int) -> Iterator[tuple[Array, Array]]:
     points = len(distances)
-    yield build(distances, clusters), np.random.RandomState(seed).permutation(points)
+    yield build(distances, clusters), candidate_order(points, seed)
     for number in range(random_starts):
-        draws = np.random.RandomState(seed + number)
-        yield draws.choice(points, clusters, replace=False), draws.permutation(points)
+        drawn = np.random.RandomState(seed + number).choice(points, clusters, replace=False)
+        yield drawn, candidate_order(points, seed + number)
 
 
 def build(distances: Array, clusters: int) -> Array:

@@ -1,8 +1,8 @@
-"""A site's end of Flower: takes messages from the SuperNode, has them answered, and gives the answers back.
+"""A site's end of Flower: take messages from the SuperNode, have them answered, and return the answers.
 
-Flower would start a process for every message and run in it code that the server ships. Here one process stays and
-takes the SuperNode's work itself, as its executor (``--isolation process``): nothing is started for a message, and
-no code from elsewhere ever runs at a site. What the SuperNode is asked for is in Flower 1.41's Runtime API.
+Flower would start a process for every message, which runs code that the server ships. Here one resident process takes
+the SuperNode's work as its executor (``--isolation process``): no process is started for a message, and no code of the
+server ever runs at a site. The calls to the SuperNode are those of Flower 1.41's Runtime API.
 """
 
 from __future__ import annotations
@@ -27,10 +27,10 @@ from flwr.supercore.retry import make_simple_http_retry_invoker
 from flwr.supercore.runtime import RuntimeHttpClient
 from flwr.supernode.runtime.run_clientapp import pull_task_input, push_message, push_task_output
 
-from coterie.deploy.flower import EXECUTOR_WAIT, RECORD, REPLY, REQUEST, wait_less
+from coterie.deploy.flower import EXECUTOR_WAIT, IDLE_GROWTH, IDLE_WAIT, RECORD, REPLY, REQUEST, shorten_retries
 
 BEAT = 10.0
-"""Seconds between two signs of life; Flower gives work up after a minute without one."""
+"""Seconds between two heartbeats; Flower abandons work after a minute without one."""
 
 Answer = Callable[[bytes], bytes]
 _log = logging.getLogger(__name__)
@@ -39,49 +39,52 @@ _log = logging.getLogger(__name__)
 def relay(address: str, secret: bytes, answer: Answer, stop: threading.Event) -> None:
     """Answer the messages that the SuperNode at ``address`` receives, until ``stop`` is set.
 
-    ``secret`` is the one that the SuperNode was started with, so that no other user of the machine takes its work.
+    ``secret`` is the one that the SuperNode was started with, so no other user of the machine can take its work.
     """
-    wait_less()
+    shorten_retries()
     acquire = "/flwr.proto.Runtime/AcquireTask"
     executor = _client(
         address, "SuperExec", SuperExecAuthHttpInterceptor(master_secret=secret, protected_methods=[acquire])
     )
     wanted = AcquireTaskRequest(supported_task_types=[TaskType.CLIENT_APP])
+    wait = EXECUTOR_WAIT
     while not stop.is_set():
         try:
             found = executor.AcquireTask(wanted)
+            wait = min(wait * IDLE_GROWTH, IDLE_WAIT)
             if found.HasField("task") and found.token:
+                wait = EXECUTOR_WAIT
                 node = _client(address, "flwr-clientapp", RuntimeTokenHttpInterceptor(found.token))
                 threading.Thread(target=_handle, args=(node, answer), daemon=True).start()
         except httpx.HTTPError as error:
             _log.warning("the SuperNode at %s cannot be asked (%s); trying again", address, error)
-        stop.wait(EXECUTOR_WAIT)
+        stop.wait(wait)
 
 
 def _handle(node: RuntimeHttpClient, answer: Answer) -> None:
-    """One message: from the SuperNode, to who answers it, and back.
+    """Fetch one message from the SuperNode, have it answered, and send the reply.
 
-    Each has a thread of its own, because Flower may hand out work without a message (its run was over by the time the
-    message was fetched), and that must not keep the next one waiting.
+    Each message has its own thread: Flower may hand out work without a message (if the run ended before the message was
+    fetched), and that must not delay the next one.
     """
-    context, ended = None, SubStatus.FAILED
+    context, status = None, SubStatus.FAILED
     try:
-        with _beating(node):
+        with _heartbeat(node):
             message, context, _, _ = pull_task_input(node)
-            push_message(node, _replied(message, answer), context)
-        ended = SubStatus.COMPLETED
+            push_message(node, _reply(message, answer), context)
+        status = SubStatus.COMPLETED
     except (RuntimeError, httpx.HTTPError, ObjectPushError, ObjectPullError) as error:
         _log.warning("a message was lost: %s", error)
     finally:
-        push_task_output(node, context, ended, "")
+        push_task_output(node, context, status, "")
         node.close()
 
 
 @contextmanager
-def _beating(node: RuntimeHttpClient) -> Iterator[None]:
-    """Tell the SuperNode that its work is being done, however long it takes.
+def _heartbeat(node: RuntimeHttpClient) -> Iterator[None]:
+    """Send heartbeats to the SuperNode during the block, however long it takes.
 
-    Flower's own heartbeat interrupts the whole process when the work is no longer wanted; ours has more to do.
+    Flower's own heartbeat interrupts the whole process when the work is no longer wanted; this process has more to do.
     """
     done = threading.Event()
 
@@ -97,12 +100,12 @@ def _beating(node: RuntimeHttpClient) -> Iterator[None]:
         done.set()
 
 
-def _replied(message: Message, answer: Answer) -> Message:
-    """The reply to a message: packed bytes, or an error that says why there are none."""
+def _reply(message: Message, answer: Answer) -> Message:
+    """Return the reply to a message: packed bytes, or an error with a reason."""
     try:
         request = message.content[RECORD][REQUEST]
         if not isinstance(request, bytes):
-            raise TypeError("the request is no bytes")
+            raise TypeError("the request is not bytes")
         record = RecordDict({RECORD: ConfigRecord({REPLY: answer(request)})})
     except (KeyError, TypeError):
         return _failed(message, "this site answers coterie's messages only")

@@ -1,0 +1,303 @@
+"""A user's own data: a folder with one file per client, one table with a client column, or one file to be divided.
+
+``.csv`` and ``.parquet`` tables become arrays by a schema made from the clients' federated sums; the arrays of
+``.npz`` files are taken as they are. Whatever cannot be used is an error that names the file, the row and the remedy.
+
+Tables are read in three passes, in blocks, so they may be larger than memory: first the client, label and split of
+every row; then the kinds and the sums of the columns, which give the schema; then the arrays.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from coterie.data.dataset import Dataset
+from coterie.data.federated import Federated, Split
+from coterie.data.tables.arrays import check_arrays, load_arrays
+from coterie.data.tables.columns import (
+    Profile,
+    check_columns,
+    column_notes,
+    profile,
+    require_roles,
+    total_counts,
+    usable_tables,
+)
+from coterie.data.tables.files import Table, check_file, content_hash, folder_files, open_table
+from coterie.data.tables.problems import BadFile, Check, Counts, Problem, Problems, class_notes
+from coterie.data.tables.reading import Reading, with_reading_options
+from coterie.data.tables.rows import TRAIN, Rows, RowSplit, find_classes, label_numbers, read_rows, split_rows
+from coterie.data.tables.schema import Schema, make_schema
+from coterie.data.tables.sums import merge
+from coterie.errors import DataError
+from coterie.typing import Array
+
+
+@with_reading_options
+def load_own(path: str | Path, *, schema: Schema | None = None, **options: Any) -> Federated:
+    """Load a folder with one file per client, or one table in which the column ``client`` names the clients.
+
+    The options are the fields of ``Reading``. ``test`` is the fraction that each client sets aside, by class, drawn
+    from the seed and the client's name; ``.npz`` files may hold test examples instead. ``group`` names a column of
+    true groups, for scoring. With a ``schema`` the arrays are made by it, and not by one learned from these data.
+    """
+    reading = Reading.from_options(options)
+    if reading.client is None and Path(path).is_file():
+        raise DataError(
+            f"{path} is one file; name the column of its clients with --client, or divide it by a partition"
+        )
+    return _load(path, reading, schema)
+
+
+def load_folder(path: str | Path, seed: int = 1, test: float = 0.2, validation: float = 0.0) -> Federated:
+    """Load a folder with one file per client; ``load_own`` has more options."""
+    return load_own(path, seed=seed, test=test, validation=validation)
+
+
+@with_reading_options
+def load_pooled(path: str | Path, *, schema: Schema | None = None, **options: Any) -> Dataset:
+    """Load one table or ``.npz`` file without clients, to be divided by any partition.
+
+    The options are those of ``load_own``, without ``client``, ``group`` and ``validation``.
+    """
+    reading = Reading.from_options(options)
+    for name in ("client", "group", "validation"):
+        if getattr(reading, name):
+            value = getattr(reading, name)
+            raise DataError(f"{name}={value} is for data that come with clients; leave it or the partition out")
+    check_file(Path(path))
+    one = _load(path, reading, schema)
+    return Dataset(
+        one.data,
+        *one.train.of(0),
+        *one.test.of(0),
+        one.classes,
+        class_names=one.class_names,
+        schema=one.schema,
+        unit=one.unit,
+        words=one.words,
+        files=one.files,
+    )
+
+
+@with_reading_options
+def load_client(path: str | Path, name: str, *, schema: Schema | None = None, **options: Any) -> Federated:
+    """Load the file of one client; the options are those of ``load_own`` for a folder.
+
+    The draw of what is set aside depends on ``name``, so it is the same as in a folder in which the file has that name.
+    Tables need the ``schema`` that all clients share: one made from this file alone would give other inputs.
+    """
+    reading, problems, file = Reading.from_options(options), Problems(), Path(path)
+    if reading.client is not None:
+        raise DataError(
+            f"client={reading.client} names a column of clients, but the file is one client's; leave it out"
+        )
+    check_file(file)
+    if _are_arrays([file]):
+        return load_arrays(file, [file], reading, problems, name)
+    if schema is None:
+        what = f"{path} is a table, and there is no schema that all clients share"
+        raise DataError(f"{what}; take the schema.json that a simulated run on such tables writes")
+    return _load_tables(file, [open_table(file, name)], reading, schema, problems)
+
+
+@with_reading_options
+def check_own(path: str | Path, *, schema: Schema | None = None, **options: Any) -> Check:
+    """Return every problem of a user's data at once, and the facts; the options are those of ``load_own``."""
+    reading, problems = Reading.from_options(options), Problems()
+    files = _files(Path(path), reading, problems)
+    if _are_arrays(files):
+        return check_arrays(Path(path), files, reading, problems)
+    found = _prepare(_tables(files, reading, problems), reading, str(path), schema, problems)
+    if found is None:
+        return Check(problems=problems.all())
+    _encode(found, problems)
+    counts = found.counts()
+    return Check(
+        problems=problems.all(),
+        clients=len(found.rows.names),
+        rows=len(found.rows.owners),
+        features=len(found.schema.features),
+        inputs=found.schema.width,
+        counts=counts,
+        notes=(*found.notes, *class_notes(counts)),
+    )
+
+
+def _load(where: str | Path, reading: Reading, schema: Schema | None) -> Federated:
+    path, problems = Path(where), Problems()
+    files = _files(path, reading, problems)
+    if _are_arrays(files):
+        data = load_arrays(path, files, reading, problems)
+    else:
+        data = _load_tables(path, _tables(files, reading, problems), reading, schema, problems)
+    return replace(data, words={"data": str(where), **reading.words()}, files=content_hash(files))
+
+
+def _files(path: Path, reading: Reading, problems: Problems) -> list[Path]:
+    """Return the files to read: one, or those of a folder."""
+    if reading.client is None and not path.is_file():
+        return folder_files(path, problems)
+    check_file(path)
+    return [path]
+
+
+def _are_arrays(files: Sequence[Path]) -> bool:
+    return bool(files) and files[0].suffix.lower() == ".npz"
+
+
+def _tables(files: Sequence[Path], reading: Reading, problems: Problems) -> list[Table]:
+    """Open the tables; each belongs to the client that its file is named after, unless a column names the clients."""
+    tables = []
+    for file in files:
+        try:
+            tables.append(open_table(file, file.stem if reading.client is None else None))
+        except BadFile as error:
+            problems.add(error.problem)
+    return tables
+
+
+def _load_tables(
+    path: Path, tables: Sequence[Table], reading: Reading, schema: Schema | None, problems: Problems
+) -> Federated:
+    found = _prepare(tables, reading, str(path), schema, problems)
+    if found is None:
+        problems.refuse(path)
+        raise DataError(f"{path} holds nothing that can be used; add files")
+    dtype = np.float32 if found.schema.classes is None else np.int64
+    splits = () if problems else found.split.allocate(found.schema.width, dtype)
+    _encode(found, problems, splits)
+    problems.refuse(path)
+    classes, target = found.schema.classes, found.schema.target
+    return Federated(
+        data=path.resolve().name,
+        partition="natural",
+        names=found.rows.names,
+        train=splits[0],
+        test=splits[1],
+        classes=None if classes is None else len(classes),
+        validation=splits[2] if len(splits) > 2 else None,
+        groups=found.rows.groups,
+        notes=(*found.notes, *class_notes(found.counts())),
+        class_names=classes or (),
+        schema=found.schema,
+        unit=1.0 if target is None else target.std,
+    )
+
+
+@dataclass(frozen=True, kw_only=True)
+class _Prepared:
+    """Tables ready to be turned into arrays: their rows, labels ``y`` as numbers, splits and schema."""
+
+    rows: Rows
+    y: Array
+    split: RowSplit
+    schema: Schema
+    notes: tuple[str, ...] = ()
+
+    @property
+    def labelled(self) -> bool:
+        """Whether the labels are known to be classes or targets."""
+        return self.schema.classes is not None or self.schema.target is not None
+
+    def counts(self) -> Counts:
+        """Return the number of examples of each class."""
+        classes = self.schema.classes or ()
+        found = np.bincount(self.y[self.y >= 0], minlength=len(classes)) if classes else ()
+        return tuple((name, int(count)) for name, count in zip(classes, found, strict=True))
+
+
+def _prepare(
+    tables: Sequence[Table], reading: Reading, where: str, schema: Schema | None, problems: Problems
+) -> _Prepared | None:
+    """Make the first two passes; return None if nothing can be used. ``where`` names the tables as a whole."""
+    if schema is not None:
+        return _prepare_by_schema(tables, reading, where, schema, problems)
+    tables, features = usable_tables(tables, reading, problems)
+    rows = read_rows(tables, reading, problems)
+    if not rows.tables:
+        return None
+    classes, y, found = _labels(rows, reading, where, problems)
+    split = split_rows(rows, y, reading, where, problems)
+    profiles = _profiles(rows, features, split, y if found and classes is None else None, problems)
+    if not profiles:
+        return None
+    counts = total_counts(profiles, features)
+    check_columns(where, counts, profiles, problems)
+    are_numbers = {name: own.is_number for name, own in counts.items()}
+    merged = merge(sums for each in profiles for sums in each.sums(are_numbers, classes or ()))
+    notes = tuple(column_notes(counts, merged, reading.missing))
+    return _Prepared(rows=rows, y=y, split=split, schema=make_schema(merged, features, classes, reading), notes=notes)
+
+
+def _prepare_by_schema(
+    tables: Sequence[Table], reading: Reading, where: str, schema: Schema, problems: Problems
+) -> _Prepared | None:
+    """Make the first pass over tables with a known schema, which need no second."""
+    reading = replace(reading, label=schema.label, missing=schema.missing)
+    kept = []
+    for table in tables:
+        try:
+            require_roles(table, reading)
+            schema.check(table, ignored=reading.ignored)
+            kept.append(table)
+        except BadFile as error:
+            problems.add(error.problem)
+    rows = read_rows(kept, reading, problems)
+    if not rows.tables:
+        return None
+    y = label_numbers(rows.labels, schema.classes)
+    return _Prepared(rows=rows, y=y, split=split_rows(rows, y, reading, where, problems), schema=schema)
+
+
+def _labels(rows: Rows, reading: Reading, where: str, problems: Problems) -> tuple[tuple[str, ...] | None, Array, bool]:
+    """Return the classes, every row's label as a number, and whether the labels are known to be classes or targets."""
+    try:
+        classes = find_classes(where, reading.label, rows.labels, reading.task)
+    except BadFile as error:
+        problems.add(error.problem)
+        return None, np.zeros(len(rows.owners)), False
+    if classes is not None and len(classes) == 1:
+        what = f"all labels are {classes[0]!r}"
+        problems.add(Problem(where, None, what, "at least 2 classes are needed to tell apart"))
+    return classes, label_numbers(rows.labels, classes), True
+
+
+def _profiles(
+    rows: Rows, features: Sequence[str], split: RowSplit, targets: Array | None, problems: Problems
+) -> list[Profile]:
+    found = []
+    for table, part in zip(rows.tables, rows.slices, strict=True):
+        # In a table of one client that client is number 0; in a table of many, numbers are those of the federation.
+        one = table.client is not None
+        try:
+            found.append(
+                profile(
+                    table,
+                    features,
+                    owners=np.zeros(part.stop - part.start, np.int64) if one else rows.owners[part],
+                    train=split.split[part] == TRAIN,
+                    clients=1 if one else len(rows.names),
+                    targets=None if targets is None else targets[part],
+                )
+            )
+        except BadFile as error:
+            problems.add(error.problem)
+    return found
+
+
+def _encode(found: _Prepared, problems: Problems, splits: tuple[Split, ...] = ()) -> None:
+    """Make the third pass: turn all rows into arrays, copied to the splits if there are any; collect the problems."""
+    columns = found.schema.columns(found.labelled)
+    for table, part in zip(found.rows.tables, found.rows.slices, strict=True):
+        try:
+            for rows, block in table.numbered_blocks(columns, part.stop - part.start):
+                x, y = found.schema.encode(table.file, block, problems, found.labelled)
+                found.split.fill(splits, slice(part.start + rows.start, part.start + rows.stop), x, y)
+        except BadFile as error:
+            problems.add(error.problem)

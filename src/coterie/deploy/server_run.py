@@ -1,0 +1,188 @@
+"""A run on the sites of a federation: wait for the sites, check that their data agree, train, and record the results.
+
+The training itself is the same loop as in a simulation, on clients that are reached through bytes.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from importlib import metadata
+from pathlib import Path
+from typing import Any, Protocol
+
+import numpy as np
+
+from coterie.data import Schema
+from coterie.deploy.order import Order
+from coterie.deploy.status import RUNNING, StatusBoard
+from coterie.errors import FederationError
+from coterie.experiments import building
+from coterie.experiments.data_facts import DataFacts
+from coterie.experiments.placement import FEDERATION
+from coterie.experiments.session import Finished, Session
+from coterie.models.model import Model
+from coterie.models.zoo import build_model
+from coterie.protocol.message import UNKNOWN_SIZES, Sizes
+from coterie.terminal import line
+from coterie.wire import codec
+from coterie.wire.remote import PackedReplies, Remote
+from coterie.wire.reply_checks import open_reply
+from coterie.wire.requests import SiteDescription, pack_hello
+
+MOST_CLASSES = 1 << 16
+"""The most classes that a site may report: a model for all of them is built here."""
+
+LONGEST_FACT = 100
+"""The most letters that an error quotes of what a site reports about its data."""
+
+EQUAL = ("shape", "unit", "class_names")
+"""The entries in which the descriptions of all sites must be equal."""
+
+
+class Sites(Protocol):
+    """Named sites: which are connected, and an exchange of packed messages with some of them."""
+
+    def connected(self) -> Mapping[str, int]:
+        """Return the sites that are connected now."""
+
+    def __call__(self, requests: Mapping[int, bytes]) -> PackedReplies:
+        """Carry requests to sites, by position, and bring the replies back."""
+
+
+def carry_out(order: Order, sites: Sites, board: StatusBoard) -> Finished:
+    """Carry out an order and keep the status up to date."""
+    with board.recording_end():
+        settings = order.experiment()
+        algorithm = building.build_algorithm(settings)
+        descriptions = wait_for_sites(order, sites, board)
+        class_names = next(iter(descriptions.values())).class_names
+        known = with_schema(agree_on_data(order, descriptions), class_names, order.schema)
+        model = build_model(settings.model, known.shape, known.classes)
+        full = replace(settings, model=model.text, lr=settings.lr or model.default_lr)
+
+        def reach(network: Model) -> Remote:
+            return Remote(order.sites, network, sites, run=order.run, sizes=reported_sizes(order, descriptions))
+
+        def progress(record: dict[str, Any]) -> None:
+            board.update(state=RUNNING, record=record)
+
+        notes = bounded_weights(descriptions, settings.weight_bound or 0)
+        board.update(state=RUNNING, rounds=settings.rounds, notes=notes)
+        session = Session(algorithm, known, model, full, reach)
+        return session.train(Path(order.out), order.resume, progress)
+
+
+def wait_for_sites(order: Order, sites: Sites, board: StatusBoard, pause: float = 0.5) -> dict[str, SiteDescription]:
+    """Return the descriptions of the sites once enough are ready; raise an error if the order's patience ends first.
+
+    A connected site may not receive messages yet: after a restart of the server it retries only now and then.
+    """
+    until, ready = time.monotonic() + order.patience, dict[str, SiteDescription]()
+    while True:
+        connected = sites.connected()
+        problems = {name: "not connected" for name in order.sites if name not in {**connected, **ready}}
+        board.sites(problems)
+        new = [client for client, name in enumerate(order.sites) if name in connected and name not in ready]
+        found, failed = ask_descriptions(order, sites, new)
+        ready, problems = ready | found, problems | failed
+        late = time.monotonic() > until
+        needed = order.quorum or order.minimum if late else order.minimum
+        if len(ready) >= needed:
+            return ready
+        if late:
+            raise FederationError(
+                f"{len(ready)} of {len(order.sites)} sites are ready after {order.patience:g} s, {needed} are "
+                f"needed; {'; '.join(f'{name}: {why}' for name, why in list(problems.items())[:3])}"
+            )
+        time.sleep(pause)
+
+
+def ask_descriptions(
+    order: Order, sites: Sites, clients: Sequence[int]
+) -> tuple[dict[str, SiteDescription], dict[str, str]]:
+    """Send a hello to some sites; return their descriptions, and the problem of each site without one."""
+    if not clients:
+        return {}, {}
+    packed = sites(dict.fromkeys(clients, pack_hello(order.run)))
+    found: dict[str, SiteDescription] = {}
+    problems = {order.sites[client]: line(why, codec.LONGEST_PROBLEM) for client, why in packed.missing.items()}
+    for client, content in packed.answers.items():
+        name = order.sites[client]
+        try:
+            found[name] = _checked_description(name, open_reply(content)[1].get("site"))
+        except FederationError as error:
+            problems[name] = line(error, codec.LONGEST_PROBLEM)
+    return found, problems
+
+
+def _checked_description(name: str, value: Any) -> SiteDescription:
+    """Return the description that a site sent; refuse another name, another version and impossible sizes."""
+    kind = SiteDescription.__name__
+    about: SiteDescription = codec.read_as(
+        SiteDescription, {**value, "kind": kind} if isinstance(value, dict) else value, "site"
+    )
+    if about.name != name:
+        raise FederationError(f"calls itself {about.name[:64]!r}; correct its site.toml")
+    if about.version != metadata.version("coterie"):
+        ours = metadata.version("coterie")
+        raise FederationError(f"has coterie {line(about.version, 20)} where the server has {ours}; install the same")
+    if min(about.train, about.test) < 1 or about.validation < 0 or (about.classes or 1) > MOST_CLASSES:
+        sizes = (
+            f"{about.train} train, {about.test} test, {about.validation} validation examples, {about.classes} classes"
+        )
+        raise FederationError(f"reports impossible sizes: {sizes}; at least 1, 1, 0 and at most {MOST_CLASSES} classes")
+    return about
+
+
+def agree_on_data(order: Order, descriptions: Mapping[str, SiteDescription]) -> DataFacts:
+    """Return what is known of the data of all sites; refuse sites that differ. Sites not yet ready have size 0."""
+    first, *others = descriptions
+    for name in others:
+        for what in EQUAL:
+            if getattr(descriptions[name], what) != getattr(descriptions[first], what):
+                ours, theirs = (line(getattr(descriptions[each], what), LONGEST_FACT) for each in (first, name))
+                raise FederationError(f"{name} has {what} {theirs} where {first} has {ours}; all sites need the same")
+    classes = [about.classes for about in descriptions.values()]
+    if None in classes and any(number is not None for number in classes):
+        raise FederationError("some sites have classes and others a real target; all need the same")
+    about = descriptions[first]
+    train, test, _ = np.array(reported_sizes(order, descriptions), dtype=np.int64).T.copy()
+    return DataFacts(
+        data=FEDERATION,
+        partition="natural",
+        names=order.sites,
+        shape=about.shape,
+        classes=max((number for number in classes if number is not None), default=None),
+        train=train,
+        test=test,
+        validated=all(each.validation for each in descriptions.values()),
+        unit=about.unit,
+    )
+
+
+def reported_sizes(order: Order, descriptions: Mapping[str, SiteDescription]) -> list[Sizes]:
+    """Return how many examples each site reports; nothing for a site that is not ready yet."""
+    sizes = {name: Sizes(about.train, about.test, about.validation) for name, about in descriptions.items()}
+    return [sizes.get(name, UNKNOWN_SIZES) for name in order.sites]
+
+
+def with_schema(known: DataFacts, classes: Sequence[str], path: str | None) -> DataFacts:
+    """Add the schema of the sites' tables, by which tables of newcomers are read; ignore a schema of other data."""
+    if path is None:
+        return known
+    schema = Schema.load(Path(path))
+    fits = known.shape == (schema.width,) and tuple(classes) == (schema.classes or ())
+    return replace(known, schema=schema) if fits else known
+
+
+def bounded_weights(descriptions: Mapping[str, SiteDescription], bound: float) -> list[str]:
+    """Return a note for each site that reports more examples than count under the weight bound."""
+    usual = float(np.median([about.train for about in descriptions.values()]))
+    return [
+        f"{name} says that it has {about.train} examples, more than {bound:g} times the median of {usual:g}: it counts "
+        f"as one of {bound * usual:g}; if it is right, raise weight-bound"
+        for name, about in descriptions.items()
+        if bound and about.train > bound * usual
+    ]

@@ -1,0 +1,334 @@
+"""What a site answers to a request and what it refuses: bytes come in, are checked, and the task's report goes out.
+
+A request is opened (``SealedSite``), checked against the policy, the site's data and its own arrays (``Site``), done by
+an engine (``SiteModels``), and written to the audit log before the reply leaves. The reply to any request is a message:
+the arrays that the report names, or a problem in words that reveal nothing about this machine or its data.
+"""
+
+from __future__ import annotations
+
+import re
+import time
+from collections import OrderedDict
+from collections.abc import Callable, Mapping
+from dataclasses import asdict, dataclass
+from datetime import UTC, datetime
+from importlib import metadata
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+import numpy as np
+
+from coterie.data.federated import Federated
+from coterie.deploy.audit import Audit, AuditLine, task_summary
+from coterie.deploy.policy import Policy
+from coterie.engine.engine import Engine
+from coterie.errors import CoterieError, FederationError, Refused
+from coterie.models.zoo import count_numbers
+from coterie.protocol.message import FIELDS, GROUPS, Arrays
+from coterie.protocol.stack import UNPLACED
+from coterie.protocol.task import Task
+from coterie.seeding import Key
+from coterie.terminal import line
+from coterie.textforms import Call, parse_one
+from coterie.wire import codec
+from coterie.wire import requests as answering
+from coterie.wire.requests import Network, SiteDescription
+
+if TYPE_CHECKING:
+    from coterie.wire.envelope import Channel
+
+TYPES = {"params": "F32", "buffers": "F32", "row": "I64"}
+COMMON = {"common_params": "F32", "common_buffers": "F32"}
+"""The arrays of a task's message and their types; the latter only where one half of all models is sent once."""
+
+ENGINES_KEPT = 2
+"""Engines that are kept: the model of the current run, and one more."""
+
+LARGEST_ARGUMENT = 8192
+LONGEST_MODEL = 200
+"""The largest argument of a model, and the most letters of its text."""
+
+_PATH = re.compile(r"""(?<!\w)(?:[A-Za-z]:)?[\\/][^\s'",;:)]*""")
+
+
+class _Shapes(NamedTuple):
+    """The number of models in a message, the size of each, and the number of models that the client works on."""
+
+    models: int
+    params: int
+    buffers: int
+    served: int
+
+
+class _Reply(NamedTuple):
+    """The arrays of a reply, and further entries of its header."""
+
+    arrays: Arrays
+    header: dict[str, Any]
+
+
+class Site:
+    """One client of a federation, with its data, policy and audit log. It answers one message at a time."""
+
+    def __init__(self, name: str, data: Federated, policy: Policy, audit: Audit, *, threads: int = 1) -> None:
+        if len(data) != 1:
+            raise FederationError(f"the data of site {name!r} are of {len(data)} clients; a site is one")
+        self.name, self.data, self.policy, self.audit = name, data, policy, audit
+        self.models = SiteModels(data, policy, threads)
+
+    def answer(self, request: bytes) -> bytes:
+        """Return the reply to a message, after writing both to the audit log."""
+        return self._logged(len(request), lambda entry: self._answer(request, entry))
+
+    def refuse(self, size: int, beginning: bytes) -> bytes | None:
+        """Return the reply to a message of ``size`` bytes if it is too large to be read; otherwise None."""
+        return self._logged(size, lambda _: _Reply({}, {})) if size > self.policy.largest_bytes else None
+
+    def decline(self, request: bytes, why: str) -> bytes:
+        """Return the reply to a message that is not read at all."""
+        return codec.encode({}, problem=why)
+
+    def reject(self, size: int, why: FederationError) -> bytes:
+        """Return the reply to a message that cannot be opened."""
+
+        def fail(_: AuditLine) -> _Reply:
+            raise why
+
+        return self._logged(size, fail)
+
+    def hello(self) -> SiteDescription:
+        """Describe this site and its data, in numbers only."""
+        data = self.data
+        return SiteDescription(
+            name=self.name,
+            version=metadata.version("coterie"),
+            shape=data.shape,
+            classes=data.classes,
+            class_names=data.class_names,
+            **self._sizes(),
+            unit=float(data.unit),
+        )
+
+    def _logged(self, size: int, work: Callable[[AuditLine], _Reply]) -> bytes:
+        """Do the work on a message, pack its result or its problem, and write the line of the audit log."""
+        begun, entry = time.perf_counter(), _new_line(size)
+        problem = None
+        try:
+            self.policy.check_size(size)
+            arrays, header = work(entry)
+            entry["outcome"] = "answered"
+        except Exception as error:  # the server learns that something went wrong, and no more
+            arrays, header, problem = {}, {}, problem_text(error)
+            entry |= {"outcome": "refused" if isinstance(error, Refused) else "failed", "reason": _reason(error)}
+        reply = codec.encode(arrays, problem=problem, **header)
+        entry |= {"left": {name: list(array.shape) for name, array in arrays.items()}, "bytes_out": len(reply)}
+        entry["seconds"] = round(time.perf_counter() - begun, 3)
+        try:
+            self.audit.write(entry)
+        except FederationError:
+            return codec.encode({}, problem="the site cannot write its audit log, so nothing leaves it")
+        return reply
+
+    def _sizes(self) -> dict[str, int]:
+        splits = {"train": self.data.train, "test": self.data.test, "validation": self.data.validation}
+        return {name: 0 if split is None else len(split.y) for name, split in splits.items()}
+
+    def _answer(self, request: bytes, entry: AuditLine) -> _Reply:
+        """Check a message from its header to its arrays, note in the log what it asks, and do it."""
+        packed = codec.unwrap(request)
+        header = packed.header
+        kind, run = (codec.read_as(str, header.get(word), word) for word in ("kind", "run"))
+        entry |= {"kind": kind, "run": run}
+        self.policy.check_run(run)
+        if kind == "hello":
+            return _Reply({}, {"site": asdict(self.hello())})
+        if kind != "task":
+            raise FederationError(f"the kind of the message is {kind!r}; this site knows hello and task")
+        task = codec.read_as(Task, header.get("task"), "task")
+        key = Key(*codec.read_as(tuple[int, int], header.get("key"), "key"))
+        named = header.get("model")
+        network = codec.read_as(Network, {**named, "kind": "Network"} if isinstance(named, dict) else named, "model")
+        shapes = _shapes(packed, task)
+        entry |= {"round": key.round, "asked": task_summary(task), "model": network.text, "models": shapes.models}
+        self.policy.check_task(task, shapes.models, shapes.served, self._sizes())
+        engine = self.models.engine(network, shapes.params, shapes.buffers)
+        arrays = packed.arrays()
+        _check_arrays(task, arrays)
+        reply, problem = answering.answer(engine, task, arrays, key)
+        if problem is not None:
+            raise RuntimeError(problem)
+        return _Reply(reply, {})
+
+
+@dataclass(frozen=True)
+class SealedSite:
+    """A site behind its channel to the server: it reads only what the server sealed for it, and signs its replies.
+
+    Requests that cannot be opened are written to the audit log like all others.
+    """
+
+    site: Site
+    channel: Channel
+
+    def answer(self, request: bytes) -> bytes:
+        """Return the sealed reply to a sealed request."""
+        try:
+            content = self.channel.open_request(request)
+        except FederationError as error:
+            return self.channel.reply(self.site.reject(len(request), error), request)
+        return self.channel.reply(self.site.answer(content), request)
+
+    def decline(self, request: bytes, why: str) -> bytes:
+        """Return the sealed reply to a message that is not read at all."""
+        return self.channel.reply(self.site.decline(request, why), request)
+
+    def refuse(self, size: int, beginning: bytes) -> bytes | None:
+        """Return the sealed reply to a message of ``size`` bytes if it is too large to be read; otherwise None."""
+        reply = self.site.refuse(size - self.channel.overhead, beginning)
+        return None if reply is None else self.channel.reply(reply, beginning)
+
+
+class SiteModels:
+    """The models that a server may name: checked before they are built, each with its engine; the last few are kept."""
+
+    def __init__(self, data: Federated, policy: Policy, threads: int = 1) -> None:
+        self.data, self.policy, self.threads = data, policy, threads
+        self._engines: OrderedDict[Network, Engine] = OrderedDict()
+
+    def engine(self, network: Network, params: int, buffers: int) -> Engine:
+        """Return the engine of a network; refuse one with other numbers of parameters and buffers than the message."""
+        if network not in self._engines:
+            self._check(network, params, buffers)
+            while len(self._engines) >= ENGINES_KEPT:
+                self._engines.popitem(last=False)
+            self._engines[network] = Engine(network.build(), self.data, threads=self.threads, plan="workers")
+        self._engines.move_to_end(network)
+        engine = self._engines[network]
+        _check_numbers(network, (engine.model.layout.size, engine.model.layout.buffer_size), (params, buffers))
+        return engine
+
+    def _check(self, network: Network, params: int, buffers: int) -> None:
+        """Refuse a model that the policy does not list, does not fit the data, or would be larger than the message."""
+        own = self.data
+        if len(network.text) > LONGEST_MODEL:
+            raise FederationError(f"the model's text has {len(network.text)} letters; at most {LONGEST_MODEL} are read")
+        self.policy.check_model(network.text)
+        if network.half not in ("", "cluster"):
+            raise FederationError(f"the half of the model is {network.half!r}; it must be 'cluster' or empty")
+        if network.shape != own.shape:
+            raise FederationError(f"the model is for examples of shape {network.shape}; this site has {own.shape}")
+        if (network.classes is None) != (own.classes is None):
+            kinds = "a regression", "a classification"
+            raise FederationError(
+                f"the model is for {kinds[network.classes is not None]}; this site has {kinds[own.classes is not None]}"
+            )
+        if network.classes is not None and not (own.classes or 0) <= network.classes <= params:
+            raise FederationError(
+                f"the model has {network.classes} classes and {params} parameters; this site has {own.classes} classes"
+            )
+        call = parse_one(network.text)
+        if ":" not in call.name:
+            _check_arguments(call)
+            _check_numbers(network, _count(call, network), (params, buffers))
+
+
+def _check_arguments(call: Call) -> None:
+    for value in (*call.args, *(value for _, value in call.kwargs)):
+        if isinstance(value, int | float) and abs(value) > LARGEST_ARGUMENT:
+            raise FederationError(f"the model {str(call)[:60]!r} has an argument above {LARGEST_ARGUMENT}")
+
+
+def _count(call: Call, network: Network) -> tuple[int, int]:
+    """Return how many parameters and buffers a named network will have, counting both halves if it has two."""
+    params, buffers = count_numbers(call, network.shape, 1 if network.classes is None else network.classes)
+    halves = 2 if network.half else 1
+    return halves * params, halves * buffers
+
+
+def _check_numbers(network: Network, wanted: tuple[int, int], sent: tuple[int, int]) -> None:
+    if wanted != sent:
+        raise FederationError(
+            f"the model {network.text!r} has {wanted[0]} parameters and {wanted[1]} buffers; the message has rows of "
+            f"{sent[0]} and {sent[1]}; do the versions match?"
+        )
+
+
+def _new_line(size: int) -> AuditLine:
+    """Return the line of the audit log for a message of which only the size is known."""
+    now = datetime.now(UTC).isoformat(timespec="milliseconds")
+    empty = dict.fromkeys(("run", "kind", "round", "asked", "model", "models"))
+    return {"time": now, **empty, "bytes_in": size, "outcome": None, "reason": None}
+
+
+def _shapes(packed: codec.Packed, task: Task) -> _Shapes:
+    """Return the sizes of the models in a message from its header, before any array is read."""
+    kinds, wanted = packed.kinds, {**TYPES, **(COMMON if task.sends == "cluster" else {})}
+    beside = [prefix for prefix in GROUPS.values() if prefix and any(name.startswith(prefix) for name in kinds)]
+    wanted |= {prefix + name: TYPES[name] for prefix in beside for name in FIELDS}
+    types = {name: dtype for name, (dtype, _) in kinds.items()}
+    if types != wanted:
+        names = ", ".join(f"{str(name)[:20]} {str(dtype)[:20]}" for name, dtype in list(types.items())[:5])
+        needed = ", ".join(f"{name} {dtype}" for name, dtype in wanted.items())
+        raise FederationError(f"the arrays of the message are {names or 'none'}; this task has {needed}")
+    params, buffers, row = (kinds[name][1] for name in TYPES)
+    rows = sum(_rows(kinds, prefix, params, buffers) for prefix in ("", *beside))
+    if not rows:
+        raise FederationError("params have no rows, and neither has any array beside them; there must be a model")
+    if row[:1] != (1,) or len(row) > 2 or not 1 <= row[-1] <= rows:
+        raise FederationError(f"row is of shape {row}; it must name one of the {rows} models, or several")
+    common = [kinds[name][1] for name in COMMON if name in kinds]
+    if any(len(shape) != 2 or shape[0] != 1 for shape in common):
+        raise FederationError(f"what all models have in common is of shapes {common}; it must be one row")
+    more = [shape[1] for shape in common] or [params[1], buffers[1]] * (task.sends == "global") or [0, 0]
+    return _Shapes(rows, params[1] + more[0], buffers[1] + more[1], row[-1])
+
+
+def _rows(kinds: Mapping[str, Any], prefix: str, params: tuple[int, ...], buffers: tuple[int, ...]) -> int:
+    """Return the number of rows of one group of arrays, which must be as wide as ``params`` and ``buffers``."""
+    some, others = (kinds[prefix + name][1] for name in FIELDS)
+    if (
+        len(some) != 2
+        or len(others) != 2
+        or some[0] != others[0]
+        or (some[1:], others[1:]) != (params[1:], buffers[1:])
+    ):
+        raise FederationError(
+            f"{prefix}params are of shape {some} and {prefix}buffers of {others}; both must be of as many rows, and as "
+            f"wide as params of shape {params} and buffers of {buffers}"
+        )
+    return int(some[0])
+
+
+def _check_arrays(task: Task, arrays: Arrays) -> None:
+    """Refuse rows that do not exist, and models with numbers that are not finite."""
+    models, references, alone = (len(arrays.get(f"{prefix}params", ())) for prefix in GROUPS.values())
+    if alone > 1:
+        raise FederationError(f"there are {alone} models for a client without a cluster; there must be one, or none")
+    asked, pinned = arrays["row"].ravel().tolist(), [row for _, row in task.pinned]
+    least, most = (UNPLACED, models) if task.choose else (-alone, models + references)
+    if not all(least <= row < most for row in asked) or not all(0 <= row < models for row in pinned):
+        raise FederationError(
+            f"a row is out of range; it must be {least} to {most - 1}, where pinned 0 to {models - 1}"
+        )
+    if (arrays["row"].ndim == 2) != (task.report.mix is not None):
+        raise FederationError("row names several models only where their outputs are mixed")
+    for name in arrays.keys() - {"row"}:
+        if not np.isfinite(arrays[name]).all():
+            raise FederationError(f"{name} hold numbers that are not finite; lower the learning rate")
+
+
+def problem_text(error: Exception) -> str:
+    """Return the text of an error for the server, without paths of this machine or messages of other packages.
+
+    >>> problem_text(FederationError("cannot read /home/anna/x.npz; add it")), problem_text(KeyError("secret"))
+    ('cannot read (a path); add it', "the site could not do this (KeyError); the site's audit log says why")
+    """
+    if isinstance(error, CoterieError):
+        return line(_PATH.sub("(a path)", " ".join(str(error).split())), codec.LONGEST_PROBLEM)
+    return f"the site could not do this ({type(error).__name__}); the site's audit log says why"
+
+
+def _reason(error: Exception) -> str:
+    """Return the text of an error for the site's own audit log."""
+    words = str(error) if isinstance(error, CoterieError) else f"{type(error).__name__}: {error}"
+    return line(" ".join(words.split()), codec.LONGEST_PROBLEM)
