@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import KW_ONLY, dataclass, field, replace
 
 from coterie.models.layout import Layout
 from coterie.protocol.stack import Stack
@@ -58,6 +58,7 @@ class Replies:
     examples: Array
     params: Array | None = None
     buffers: Array | None = None
+    _: KW_ONLY
     losses: Array | None = None
     spreads: Array | None = None
     metrics: Array | None = None

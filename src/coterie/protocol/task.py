@@ -6,7 +6,7 @@ it already has. What leaves a client is exactly what ``report`` names.
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import KW_ONLY, dataclass, replace
 from math import isfinite
 
 import numpy as np
@@ -163,6 +163,7 @@ class Contrast:
 
     strength: float
     temperature: float
+    _: KW_ONLY
     of: str = "parameters"
     each: str = "batch"
     part: str = "all"
@@ -184,7 +185,7 @@ Score = Loss | Race | BatchLoss | Agreement
 Term = Proximal | Near | Others | Contrast
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, kw_only=True)
 class Fit:
     """One pass of local training: from the received parameters, on one part of the model, the rest frozen.
 
@@ -298,6 +299,7 @@ class Report:
     """
 
     params: str | None = "all"
+    _: KW_ONLY
     losses: bool = False
     metrics: str | None = None
     mix: str | None = None
@@ -351,6 +353,7 @@ class Task:
     choose: tuple[Score, ...] = ()
     fit: tuple[Fit, ...] = ()
     report: Report = Report()
+    _: KW_ONLY
     sequential: bool = False
     pinned: tuple[tuple[str, int], ...] = ()
     sends: str = "all"
