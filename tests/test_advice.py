@@ -252,7 +252,7 @@ class TestConsult:
             ((1, 1.0, "halves"), "One model is enough: grouping"),
             ((1, 0.4, "halves"), "One model may be enough"),
             ((1, 1.0, "gap"), "no groups stand out among the clients (by gap); 100 % of"),
-            ((3, 0.9, "halves"), "3 clusters: grouped so"),
+            ((3, 0.9, "halves"), "3 clusters: these groups best predict"),
             ((3, 0.5, "halves"), "Perhaps 3 clusters"),
             ((10, 1.0, "halves", True), "10 clusters or more (no more were tried)"),
         ],
@@ -361,7 +361,7 @@ class TestRuns:
     def test_the_command_line_prints_the_advice_and_the_summary_holds_it(self, tmp_path):
         told = CliRunner().invoke(app, ["run", "wecfl", "--clusters", "auto", *FLAGS, "--out", str(tmp_path / "a")])
         assert told.exit_code == 0, told.output
-        assert "2 clusters: grouped so" in told.stdout
+        assert "2 clusters: these groups best predict" in told.stdout
         assert json.loads((tmp_path / "a" / "summary.json").read_text())["advise"]["clusters"] == 2
         told = CliRunner().invoke(app, ["run", "fedavg", "--advise", *FLAGS, "--json", "--out", str(tmp_path / "b")])
         assert json.loads(told.stdout)["advise"]["one_model_enough"] is False

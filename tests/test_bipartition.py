@@ -103,7 +103,14 @@ class TestSattler:
         """Of 0, 30 and 180 degrees the first two are nearest to each other."""
         angles = np.radians([0, 0, 30, 30, 180, 180])
         replies = made_up(np.column_stack([np.cos(angles), np.sin(angles)]))
-        rule = bipartition(Stationary(9.0, 0.0, relative=False), 0, "average", by_examples, HALF, least_loss)
+        rule = bipartition(
+            Stationary(9.0, 0.0, relative=False),
+            minimum=0,
+            linkage="average",
+            weigh=by_examples,
+            fit=HALF,
+            place=least_loss,
+        )
         found = rule(replace(begin([0.0], [0] * 6), round=1), replies, Key(1, 1), None)
         assert found.labels.tolist() == [0, 0, 0, 0, 1, 1]
 

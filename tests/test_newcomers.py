@@ -176,7 +176,10 @@ class TestRules:
 
     def test_the_nearest_centre_is_found_from_the_middle_of_the_models(self, lines, simulator):
         """From 0, the middle of -3, 0 and 3 whatever their shares, a step of pull 0.5 to a slope of 2 ends at 1."""
-        ask, fit = asker(simulator(lines((2.0,), (3,)), "linear", threads=1)), ct.Fit(1, None, 100, 0.25, 0.0)
+        ask, fit = (
+            asker(simulator(lines((2.0,), (3,)), "linear", threads=1)),
+            ct.Fit(steps=1, batch=100, lr=0.25, momentum=0.0),
+        )
         state = self.state([-3.0, 0.0, 3.0], Clustered(np.array([[-3.0], [0.4], [1.5]]), 1))
         state = replace(state, shares=np.array([0.8, 0.1, 0.1]))
         scores = nearest_centre("head_weight", fit)(state, ask, np.array([0]))
@@ -187,14 +190,17 @@ class TestRules:
         """A slope of 2 is best served by the weight 3, but after one step from 0 it is nearest to the centre 0.4."""
         ask = asker(simulator(lines((2.0,), (3,)), "linear", threads=1))
         state = self.state([-3.0, 0.0, 3.0], Clustered(np.array([[-3.0], [0.4], [3.0]]), 1))
-        place = ct.build_algorithm(text, 3, ct.Fit(1, None, 100, 0.25, 0.0)).place
+        place = ct.build_algorithm(text, 3, ct.Fit(steps=1, batch=100, lr=0.25, momentum=0.0)).place
         assert place(state, ask, np.array([0])).clusters == [1]
         assert least_loss(state, ask, np.array([0])).clusters == [2]
 
     def test_the_nearest_update_is_from_the_model_that_was_sent(self, lines, simulator):
         """A step of pull 0.5 from weight 2.5 and bias 1: the slope 2 moves by (-0.25, -0.5), the clusters did by
         (-0.75, -0.5) and (0.75, -0.5). The models themselves, not their movements, would give the other cluster."""
-        ask, fit = asker(simulator(lines((2.0,), (3,)), "linear", threads=1)), ct.Fit(1, None, 100, 0.25, 0.0)
+        ask, fit = (
+            asker(simulator(lines((2.0,), (3,)), "linear", threads=1)),
+            ct.Fit(steps=1, batch=100, lr=0.25, momentum=0.0),
+        )
         sent, means, none = np.array([[2.5, 1.0]]), np.array([[1.75, 0.5], [3.25, 0.5]]), np.zeros((2, 0))
         memory = OneShot(formed=Formed(Stack(sent, none[:1]), Stack(means, none), None))
         scores = nearest_update(fit)(self.state([0.0, 9.0], memory), ask, np.array([0])).values

@@ -22,7 +22,7 @@ from coterie.seeding import Key
 from coterie.server.clustering.clusterers import Clusterer, clusterers
 from coterie.server.contract import by_examples
 from coterie.server.distances import sampled as sampled_losses
-from coterie.server.distances.sampled import Sampling, Tally, look, of_sampled_losses, plausible, still_open
+from coterie.server.distances.sampled import SampledLosses, Sampling, look, of_sampled_losses, plausible, still_open
 from coterie.server.distances.vectors import loss_distance
 from coterie.server.exchange import Meter
 from coterie.server.one_shot import cluster_once
@@ -93,20 +93,20 @@ def grouped(sizes, groups, apart=2.0, noise=0.3, seed=0):
     return Clients(tables)
 
 
-class TestTheTally:
+class TestTheEstimates:
     @given(st.integers(0, 1000), st.lists(st.integers(3, 90), min_size=2, max_size=4), st.integers(2, 9))
     def test_part_after_part_gives_mean_and_variance_of_all_that_was_seen(self, seed, sizes, first):
         clients = grouped(sizes, [0] * len(sizes), seed=seed)
-        tally, end = Tally.empty(clients.replies.examples), first
-        while tally.unfinished.any():
-            look(tally, tally.unfinished, first, clients.replies, clients.ask)
+        known, end = SampledLosses.empty(clients.replies.examples), first
+        while known.unfinished.any():
+            look(known, known.unfinished, first, clients.replies, clients.ask)
             for i, table in enumerate(clients.tables):
                 seen = table if sizes[i] - end < first else table[:, :end]
-                assert tally.seen[i].tolist() == [seen.shape[1]] * len(sizes)
-                np.testing.assert_allclose(tally.means[i], seen.mean(axis=1), atol=1e-12)
-                np.testing.assert_allclose(tally.spreads[i], seen.var(axis=1), atol=1e-12)
+                assert known.seen[i].tolist() == [seen.shape[1]] * len(sizes)
+                np.testing.assert_allclose(known.means[i], seen.mean(axis=1), atol=1e-12)
+                np.testing.assert_allclose(known.spreads[i], seen.var(axis=1), atol=1e-12)
             end *= 2
-        assert not tally.errors.any()
+        assert not known.errors.any()
 
     @pytest.mark.parametrize(
         ("size", "parts"), [(5, [5]), (8, [8]), (9, [9]), (15, [15]), (16, [8, 8]), (17, [8, 9]), (40, [8, 8, 16, 8])]
@@ -119,12 +119,12 @@ class TestTheTally:
             lengths.extend(int(task.report.sample.count(np.array([size]))[0]) for i in asked if i == 0)
             return clients.ask(task, stack, labels, asked)
 
-        tally = Tally.empty(clients.replies.examples)
-        while tally.unfinished.any():
-            ahead = tally.ahead(tally.unfinished, 8)
-            before = tally.seen.sum()
-            look(tally, tally.unfinished, 8, clients.replies, listen)
-            assert tally.seen.sum() - before == ahead
+        known = SampledLosses.empty(clients.replies.examples)
+        while known.unfinished.any():
+            ahead = known.ahead(known.unfinished, 8)
+            before = known.seen.sum()
+            look(known, known.unfinished, 8, clients.replies, listen)
+            assert known.seen.sum() - before == ahead
         assert lengths == parts
 
     def test_the_error_is_that_of_drawing_without_replacement(self):
@@ -136,50 +136,50 @@ class TestTheTally:
 
     def test_only_what_is_wanted_is_seen_and_in_one_question_for_those_who_want_the_same(self):
         clients = grouped([20] * 4, [0, 0, 1, 1])
-        tally, wanted = Tally.empty(clients.replies.examples), np.zeros((4, 4), dtype=bool)
-        look(tally, ~wanted, 5, clients.replies, clients.ask)
+        known, wanted = SampledLosses.empty(clients.replies.examples), np.zeros((4, 4), dtype=bool)
+        look(known, ~wanted, 5, clients.replies, clients.ask)
         wanted[[0, 2], 1] = wanted[3, 0] = True
-        look(tally, wanted, 5, clients.replies, clients.ask)
-        assert np.array_equal(tally.ends, np.where(wanted, 10, 5))
+        look(known, wanted, 5, clients.replies, clients.ask)
+        assert np.array_equal(known.ends, np.where(wanted, 10, 5))
         assert clients.questions.tolist() == [2, 1, 2, 2]
         assert all(counts.max() == 1 for counts in clients.asked)
 
 
 class TestWhatIsOpen:
-    def tally(self, spreads, seen=4):
+    def known(self, spreads, seen=4):
         """Four clients, of ten examples each, two and two alike."""
         losses = 5.0 * (np.array([0, 0, 1, 1])[:, None] != np.array([0, 0, 1, 1]))
         ends = np.full((4, 4), seen)
-        return Tally(np.full(4, 10), losses, np.asarray(spreads, float), ends, np.ones(4, dtype=bool))
+        return SampledLosses(np.full(4, 10), losses, np.asarray(spreads, float), ends, np.ones(4, dtype=bool))
 
-    def open(self, tally, clusterer=BY_PAIRS, **options):
-        return still_open(tally, loss_distance("data"), clusterer, KEY, Sampling(**options))
+    def open(self, known, clusterer=BY_PAIRS, **options):
+        return still_open(known, loss_distance("data"), clusterer, KEY, Sampling(**options))
 
     def test_nothing_where_nothing_is_uncertain(self):
-        assert not self.open(self.tally(np.zeros((4, 4)))).any()
-        assert not self.open(self.tally(np.full((4, 4), 1e9), seen=10)).any()
-        assert not self.open(self.tally(np.full((4, 4), 1e9)), bound=0.0).any()
+        assert not self.open(self.known(np.zeros((4, 4)))).any()
+        assert not self.open(self.known(np.full((4, 4), 1e9), seen=10)).any()
+        assert not self.open(self.known(np.full((4, 4), 1e9)), bound=0.0).any()
 
     def test_a_client_that_may_be_elsewhere_with_all_with_whom_it_may_be(self):
         spreads = np.zeros((4, 4))
         spreads[3] = 400.0
-        wanted = self.open(self.tally(spreads))
+        wanted = self.open(self.known(spreads))
         assert wanted[3].all()
         assert wanted[:, 3].all()
         assert np.array_equal(wanted, wanted.T)
 
     def test_what_is_far_apart_in_units_of_its_error_is_not(self):
         spreads = np.full((4, 4), 0.5)
-        assert not self.open(self.tally(spreads)).any()
-        assert self.open(self.tally(spreads), bound=40.0).any()
+        assert not self.open(self.known(spreads)).any()
+        assert self.open(self.known(spreads), bound=40.0).any()
 
     def test_where_the_doubtful_are_known_the_others_are_open(self):
         """The clusterer puts client 0 apart if clients 2 and 3 are near each other; only those are uncertain."""
-        tally = self.tally(np.zeros((4, 4)))
-        tally.spreads[2:, 2:], tally.ends[:2], tally.ends[:, :2] = 50.0, 10, 10
+        known = self.known(np.zeros((4, 4)))
+        known.spreads[2:, 2:], known.ends[:2], known.ends[:, :2] = 50.0, 10, 10
         by = Clusterer(lambda distances, clusters, seed: np.array([int(distances[2, 3] < 1), 0, 0, 0]))
-        assert np.array_equal(self.open(tally, by), tally.unfinished)
-        assert tally.unfinished.any()
+        assert np.array_equal(self.open(known, by), known.unfinished)
+        assert known.unfinished.any()
 
     @staticmethod
     def stars():
@@ -190,7 +190,7 @@ class TestWhatIsOpen:
             losses[middle, around] = losses[around, middle] = 0.5
         losses[1] = losses[:, 1] = 2.0
         losses[np.diag_indices(7)] = 0.0
-        return Tally(np.full(7, 10), losses, np.zeros((7, 7)), np.full((7, 7), 4), np.ones(7, dtype=bool))
+        return SampledLosses(np.full(7, 10), losses, np.zeros((7, 7)), np.full((7, 7), 4), np.ones(7, dtype=bool))
 
     @staticmethod
     def pairs(wanted):
@@ -198,25 +198,25 @@ class TestWhatIsOpen:
 
     @pytest.mark.parametrize("central", [False, True])
     def test_where_only_medoids_count_it_is_the_pairs_of_a_client_and_a_medoid_that_may_change(self, central):
-        tally = self.stars()
-        tally.spreads[1, [0, 2]] = 0.5
+        known = self.stars()
+        known.spreads[1, [0, 2]] = 0.5
         near = Clusterer(lambda distances, clusters, seed: np.argmin(distances[:, [0, 2]], axis=1), central=central)
-        wanted = self.open(tally, near)
+        wanted = self.open(known, near)
         assert self.pairs(wanted) == ({(0, 1), (1, 2)} if central else {(0, 1), *((1, i) for i in range(2, 7))})
         assert np.array_equal(wanted, wanted.T)
         assert np.array_equal(np.diag(wanted), wanted.any(axis=1))
 
     def test_those_that_move_come_first_then_medoids_then_the_sums_are_known(self):
         """Client 1 goes by what is between 3 and 4; whether 0 or 5 is in the middle changes nothing else."""
-        tally = self.stars()
-        tally.spreads[3, 4], tally.spreads[0, 6] = 0.5, 9.0
+        known = self.stars()
+        known.spreads[3, 4], known.spreads[0, 6] = 0.5, 9.0
         moods = Clusterer(lambda d, clusters, seed: np.array([0, int(d[3, 4] > 2), 1, 1, 1, 0, 0]), central=True)
-        assert self.pairs(self.open(tally, moods)) == {(0, 1), (1, 2), (1, 5)}
-        tally.ends[1] = tally.ends[:, 1] = 10
-        assert self.pairs(self.open(tally, moods)) == {(0, 6), (5, 6)}
-        tally.ends[6] = tally.ends[:, 6] = 10
-        assert tally.unfinished.any()
-        assert not self.open(tally, moods).any()
+        assert self.pairs(self.open(known, moods)) == {(0, 1), (1, 2), (1, 5)}
+        known.ends[1] = known.ends[:, 1] = 10
+        assert self.pairs(self.open(known, moods)) == {(0, 6), (5, 6)}
+        known.ends[6] = known.ends[:, 6] = 10
+        assert known.unfinished.any()
+        assert not self.open(known, moods).any()
 
     def test_k_medoids_that_find_their_number_hang_on_more_than_medoids(self):
         assert TWO.central
@@ -226,7 +226,7 @@ class TestWhatIsOpen:
         """A doubt that one set of errors misses is found by the next; with the same errors it would never be."""
         spreads = np.full((4, 4), 1.0)
         found = [
-            still_open(self.tally(spreads), loss_distance("data"), BY_PAIRS, KEY, Sampling(draws=1, bound=4.0), step)
+            still_open(self.known(spreads), loss_distance("data"), BY_PAIRS, KEY, Sampling(draws=1, bound=4.0), step)
             for step in range(30)
         ]
         assert 0 < sum(wanted.any() for wanted in found) < 30
@@ -238,9 +238,9 @@ class TestWhatIsOpen:
         np.testing.assert_allclose(np.cov(draws.T), np.where(np.eye(9), 1.0, 0.5 * alike), atol=0.08)
 
     def test_one_that_no_longer_answers_is_not_asked(self):
-        tally = self.tally(np.full((4, 4), 400.0))
-        tally.reached[1] = False
-        wanted = self.open(tally)
+        known = self.known(np.full((4, 4), 400.0))
+        known.reached[1] = False
+        wanted = self.open(known)
         assert not wanted[1].any()
         assert wanted[0].any()
 
@@ -342,10 +342,10 @@ class TestTheMeasure:
     def test_a_loss_that_is_not_finite_is_certain(self):
         clients = grouped((50,) * 4, (0, 1, 0, 1))
         clients.tables[0][3, 5] = np.inf
-        tally = Tally.empty(clients.replies.examples)
-        look(tally, tally.unfinished, 16, clients.replies, clients.ask)
-        assert tally.errors[0, 3] == 0
-        assert (np.delete(tally.errors, 3) > 0).all()
+        known = SampledLosses.empty(clients.replies.examples)
+        look(known, known.unfinished, 16, clients.replies, clients.ask)
+        assert known.errors[0, 3] == 0
+        assert (np.delete(known.errors, 3) > 0).all()
 
     def test_nobody_and_one_client_are_not_compared(self):
         for count in (0, 1):

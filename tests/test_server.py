@@ -444,9 +444,9 @@ class TestTheLoop:
     def test_a_rule_may_set_the_models_itself(self, toy):
         def assign(state, replies, key, ask):
             models = stack_of([5.0, 5.0], [6.0, 6.0])
-            return Assignment(np.array([0, 1, 1, 0]), {"seen": 1}, (0, 0), lambda mean: models)
+            return Assignment(np.array([0, 1, 1, 0]), {"seen": 1}, parents=(0, 0), finish=lambda mean: models)
 
-        algorithm = Algorithm(one_model(), lambda state: Task(fit=(STEP,)), assign)
+        algorithm = Algorithm(start=one_model(), task=lambda state: Task(fit=(STEP,)), assign=assign)
         state = next(rounds(algorithm, toy, seed=1)).state
         assert state.stack.params.tolist() == [[5.0, 5.0], [6.0, 6.0]]
         assert state.memory == {"seen": 1}
@@ -471,7 +471,7 @@ class TestTheLoop:
         state = replace(state_of([[1.0, 0.0], [2.0, 0.0]], [0, 0, 1, 1]), moments={"first": np.array([[1.0], [2.0]])})
         replies = asked(toy, state, Task(fit=(STEP,)))
         algorithm = replace(fedavg(fit=STEP), update=lambda models, mean, moments, answered: (mean, moments))
-        new = advance(algorithm, state, replies, Assignment(np.array([0, 0, 1, 2]), {}, parents))
+        new = advance(algorithm, state, replies, Assignment(np.array([0, 0, 1, 2]), {}, parents=parents))
         assert new.moments["first"].tolist() == [[1.0], [2.0], [2.0]]
         assert new.previous.params.tolist() == [[1.0, 0.0], [2.0, 0.0], [2.0, 0.0]]
 

@@ -47,7 +47,7 @@ def facts_of(count, groups=None, **more):
 
 def state_of(models, labels, number=0, **more):
     stack = stack_of(*models)
-    return State(stack, np.array(labels), number, stack, np.full(len(stack), 1 / len(stack)), **more)
+    return State(stack, np.array(labels), number, previous=stack, shares=np.full(len(stack), 1 / len(stack)), **more)
 
 
 def round_of(models, labels, params, after=None, examples=None, layout=LAYOUT, **more):
@@ -58,7 +58,7 @@ def round_of(models, labels, params, after=None, examples=None, layout=LAYOUT, *
     trained = stack_of(*params)
     replies = Replies(layout, clients, before.labels, sizes, trained.params, trained.buffers)
     state = replace(before, labels=before.labels if after is None else np.array(after), round=1)
-    return Round(before, state, replies, Cost(), clients, **more)
+    return Round(before, state, replies, Cost(), there=clients, **more)
 
 
 def evaluated_as(rows, labels):

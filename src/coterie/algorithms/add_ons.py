@@ -1,4 +1,4 @@
-"""Add-ons: each takes an algorithm with cluster models and returns one that does a little more."""
+"""Add-ons: functions from an algorithm to one with penalty terms, fine-tuning or kept momentum."""
 
 from __future__ import annotations
 
@@ -11,33 +11,20 @@ from coterie.protocol.stack import Stack
 from coterie.protocol.task import SEEN, Contrast, Fit, Near, Others, Task, Term
 from coterie.server.contract import Algorithm, State, as_it_is, mean_model
 
-
-def keeping_momentum(algorithm: Algorithm, member: int = 0) -> Algorithm:
-    """The same algorithm, whose clients begin a round with the momentum with which they ended their last.
-
-    The thesis' public code keeps its optimisers. Only the training of rounds counts: probes, starts and fine-tuning
-    begin from nothing. Each member of an ensemble has momenta of its own.
-    """
-
-    def task(state: State) -> Task:
-        plain = algorithm.task(state)
-        return replace(plain, fit=tuple(replace(fit, keeps=str(member)) for fit in plain.fit))
-
-    others = tuple(keeping_momentum(each, number) for number, each in enumerate(algorithm.members, member + 1))
-    return replace(algorithm, task=task, members=others)
-
-
 AddOn = Callable[[Algorithm], Algorithm]
 Terms = Callable[[State], tuple[Term, ...]]
+
+LAYERS = {"head": ("projection", "features"), "last": ("head", "body"), "all": ("all", "all")}
+"""The parts of a model that are contrasted and shared, by the layer that a text names."""
 
 
 @add_on
 def cks(strength: float = 0.1, others: bool = False) -> AddOn:
-    """Clusters share what they know: a penalty strength/2 |w - G|^2 towards the mean G of all cluster models.
+    """Share knowledge between clusters by a penalty strength/2 |w - G|^2 towards the mean G of all cluster models.
 
     G = sum_k s_k T_k with s_k the example share of cluster k. Thesis chapter 5, eq. 5.6; strength in {1, 0.1, 0.01,
     0.001}. ``others=true`` is eq. 5.5, a weighted sum over the other clusters' models, which are then sent to every
-    client. Off in round 0, when clusters are not yet told apart. With one cluster it is a proximal term.
+    client. Off in round 0, before clusters differ. With one cluster it is a proximal term.
     """
     if others:
         term = Others(strength, ())
@@ -45,13 +32,9 @@ def cks(strength: float = 0.1, others: bool = False) -> AddOn:
     return with_terms(always_these(Near(strength)), reads_mean=True)
 
 
-LAYERS = {"head": ("projection", "features"), "last": ("head", "body"), "all": ("all", "all")}
-"""The parts of a model that are contrasted and shared, by the layer that a text names."""
-
-
 @add_on
 def con_para(strength: float = 0.5, temperature: float = 1.0, layer: str = "all") -> AddOn:
-    """Clients are drawn to their own cluster's parameters and away from the others' (thesis eq. 4.3).
+    """Draw clients to their cluster's parameters and away from those of the others (thesis eq. 4.3).
 
     strength * -log(exp(s_c / t) / sum_k exp(s_k / t)) with s_k = cos(w, T_k): the thesis prints the ratio alone, its
     negative logarithm is minimised. Strength in {0.1, 0.5, 2, 5}, temperature in {0.1, 1, 10}. ``layer``: all
@@ -64,19 +47,19 @@ def con_para(strength: float = 0.5, temperature: float = 1.0, layer: str = "all"
 
 @add_on
 def con_rep(strength: float = 0.5, temperature: float = 1.0, of: str = "inputs", each: str = "batch") -> AddOn:
-    """Like con-para, with the cosine of representations of the same minibatch (thesis eq. 4.4).
+    """Contrast like con-para, by the cosine of representations of the same minibatch (thesis eq. 4.4).
 
     ``of`` the last layer's inputs, or outputs; ``each`` batch: one term of the mean cosines over the minibatch, or
     example: a term for each, as the public code. Every step runs the minibatch through all cluster models as well, so
     it costs K more forward passes.
     """
     require(of in SEEN, "of", repr(of), " or ".join(SEEN))
-    return with_terms(always_these(Contrast(strength, temperature, of, each)))
+    return with_terms(always_these(Contrast(strength, temperature, of=of, each=each)))
 
 
 @add_on
 def con_cks(strength: float = 0.5, temperature: float = 1.0, sharing: float = 0.1, layer: str = "head") -> AddOn:
-    """Heads are contrasted, bodies share: con-para on the last layers and cks on all others (thesis chapter 6).
+    """Contrast heads and share bodies: con-para on the last layers and cks on all others (thesis chapter 6).
 
     ``layer``: the ``head`` is all fully connected layers after the convolutions, the thesis' projection layers (in a
     network without convolutions its last layer); the ``last`` one alone; or ``all``: both terms on everything.
@@ -93,7 +76,7 @@ def _layer(name: str) -> tuple[str, str]:
 
 @add_on
 def finetune(steps: int | None = None, epochs: int | None = None) -> AddOn:
-    """Every client trains the model it is served once more on its own train data, and is tested with the result.
+    """Train the model that each client is served once more on its train data, and test it with the result.
 
     Thesis chapter 7, "one round without aggregation": by default as long as a round of the algorithm.
     """
@@ -107,8 +90,23 @@ def finetune(steps: int | None = None, epochs: int | None = None) -> AddOn:
     return everywhere(add)
 
 
+def keeping_momentum(algorithm: Algorithm, member: int = 0) -> Algorithm:
+    """Let clients begin a round with the momentum with which they ended their last.
+
+    The thesis' public code keeps its optimisers. This is for the training of rounds only: probes, starts and
+    fine-tuning begin with zero momentum. Each member of an ensemble has separate momenta.
+    """
+
+    def task(state: State) -> Task:
+        plain = algorithm.task(state)
+        return replace(plain, fit=tuple(replace(fit, keeps=str(member)) for fit in plain.fit))
+
+    others = tuple(keeping_momentum(each, number) for number, each in enumerate(algorithm.members, member + 1))
+    return replace(algorithm, task=task, members=others)
+
+
 def always_these(*terms: Term) -> Terms:
-    """The same terms whatever the state; values that make no sense are refused when they are made, not in a round."""
+    """Give the same terms in every state; wrong values are refused when the terms are made, not in a round."""
     return lambda state: terms
 
 
@@ -143,7 +141,7 @@ def with_terms(terms: Terms, reads_mean: bool = False) -> AddOn:
 
 
 def everywhere(add: AddOn) -> AddOn:
-    """An add-on of an ensemble is one of each of its members."""
+    """Apply an add-on to each member of an ensemble."""
 
     def apply(algorithm: Algorithm) -> Algorithm:
         return replace(add(algorithm), members=tuple(apply(member) for member in algorithm.members))
@@ -152,7 +150,7 @@ def everywhere(add: AddOn) -> AddOn:
 
 
 def _has_mean(task: Task) -> bool:
-    """Whether the mean model is already the last reference, because a term reads it there."""
+    """Return whether the mean model is already the last reference, because a term reads it there."""
     return any(isinstance(term, Near) for fit in task.fit for term in fit.terms)
 
 

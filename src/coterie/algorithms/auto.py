@@ -40,7 +40,7 @@ def finds_number(compose: Compose) -> Compose:
 
 
 def fixed(clusters: int | str) -> int:
-    """Return the number of clusters inside of a method that ``finds_number``."""
+    """Return the number of clusters inside a method that ``finds_number``."""
     assert isinstance(clusters, int), "finds_number calls a method with a number"
     return clusters
 
@@ -71,7 +71,7 @@ def found_by_probe(fit: Fit, make: Callable[[int], Algorithm]) -> Algorithm:
 def advised(algorithm: Algorithm) -> Algorithm:
     """Return the same algorithm with a probe before round 0 that leaves advice in its state, unless it makes one.
 
-    What the algorithm can say further is in the advice as ``certain``.
+    The advice holds the algorithm's opinion, if it has one, as ``certain``.
     """
 
     def start(federation: Federation, key: Key, ask: Ask) -> State:

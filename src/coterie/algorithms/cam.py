@@ -1,4 +1,4 @@
-"""Clustered additive modelling (cam): a global part for everyone beside the clusters' own (thesis chapter 7)."""
+"""Clustered additive modelling (cam): a global part for all beside the cluster parts (thesis chapter 7)."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ from coterie.server.start import first_state
 from coterie.typing import Array
 
 PULL = 0.01
-"""How far every local step moves a cluster part back, where nothing is said."""
+"""The default of ``pull``, for methods that cluster parameters."""
 
 
 @add_on
@@ -71,7 +71,7 @@ def cam(warmup: int = 0, pull: float | None = None, sequential: bool = False, al
 
 @dataclass(frozen=True, kw_only=True)
 class InParts:
-    """What another algorithm becomes when its models are the cluster parts of sums."""
+    """Another algorithm with models that become the cluster parts of sums."""
 
     base: Algorithm
     warmup: int
@@ -141,7 +141,7 @@ class InParts:
         return self.train_global_part(state, replies, found, ask) if self.alternate else found
 
     def wait_or_release(self, state: State, replies: Replies) -> Assignment:
-        """Place nobody while cluster parts wait; at the end of the warm-up they take their places."""
+        """Place nobody while cluster parts wait; at the end of the warm-up put them into the models."""
         waiting, layout = state.waiting, replies.layout
         assert waiting is not None, "only called while cluster parts wait"
         if state.round < self.warmup - 1:
@@ -187,8 +187,8 @@ def passes(fits: tuple[Fit, ...], pull: float) -> tuple[Fit, Fit]:
 
 def wait(state: State, layout: Layout) -> State:
     """Begin a warm-up: everyone on one model with a cluster part of zeros, which adds nothing to the sum."""
-    places = layout.part("cluster"), layout.buffer_part("cluster")
-    waiting = Stack(*(rows[:, place] for rows, place in zip(state.stack, places, strict=True)))
+    where = layout.part("cluster"), layout.buffer_part("cluster")
+    waiting = Stack(*(rows[:, columns] for rows, columns in zip(state.stack, where, strict=True)))
     nothing = Stack(*(np.zeros_like(rows[:1]) for rows in waiting))
     alone = set_cluster_part(state.stack.take([0]), nothing, layout)
     first = first_state(alone, np.zeros_like(state.labels))
@@ -198,9 +198,9 @@ def wait(state: State, layout: Layout) -> State:
 def set_cluster_part(stack: Stack, parts: Stack, layout: Layout) -> Stack:
     """Return models with other cluster parts."""
     changed = Stack(*(rows.copy() for rows in stack))
-    places = layout.part("cluster"), layout.buffer_part("cluster")
-    for rows, place, values in zip(changed, places, parts, strict=True):
-        rows[:, place] = values
+    where = layout.part("cluster"), layout.buffer_part("cluster")
+    for rows, columns, values in zip(changed, where, parts, strict=True):
+        rows[:, columns] = values
     return changed
 
 

@@ -1,4 +1,4 @@
-"""Ensembles: several runs side by side, and clients that are served by all of them at once."""
+"""Ensembles: several runs side by side, with clients that are served a mixture of all of them."""
 
 from __future__ import annotations
 
@@ -15,18 +15,18 @@ from coterie.server.contract import Algorithm, Serving
 
 @method
 def fedavg_ensemble(members: int = 5, by: str = "softmax", fit: Fit = Fit()) -> Algorithm:
-    """Several independent runs of FedAvg; clients are served the mean of their softmax outputs.
+    """Run FedAvg several times independently, and serve clients the mean of the softmax outputs.
 
     p(y|x) = 1/M sum_j softmax(f(x; T_j)). Thesis table 7.1, FedAvg+. ``by=logits``: the sum of the members' logits;
-    ``by=majority``: the class that most of them name. The first member is the run of this seed, further ones have seeds
-    derived from it. Costs M times as much, and helps little: strong models err alike.
+    ``by=majority``: the class with the most votes. The first member is the run of this seed, further ones have seeds
+    derived from it. Costs M times as much, and helps little: strong models make the same errors.
     """
     return ensemble(fedavg(fit=fit), members, by)
 
 
 @method
 def fedprox_ensemble(members: int = 5, strength: float = 0.95, by: str = "softmax", fit: Fit = Fit()) -> Algorithm:
-    """Several independent runs of FedProx; clients are served the mean of their softmax outputs.
+    """Run FedProx several times independently, and serve clients the mean of the softmax outputs.
 
     Thesis table 7.1, FedProx+. See ``fedavg-ensemble`` and ``fedprox``.
     """
@@ -34,7 +34,7 @@ def fedprox_ensemble(members: int = 5, strength: float = 0.95, by: str = "softma
 
 
 def ensemble(algorithm: Algorithm, members: int, by: str = "softmax") -> Algorithm:
-    """An algorithm, run ``members`` times from different seeds; outputs are mixed as softmaxes, logits or votes."""
+    """Run an algorithm ``members`` times from different seeds; mix outputs as softmaxes, logits or votes."""
     require(by in MIXES, "by", repr(by), " or ".join(MIXES))
     require(members >= 1, "members", members, "at least 1")
     check_most("members", members, MEMBERS)
@@ -45,7 +45,7 @@ def ensemble(algorithm: Algorithm, members: int, by: str = "softmax") -> Algorit
 
 
 def soft_vote(*members: Algorithm, by: str = "logits") -> Algorithm:
-    """Different algorithms run from one seed, whose logits are summed (thesis eq. 7.36); clusters are the last's.
+    """Run different algorithms from one seed and sum their logits (thesis eq. 7.36); clusters are those of the last.
 
     ``by``: as in ``ensemble``.
     """

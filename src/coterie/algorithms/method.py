@@ -1,4 +1,4 @@
-"""What makes a composition of parts a method or an add-on of the catalogue: it remembers the call that made it."""
+"""Decorators that make a composition of parts a method or an add-on of the catalogue, named by its call."""
 
 from __future__ import annotations
 
@@ -18,9 +18,9 @@ Configure = TypeVar("Configure", bound=Callable[..., Change])
 
 
 def method(compose: Compose) -> Compose:
-    """Let an algorithm carry, for the record, the text of the call that made it and the local training it was given.
+    """Name an algorithm by the text of the call that made it, and record the local training it was given.
 
-    A method with a local training of its own says so in ``Algorithm.fit``.
+    A method that changes the local training sets ``Algorithm.fit`` itself.
     """
 
     @functools.wraps(compose)
@@ -35,18 +35,18 @@ def method(compose: Compose) -> Compose:
 
 @dataclass(frozen=True)
 class Named:
-    """A change of an algorithm, with the text of the call that made it; what it changes is named after both."""
+    """An add-on with the text of the call that made it, which becomes part of an algorithm's name."""
 
     change: Change
     name: str
 
     def __call__(self, algorithm: Algorithm) -> Algorithm:
-        """The changed algorithm, named ``algorithm+add-on``."""
+        """Return the changed algorithm, named ``algorithm+add-on``."""
         return replace(self.change(algorithm), name=f"{algorithm.name}+{self.name}")
 
 
 def add_on(configure: Configure) -> Configure:
-    """Let an add-on carry, for the record, the text of the call that made it."""
+    """Name an add-on by the text of the call that made it."""
 
     @functools.wraps(configure)
     def build(*args: Any, **kwargs: Any) -> Named:
@@ -58,5 +58,5 @@ def add_on(configure: Configure) -> Configure:
 
 
 def always(task: Task) -> Callable[[State], Task]:
-    """The same task in every round."""
+    """Give the same task in every round."""
     return lambda state: task

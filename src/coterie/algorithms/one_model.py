@@ -1,4 +1,4 @@
-"""Methods with one model for all, or one for each: what clustering has to beat."""
+"""Methods with one model for all clients, or one for each: the baselines of clustering."""
 
 from __future__ import annotations
 
@@ -14,24 +14,24 @@ from coterie.server.start import model_per_client, one_model
 
 @method
 def local(fit: Fit = Fit()) -> Algorithm:
-    """Every client trains alone: the floor that federation has to beat, and the ceiling of privacy."""
+    """Train every client alone: the baseline that federation has to beat, and the most private method."""
     return Algorithm(start=model_per_client(), task=always(Task(fit=(fit,))), assign=keep())
 
 
 @method
 def fedavg(fit: Fit = Fit(), *, weights: str = "examples") -> Algorithm:
-    """One model for all: clients train it, the server averages by examples.
+    """Train one model for all: clients train it, the server averages by examples.
 
     T <- sum_i (n_i / n) w_i; ``weights=uniform``: T <- 1/m sum_i w_i. McMahan et al., "Communication-efficient
     learning of deep networks from decentralized data", 2017. Fails when clients disagree: the mean of two good models
-    can be good for nobody.
+    can be good for no client.
     """
     return Algorithm(start=one_model(), task=always(Task(fit=(fit,))), assign=keep(), weigh=weighing(weights))
 
 
 @method
 def fedprox(strength: float = 0.95, fit: Fit = Fit()) -> Algorithm:
-    """FedAvg with a proximal term that keeps clients near the model they received.
+    """Add to FedAvg a proximal term that keeps clients near the model they received.
 
     Local objective: loss(w) + strength/2 |w - T|^2. Li et al., "Federated optimization in heterogeneous networks",
     2020; the thesis uses 0.95. ``strength=0`` is fedavg. The term's gradient is added in closed form, so that it cannot
@@ -50,7 +50,7 @@ def fedopt(
     tau: float = 1e-3,
     fit: Fit = Fit(),
 ) -> Algorithm:
-    """FedAvg with a server optimiser (sgd, adam, yogi, adagrad) on the mean update.
+    """Apply a server optimiser (sgd, adam, yogi, adagrad) to the mean update of FedAvg.
 
     d = mean_i w_i - T is treated as a descent direction. Reddi et al., "Adaptive federated optimization", 2021.
     ``fedopt(server=sgd,lr=1)`` is fedavg.

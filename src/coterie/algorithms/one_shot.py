@@ -32,15 +32,15 @@ def lcfl(
     iterations: int | None = None,
     fit: Fit = Fit(),
 ) -> Algorithm:
-    """Cluster the clients once by how ill each is served by the others' models, after a warm-up with one model.
+    """Cluster the clients once by their losses under each other's models, after a warm-up with one model.
 
-    d(i, j) = |L_i(w_i) - L_i(w_j)| + |L_j(w_i) - L_j(w_j)| on train data, of which i sends the first half and j the
+    d(i, j) = |L_i(w_i) - L_i(w_j)| + |L_j(w_i) - L_j(w_j)| on train data, of which i sends the first term and j the
     second. Gu et al., "Novel clustered federated learning based on local loss", eq. 2; ``losses=models`` is eq. 6, for
     which they send losses. After ``warmup`` rounds of FedAvg all clients train and are sent each other's models, and
-    any ``clusterer`` of the catalogue parts the matrix (``clusters=auto``: it is found).
-    ``loss``: that which is trained, or zero-one (wrong or not), or clipped to [0, 1], which no single example can rule.
+    any ``clusterer`` of the catalogue clusters the matrix (``clusters=auto`` finds the number).
+    ``loss``: the training loss, or zero-one (wrong or not), or clipped to [0, 1], which no single example can dominate.
     ``cross=sampled``: each L_i is the mean over few examples, over more only where an error could change a cluster.
-    ``iterations``: the models that are compared are made by so many steps, apart from the training of the round.
+    ``iterations``: compare models after this number of steps, apart from the training of the round.
     ``server`` and ``server_lr``: FedOpt in the clusters. Costs m models down to every client, once; fails if untrained.
     """
     by = clusterers.build(clusterer, clusters=clusters)
@@ -61,10 +61,10 @@ def diffnorm(
     server_lr: float = 0.01,
     fit: Fit = Fit(),
 ) -> Algorithm:
-    """Like lcfl, with the distances of the clients' parameters: |w_i - w_j|.
+    """Cluster like lcfl, by the distances of the clients' parameters: |w_i - w_j|.
 
     Two models with different parameters may be the same function (a constant added to all classes of a softmax layer),
-    which this takes for a difference. The baseline "DiffNorm" of Gu et al.
+    which counts as a difference here. The baseline "DiffNorm" of Gu et al.
     """
     by = clusterers.build(clusterer, clusters=clusters)
     return _once(plain(of_parameters("euclidean")), by, warmup, start, least_loss_when_formed, server, server_lr, fit)
@@ -80,7 +80,7 @@ def gradcos(
     server_lr: float = 0.01,
     fit: Fit = Fit(),
 ) -> Algorithm:
-    """Like lcfl, with the cosine distances of the clients' updates: 1 - cos(u_i, u_j), u_i = w_i - T.
+    """Cluster like lcfl, by the cosine distances of the clients' updates: 1 - cos(u_i, u_j), u_i = w_i - T.
 
     The baseline "Gradcos" of Gu et al. Small updates are mostly noise, and noise has no direction.
     """
@@ -97,7 +97,7 @@ def briggs(
     most: int = 10,
     fit: Fit = Fit(),
 ) -> Algorithm:
-    """Merge clients whose updates are near each other, once, after ``warmup`` rounds; then FedAvg in each cluster.
+    """Merge clients with similar updates once, after ``warmup`` rounds; then run FedAvg in each cluster.
 
     Clusters are merged as long as they are within ``cut``: of the cosine distances (0 to 2), or euclidean, manhattan.
     Without a cut, until 1 to ``most`` are left, the number of the highest silhouette. ``linkage``: average, complete,
@@ -111,7 +111,7 @@ def briggs(
 
 
 def steps_of(iterations: int, fit: Fit) -> Fit | None:
-    """The same local training of so many steps; None where it is that already.
+    """Return the same local training with this number of steps; None if it has that number already.
 
     >>> steps_of(10, Fit()), steps_of(3, Fit(epochs=1)) == Fit(steps=3)
     (None, True)

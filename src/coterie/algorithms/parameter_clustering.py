@@ -22,7 +22,7 @@ def fesem(
     weights: str = "examples",
     fit: Fit = Fit(),
 ) -> Algorithm:
-    """Cluster the clients' parameters by k-means after every local update; every client counts the same.
+    """Cluster the clients' parameters by k-means after every local update; all clients count equally.
 
     min sum_i |w_i - T_c(i)|^2. Xie et al., "Multi-center federated learning", 2021 (thesis eq. 3.2). ``weights`` are
     those of the means inside clusters: examples, or uniform. See ``wecfl``.
@@ -42,10 +42,10 @@ def wecfl(
     """Cluster the clients' parameters by k-means weighted by examples; average whole models in each cluster.
 
     min sum_i n_i |w_i - T_c(i)|^2. Thesis algorithm 1, eq. 3.3-3.4. All clients start from one shared model: from
-    different starts k-means finds the starts for ever, not the data. ``layer`` is the part that is clustered
-    (head_weight, linear, all); after ``shots`` clusterings the clusters are frozen (the add-on chapters use 10).
-    ``weights`` of the means inside clusters: examples, or uniform; k-means has its own. ``clusters=auto`` finds the
-    number first (docs/choosing-clusters.md).
+    different starts k-means would find the starts, not the data. ``layer`` is the part that is clustered (head_weight,
+    linear, all); after ``shots`` clusterings the clusters are frozen (the add-on chapters use 10). ``weights`` of the
+    means inside clusters: examples, or uniform; k-means always weighs by examples. ``clusters=auto`` finds the number
+    first (docs/choosing-clusters.md).
     """
     return cluster_parameters(KMeansClusters(fixed(clusters)), layer, shots, by_examples, weighing(weights), fit)
 
@@ -53,7 +53,7 @@ def wecfl(
 def cluster_parameters(
     clusterer: KMeansClusters, layer: str, shots: int | None, count: Weigh, weigh: Weigh, fit: Fit
 ) -> Algorithm:
-    """Start from one model, train, cluster a layer in which clients ``count``, and average with ``weigh``."""
+    """Start from one model, train, cluster a layer with the weights ``count``, and average with ``weigh``."""
     return Algorithm(
         start=one_model_for(clusterer.clusters),
         task=always(Task(fit=(fit,))),

@@ -30,11 +30,11 @@ def vote(
     by: str = "logits",
     fit: Fit = Fit(),
 ) -> Algorithm:
-    """Two algorithms run apart from one seed, and clients are served the sum of their logits.
+    """Run two algorithms separately from one seed, and serve clients the sum of their logits.
 
     argmax f(x; T_1) + f(x; T_2), thesis eq. 7.36 and table 7.5; each is a text such as ``wecfl(shots=10)+cks``. The
-    clusters reported are the second's. Unlike the halves of ``cam`` they know nothing of each other while they train.
-    ``clusters`` and ``choose`` are for those of the two that have them; ``by``: softmax or majority in place of logits.
+    clusters reported are those of the second. Unlike the parts of ``cam`` the two train independently. ``clusters`` and
+    ``choose`` are for those of the two that have them; ``by``: softmax or majority in place of logits.
     """
     numbers = [(text, clusters if has_number(text) else None) for text in (first, second)]
     return soft_vote(*(build_algorithm(text, number, fit, choose) for text, number in numbers), by=by)
@@ -101,12 +101,12 @@ REDUCES_TO = {
     "fedprox-ensemble(members=2,strength=0)": "fedavg",
     "vote(fedavg,wecfl)": "wecfl",
 }
-"""What each method is the same as when there is nothing to cluster; the contract tests hold them to it."""
+"""The method that each method equals when there is nothing to cluster; the contract tests check it."""
 
 
 @dataclass(frozen=True)
 class OfRounds:
-    """Published numbers of rounds in runs of so many, and the same shares of runs of another length.
+    """Published numbers of rounds in runs of ``rounds`` rounds; other runs take the same shares.
 
     >>> OfRounds((0, 10, 30), 100).within(20)
     (0, 2, 6)
@@ -119,7 +119,7 @@ class OfRounds:
         return f"{', '.join(map(str, self.values))} of {self.rounds} rounds"
 
     def within(self, rounds: int) -> tuple[Value, ...]:
-        """These shares of so many rounds."""
+        """Return the same shares of a run of this number of rounds."""
         return tuple(sorted({round(value * rounds / self.rounds) for value in self.values}))
 
 
@@ -148,7 +148,7 @@ RANGES: dict[str, dict[str, tuple[Value, ...] | OfRounds]] = {
     # The thesis, section 7.4.1 and table 7.6. Where clients choose there is no pull.
     "cam": {"pull": (0.001, 0.01, 0.1), "cam.warmup": OfRounds((0, 10, 20, 30, 40, 50), 100)},
 }
-"""Values to search, by algorithm, and for all of them under the empty name: published ones, but sattler's are ours."""
+"""Values to search by algorithm, and for all algorithms under the empty name: published ones, except sattler's."""
 
 
 add_ons = Catalogue(
@@ -169,7 +169,7 @@ parts = Catalogue("algorithm or add-on", {**algorithms.entries, **add_ons.entrie
 
 
 def has_number(text: str) -> bool:
-    """Whether the algorithm that a text names has a number of clusters that could be given or found.
+    """Return whether the algorithm that a text names has a number of clusters that could be given or found.
 
     >>> has_number("wecfl+cks"), has_number("fedavg")
     (True, False)
@@ -180,7 +180,7 @@ def has_number(text: str) -> bool:
 def build_algorithm(
     text: str, clusters: int | str | None = None, fit: Fit = Fit(), choose: str | None = None
 ) -> Algorithm:
-    """The algorithm a text names, with its add-ons; the other arguments apply unless the text says otherwise.
+    """Build the algorithm that a text names, with its add-ons; the text overrides the other arguments.
 
     >>> build_algorithm("wecfl(shots=10) + cks(strength=0.1)", clusters=4).name
     'wecfl(shots=10)+cks(strength=0.1)'
@@ -189,7 +189,7 @@ def build_algorithm(
 
 
 def spelled_out(text: str, clusters: int | str | None = None, fit: Fit = Fit(), choose: str | None = None) -> Algorithm:
-    """The same algorithm, named by all that was said, in the text or beside it, and no default.
+    """Build the same algorithm, named by all that was given, in the text or beside it, without defaults.
 
     >>> spelled_out("wecfl(shots=10) + cks(0.2)", clusters=4).name
     'wecfl(clusters=4,shots=10)+cks(strength=0.2)'

@@ -30,10 +30,10 @@ def ocfl(
 
     T_t = |D|_p / (2^p n (n - 1))^(1/p) with D the cosine distances of the updates; at the first t >= 1 with
     T_t > T_(t-1) the models of that very round are averaged per cluster. Zuziak et al., "One-shot clustering for
-    federated learning", who find it agnostic of the clusterer: ``clusterer`` is any of the catalogue (``clusters``: how
-    many, or auto, for those that take a number). ``shots`` clusters in so many rounds; ``weights`` examples or, the
-    paper's, uniform; ``server`` and ``server_lr``: FedOpt, before and after. ocfl-hdbscan, ocfl-meanshift,
-    ocfl-affinity and ocfl-kmeans are short forms. Fails if the temperature rises by chance before the groups show.
+    federated learning", who find that any clusterer will do: ``clusterer`` is one of the catalogue (``clusters``: how
+    many, or auto, for those that take a number). ``shots`` is the number of rounds that cluster; ``weights``: examples,
+    or uniform as in the paper; ``server`` and ``server_lr``: FedOpt, before and after. ocfl-hdbscan, ocfl-meanshift,
+    ocfl-affinity and ocfl-kmeans are short forms. Fails if noise raises the temperature before the groups show.
     """
     require(not isinstance(clusters, int) or clusters >= 1, "clusters", clusters, "at least 1, auto or none")
     given = {} if clusters is None else {"clusters": clusters}
@@ -47,7 +47,7 @@ def ocfl_hdbscan(
     """Cluster the updates once, by HDBSCAN, at the first rise of their temperature.
 
     See ``ocfl``. ``members``: least size of a cluster (none: a fifth of the clients); noise joins the nearest cluster,
-    or stays ``apart``; all noise is no split.
+    or stays ``apart``; if all is noise there is no split.
     """
     return _ocfl(hdbscan(members, apart), shots, weights, fit)
 
@@ -56,7 +56,7 @@ def ocfl_hdbscan(
 def ocfl_meanshift(
     shots: int = 1, weights: str = "examples", bandwidth: str | None = None, fit: Fit = Fit()
 ) -> Algorithm:
-    """Like ocfl-hdbscan, by mean shift on the rows of the distance matrix.
+    """Cluster like ocfl-hdbscan, by mean shift on the rows of the distance matrix.
 
     ``bandwidth=sklearn`` takes scikit-learn's own estimate, as published; it often finds one cluster.
     """
@@ -65,13 +65,13 @@ def ocfl_meanshift(
 
 @method
 def ocfl_affinity(shots: int = 1, damping: float = 0.5, weights: str = "examples", fit: Fit = Fit()) -> Algorithm:
-    """Like ocfl-hdbscan, by affinity propagation on similarities (the authors' code passes it distances)."""
+    """Cluster like ocfl-hdbscan, by affinity propagation on similarities (the authors' code passes it distances)."""
     return _ocfl(affinity(damping), shots, weights, fit)
 
 
 @method
 def ocfl_kmeans(clusters: int | str = 2, shots: int = 1, weights: str = "examples", fit: Fit = Fit()) -> Algorithm:
-    """Like ocfl-hdbscan, by k-means on the rows of the distance matrix; ``clusters=auto`` finds how many."""
+    """Cluster like ocfl-hdbscan, by k-means on the rows of the distance matrix; ``clusters=auto`` finds the number."""
     return _ocfl(kmeans(clusters), shots, weights, fit)
 
 
@@ -104,15 +104,23 @@ def sattler(
     least: float | None = 0.2,
     fit: Fit = Fit(),
 ) -> Algorithm:
-    """Split a cluster in two, again and again, when its model rests while its clients still pull.
+    """Split a cluster in two, again and again, when its model rests while its clients still move.
 
-    Split if |mean_i u_i| < eps1 and max_i |u_i| > eps2 after ``minimum`` rounds, into the halves of the least largest
-    similarity across (single linkage of cosine distances; complete as the public code). Sattler et al., "Clustered
-    federated learning", 2021: absolute eps1=0.4, eps2=1.6; ``relative=true`` measures them by the largest updates.
-    Noise near the optimum meets these conditions on data without groups, so the silhouette of the halves must be above
-    ``least`` (not in the papers; ``least=none`` leaves it out).
+    Split if |mean_i u_i| < eps1 and max_i |u_i| > eps2 after ``minimum`` rounds, into the two sides with the least
+    largest similarity across (single linkage of cosine distances; complete as in the public code). Sattler et al.,
+    "Clustered federated learning", 2021: absolute eps1=0.4, eps2=1.6; ``relative=true`` measures them by the largest
+    updates. Noise near the optimum meets these conditions on data without groups, so the silhouette of the sides must
+    be above ``least`` (not in the papers; ``least=none`` leaves it out).
     """
-    weigh, stationary = weighing(weights), Stationary(eps1, eps2, relative)
-    rule = bipartition(stationary, minimum, linkage, weigh, fit, least_loss, least)
-    start, task = one_model(), always(Task(fit=(fit,)))
-    return Algorithm(start=start, task=task, assign=rule, weigh=weigh, least_rounds=minimum + 2)
+    weigh = weighing(weights)
+    rule = bipartition(
+        Stationary(eps1, eps2, relative),
+        minimum=minimum,
+        linkage=linkage,
+        weigh=weigh,
+        fit=fit,
+        place=least_loss,
+        least=least,
+    )
+    task = always(Task(fit=(fit,)))
+    return Algorithm(start=one_model(), task=task, assign=rule, weigh=weigh, least_rounds=minimum + 2)

@@ -140,14 +140,14 @@ class Settings:
         from coterie.protocol.task import Fit
 
         return Fit(
-            self.steps,
-            self.epochs,
-            self.batch,
-            self.lr,
-            self.momentum,
-            self.optimizer,
-            self.weight_decay,
-            self.lr_decay,
+            steps=self.steps,
+            epochs=self.epochs,
+            batch=self.batch,
+            lr=self.lr,
+            momentum=self.momentum,
+            optimizer=self.optimizer,
+            weight_decay=self.weight_decay,
+            lr_decay=self.lr_decay,
         )
 
     def table(self) -> dict[str, Any]:

@@ -7,7 +7,7 @@ import warnings
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from copy import deepcopy
-from dataclasses import dataclass, replace
+from dataclasses import KW_ONLY, dataclass, replace
 from functools import cached_property
 from typing import Any
 
@@ -35,6 +35,7 @@ class Slot:
     shape: tuple[int, ...]
     start: int
     stop: int
+    _: KW_ONLY
     channels_last: bool = False
 
     def view(self, flat: Tensor) -> Tensor:
@@ -63,6 +64,7 @@ class Model:
     build: Callable[[], nn.Module]
     shape: tuple[int, ...]
     classes: int | None
+    _: KW_ONLY
     cluster_part: str = ""
 
     def __repr__(self) -> str:

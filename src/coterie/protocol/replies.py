@@ -1,9 +1,9 @@
-"""What came back from the clients that answered, one row each."""
+"""The replies of the clients that answered, one row each."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import KW_ONLY, dataclass, field, replace
 
 from coterie.models.layout import Layout
 from coterie.protocol.stack import Stack
@@ -13,14 +13,14 @@ ROWS = ("labels", "examples", "params", "buffers", "losses", "spreads", "metrics
 """The fields of ``Replies`` that have a row for each client, beside ``clients``."""
 
 Combine = Callable[[Stack, Array, Array], Stack]
-"""``(models, rows, their weights) -> one model``: how some of the clients' models become one."""
+"""``(models, rows, weights) -> model``: combine the models of these rows into one."""
 
 
 @dataclass(frozen=True)
 class Cost:
-    """What an exchange cost: bytes to and from all clients, examples x models evaluated, minibatch steps taken.
+    """The cost of an exchange: bytes to and from all clients, examples x models evaluated, minibatch steps taken.
 
-    ``bytes_stored`` is what one client had to hold at once: of two exchanges the larger, not the sum.
+    ``bytes_stored`` is what one client had to hold at once: for two exchanges the larger number, not the sum.
     """
 
     bytes_down: int = 0
@@ -41,15 +41,15 @@ class Cost:
 
 @dataclass(frozen=True)
 class Replies:
-    """Rows of the clients that answered; a dropout is a missing row, with its reason in ``missing``.
+    """Rows of the clients that answered; ``missing`` says why others did not.
 
-    ``clients`` are ascending positions, ``labels`` the cluster each client worked under (its own choice if it was asked
-    to choose), ``examples`` its train size. ``params``, ``buffers`` (the reported part), ``losses (r, K)``, ``metrics``
+    ``clients`` are ascending positions, ``labels`` the row that each client worked on (its choice if it was asked to
+    choose), ``examples`` its train size. ``params``, ``buffers`` (the reported part), ``losses (r, K)``, ``metrics``
     and ``loss`` (mean over its minibatches) are there when the task asked for them. The columns of ``metrics`` are
     accuracy, macro-F1, loss, examples; for regression squared error, target variance, loss, examples. ``spreads`` are
     the mean squared deviations of the losses on a sample, ``evaluations`` the losses that a race made. ``params`` may
-    be a memory map: read it by parts or by chunks of rows. ``combine`` is a rule in the place of a weighted mean, and
-    ``weight_bound`` how many times the usual number of examples count at most; 0: any.
+    be a memory map: read it by parts or by chunks of rows. ``combine`` replaces the weighted mean, and
+    ``weight_bound`` is how many times the usual number of examples a client may count as; 0: no bound.
     """
 
     layout: Layout
@@ -58,6 +58,7 @@ class Replies:
     examples: Array
     params: Array | None = None
     buffers: Array | None = None
+    _: KW_ONLY
     losses: Array | None = None
     spreads: Array | None = None
     metrics: Array | None = None
@@ -76,7 +77,7 @@ class Replies:
         return f"Replies({len(self)} clients answered, {len(self.missing)} are missing: {held})"
 
     def without(self, broken: Array, reasons: Mapping[str, str]) -> Replies:
-        """Only the rows that are not ``broken``; the reasons, by client name, are added to the missing."""
+        """Return the rows that are not ``broken``; the reasons, by client name, are added to ``missing``."""
         if not broken.any():
             return self
         rows = {name: getattr(self, name) for name in ("clients", *ROWS)}
@@ -84,11 +85,11 @@ class Replies:
         return replace(self, **kept, missing={**self.missing, **reasons})
 
     def models(self) -> Stack:
-        """The whole trained models."""
+        """Return the whole trained models."""
         assert self.params is not None, "the task did not ask for parameters"
         assert self.buffers is not None, "the task did not ask for parameters"
         return Stack(self.params, self.buffers)
 
     def part(self, name: str) -> Array:
-        """One part of each client's parameters, ``(r, size of the part)``."""
+        """Return one part of each client's parameters, ``(r, size of the part)``."""
         return self.models().params[:, self.layout.part(name)]

@@ -1,12 +1,12 @@
 """What a client is asked to do, as plain data: choose -> fit -> report.
 
-Frozen values and no closures, so that a task can be sent, hashed, logged and refused, and only code the client
-already has runs there. What leaves a client is exactly what ``report`` names.
+Frozen values and no closures, so that a task can be sent, hashed, logged and refused, and a client runs only code that
+it already has. What leaves a client is exactly what ``report`` names.
 """
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import KW_ONLY, dataclass, replace
 from math import isfinite
 
 import numpy as np
@@ -19,7 +19,7 @@ from coterie.typing import Array
 
 @dataclass(frozen=True)
 class Sample:
-    """The examples number ``begin`` to ``end`` of a client's train data, in an order drawn at its address.
+    """The examples ``begin`` to ``end`` of a client's train data, in a random order drawn at its address.
 
     >>> Sample(0, 16).following, Sample(16, 32).following
     (Sample(begin=16, end=32), Sample(begin=32, end=64))
@@ -33,11 +33,11 @@ class Sample:
 
     @property
     def following(self) -> Sample:
-        """The next part, after which twice as many examples have been seen."""
+        """Return the next sample, after which twice as many examples have been seen."""
         return Sample(self.end, 2 * self.end)
 
     def count(self, sizes: Array) -> Array:
-        """How many examples it has at clients with so many.
+        """Return the number of examples in the sample at clients with ``sizes`` examples.
 
         >>> Sample(16, 32).count(np.array([10, 20, 99])).tolist()
         [0, 4, 16]
@@ -47,9 +47,9 @@ class Sample:
 
 
 def standard_error(variance: Array, seen: Array, sizes: Array) -> Array:
-    """Of a mean over ``seen`` of ``sizes`` examples, drawn without replacement: nothing is uncertain once all are seen.
+    """Return the standard error of a mean over ``seen`` of ``sizes`` examples, drawn without replacement.
 
-    ``variance`` is the mean squared deviation among those seen.
+    ``variance`` is the mean squared deviation among the examples seen. The error is 0 once all are seen.
 
     >>> standard_error(np.array([4.0, 4.0]), np.array([5, 10]), np.array([10, 10])).round(4).tolist()
     [0.7071, 0.0]
@@ -69,16 +69,12 @@ class Loss:
         _check_examples(self.examples)
 
 
-def _check_examples(examples: int | None) -> None:
-    _require(examples is None or examples >= 1, "examples", examples, "at least 1, or none for all")
-
-
 @dataclass(frozen=True)
 class Race:
     """Score models by minus their mean loss, as ``Loss`` does, and leave out early those that are clearly worse.
 
-    ``first`` examples, then twice as many, and so on; a model leaves when it is more than ``bound`` standard errors
-    behind the best. How many losses were evaluated comes back with the reply.
+    They see ``first`` examples, then twice as many, and so on; a model leaves when it is more than ``bound`` standard
+    errors behind the best. The reply says how many losses were evaluated.
     """
 
     examples: int | None = None
@@ -95,7 +91,7 @@ class Race:
 class BatchLoss:
     """Score a model by minus its loss on the minibatch of the first step: the mean, or with ``total`` the sum.
 
-    The model runs as the step itself would run it, in training mode.
+    The model runs in training mode, as it would in the step itself.
     """
 
     weight: float = 1.0
@@ -104,11 +100,11 @@ class BatchLoss:
 
 @dataclass(frozen=True)
 class Agreement:
-    """Score model k by how well a client would go on the way that the model came.
+    """Score model k by how well a client's first step agrees with the model's last movement.
 
-    The cosine of minus the gradient on the minibatch of the first step with the model's last movement, 0 where it did
-    not move; or, ``euclidean``, minus the distance of the step to the movement. ``printed``: of the gradient itself, as
-    the paper has it. The models of the round before are the first references received.
+    The score is the cosine of minus the gradient on the minibatch of the first step with the movement, 0 where the
+    model did not move; or, ``euclidean``, minus the distance of the step to the movement. ``printed`` takes the
+    gradient itself, as the paper prints it. The models of the round before are the first references received.
     """
 
     weight: float = 1.0
@@ -116,14 +112,9 @@ class Agreement:
     printed: bool = False
 
 
-def _check_strength(name: str, value: float) -> None:
-    _require(isfinite(value) and value >= 0, name, value, ">= 0")
-    check_most(name, value, LARGEST)
-
-
 @dataclass(frozen=True)
 class Proximal:
-    """A penalty ``strength / 2 * |w - start|^2`` that keeps a client near the model it received."""
+    """Keep a client near the model it received by a penalty ``strength / 2 * |w - start|^2``."""
 
     strength: float
 
@@ -133,9 +124,9 @@ class Proximal:
 
 @dataclass(frozen=True)
 class Near:
-    """A penalty ``strength / 2 * |w - mean|^2`` towards the mean of all cluster models, the last reference received.
+    """Pull a client to the mean of all cluster models, the last reference, by ``strength / 2 * |w - mean|^2``.
 
-    Knowledge sharing between clusters, thesis eq. 5.6; only the coordinates of ``part`` are held.
+    Knowledge sharing between clusters, thesis eq. 5.6; only the coordinates of ``part`` count.
     """
 
     strength: float
@@ -147,7 +138,7 @@ class Near:
 
 @dataclass(frozen=True)
 class Others:
-    """A penalty ``strength / 2 * sum_k shares[k] |w - T_k|^2`` over the other clusters' models (thesis eq. 5.5)."""
+    """Pull a client to other clusters' models by ``strength / 2 * sum_k shares[k] |w - T_k|^2`` (thesis eq. 5.5)."""
 
     strength: float
     shares: tuple[float, ...]
@@ -158,20 +149,21 @@ class Others:
 
 
 SEEN = ("inputs", "outputs")
-"""What of the last layer a contrast may compare."""
+"""What a contrast may compare of the last layer."""
 
 
 @dataclass(frozen=True)
 class Contrast:
-    """A penalty that draws a client to its own cluster's model and away from the others (thesis eq. 4.3, 4.4).
+    """Draw a client to its cluster's model and away from the others (thesis eq. 4.3, 4.4).
 
-    ``strength * -log(exp(s_c / t) / sum_k exp(s_k / t))`` with s_k the cosine similarity to cluster model k: ``of`` the
-    parameters of ``part``, or of what a minibatch gives, the last layer's ``inputs`` or ``outputs``: ``each`` minibatch
-    has one term of its mean cosines, or each example a term of its own, whose mean is taken.
+    The penalty is ``strength * -log(exp(s_c / t) / sum_k exp(s_k / t))`` with s_k the cosine similarity to cluster
+    model k ``of`` the parameters of ``part``, or of the last layer's ``inputs`` or ``outputs`` on a minibatch: one term
+    of the mean cosines of ``each`` batch, or the mean of one term for each example.
     """
 
     strength: float
     temperature: float
+    _: KW_ONLY
     of: str = "parameters"
     each: str = "batch"
     part: str = "all"
@@ -186,23 +178,23 @@ class Contrast:
 
 
 SENDS = ("all", "cluster", "global")
-"""What a client is sent of sums of two networks: whole rows; the cluster halves, and once the global half, which all
-rows share; or the global half alone, because the cluster halves are zero."""
+"""What a client is sent of sums of two networks: whole rows; the cluster parts, and once the global part, which all
+rows share; or the global part alone, because the cluster parts are zero."""
 
 Score = Loss | Race | BatchLoss | Agreement
 Term = Proximal | Near | Others | Contrast
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, kw_only=True)
 class Fit:
-    """One pass of local training: from the received parameters, on one part of them, the rest frozen.
+    """One pass of local training: from the received parameters, on one part of the model, the rest frozen.
 
     ``steps`` minibatches or ``epochs`` passes over the client's data (10 steps when neither is given); ``lr`` None is
     the model's default; the rate in round t is ``lr * lr_decay ** t``. Optimiser state starts at zero every round.
-    With ``pull`` every step is w <- (1 - pull) w + pull * start - lr * gradient: part of the way back to the start.
-    ``half``: only the first (0) or second (1) half of the client's examples, which it divides at random; both halves
-    of one exchange's key are disjoint. A single example is in both. ``keeps``: the name under which the client keeps
-    the momentum with which this pass ends, and with which the next of that name goes on.
+    With ``pull`` every step is w <- (1 - pull) w + pull * start - lr * gradient: it also moves back towards the start.
+    ``half``: only the first (0) or second (1) half of the client's examples, which are divided at random; the two
+    halves under one key are disjoint. A single example is in both. ``keeps``: the name under which the client keeps
+    the momentum at the end of this pass; the next pass of that name begins with it.
     """
 
     steps: int | None = None
@@ -240,7 +232,7 @@ class Fit:
         _require(self.optimizer in ("sgd", "adam"), "optimizer", repr(self.optimizer), "sgd or adam")
 
     def times(self, factor: int) -> Fit:
-        """So many times as long a pass.
+        """Return a pass that is ``factor`` times as long.
 
         >>> Fit().times(3).steps, Fit(epochs=2).times(3).epochs
         (30, 6)
@@ -250,13 +242,13 @@ class Fit:
         return replace(self, epochs=self.epochs * factor)
 
     def count(self, examples: int) -> int:
-        """How many minibatches a client with so many examples takes."""
+        """Return the number of minibatches of a client with this number of examples."""
         if self.epochs is None:
             return 10 if self.steps is None else self.steps
         return self.epochs * -(-self.sees(examples) // self.batch)
 
     def walks(self, examples: int) -> int:
-        """How many examples a client with so many sees in the pass, each as often as it comes.
+        """Return the number of examples that a client sees in the pass, counted as often as they come.
 
         >>> Fit(steps=3, batch=2).walks(5), Fit(epochs=2).walks(5)
         (6, 10)
@@ -264,7 +256,7 @@ class Fit:
         return self.count(examples) * min(self.batch, self.sees(examples))
 
     def check(self, examples: int) -> None:
-        """Refuse a pass that is too long for a client with so many examples."""
+        """Refuse a pass that is too long for a client with this number of examples."""
         walks = self.walks(examples)
         check_most(
             f"what a client with {examples} examples sees in {self.count(examples):,} minibatches of {self.batch}",
@@ -274,7 +266,7 @@ class Fit:
         )
 
     def sees(self, examples: int) -> int:
-        """How many of its examples a client uses.
+        """Return the number of different examples that a client uses.
 
         >>> Fit().sees(5), Fit(half=0).sees(5), Fit(half=1).sees(5), Fit(half=1).sees(1)
         (5, 3, 2, 1)
@@ -283,28 +275,31 @@ class Fit:
 
 
 BOUNDED = ("zero-one", "clipped")
-"""Losses in [0, 1] that a report may ask for in place of the loss that is trained."""
+"""Losses in [0, 1] that a report may ask for in place of the training loss."""
 
 
 def check_bounded(loss: str | None, classes: int | None) -> None:
-    """Refuse a bounded loss that these data do not have."""
+    """Refuse a bounded loss that is not defined for these data."""
     _require(loss != "zero-one" or classes is not None, "loss", "zero-one and the target a number", "clipped, or none")
 
 
 @dataclass(frozen=True)
 class Report:
-    """What comes back: ``params`` names the part of the trained model (None: nothing of it), ``losses`` asks for the
-    mean train loss under every model received, ``metrics`` names the split to be evaluated with the resulting model.
-    The losses are those that are trained, or ``bounded`` ones, in [0, 1]: ``zero-one`` (of classes alone), or
-    ``clipped`` (at 1, cross entropy in units of that of a guess among all classes).
-    With ``differences`` each comes as |L(w) - L(own)|, own the model that the client's label names, which may be a
-    reference; so the losses themselves do not leave the client.
-    With a ``sample`` the losses are those of a part of the train split, and their spread comes back beside the mean;
-    with a ``half`` those of the half that ``Fit.half`` names, which a pass of the same key on the other does not see.
-    ``mix`` is for clients that are served several models: how their outputs become one (``models.layout.MIXES``).
+    """What comes back from a client.
+
+    ``params`` names the part of the trained model (None: nothing of it), ``losses`` asks for the mean train loss under
+    every model received, ``metrics`` names the split on which the resulting model is evaluated. The losses are training
+    losses, or ``bounded`` to [0, 1]: ``zero-one`` (for classes only), or ``clipped`` (at 1, with cross entropy in units
+    of that of a guess among all classes).
+    With ``differences`` each loss comes as |L(w) - L(own)|, own the model that the client's label names, which may be a
+    reference; the losses themselves do not leave the client.
+    With a ``sample`` the losses are means over a part of the train split, and their spread comes back beside them; with
+    a ``half``, over the half that ``Fit.half`` names, which a pass of the same key on the other half does not see.
+    ``mix``: how the outputs of several models become one (``models.layout.MIXES``), where a client is served several.
     """
 
     params: str | None = "all"
+    _: KW_ONLY
     losses: bool = False
     metrics: str | None = None
     mix: str | None = None
@@ -330,7 +325,7 @@ class Report:
         _require(self.sample is None or self.losses, "report.sample", self.sample, "None where no losses are reported")
 
     def sees(self, sizes: Array) -> Array:
-        """How many of their examples the losses of clients with so many are of.
+        """Return the number of examples behind the reported losses of clients with ``sizes`` examples.
 
         >>> Report(losses=True, half=1).sees(np.array([1, 4, 5])).tolist()
         [1, 2, 2]
@@ -347,9 +342,9 @@ class Task:
 
     ``choose``: the client takes the model of the highest weighted sum of scores, ties to the lowest number; empty: it
     takes the one that its label names. ``fit``: passes with disjoint parts, each from the *received* parameters, merged
-    in the reply; empty: no training; ``sequential``: each from where the one before ended. ``examples`` of the client's
-    train split always come back with the reply.
-    ``pinned``: clients, by name, that take a row whatever their scores say. ``sends`` is what travels of the rows.
+    in the reply; empty: no training; ``sequential``: each from where the one before ended. The reply always holds the
+    number of train examples. ``pinned``: clients, by name, that take a given row instead of choosing. ``sends`` is what
+    travels of the rows.
 
     >>> Task(choose=(Loss(),)).receives_all, Task().receives_all
     (True, False)
@@ -358,27 +353,39 @@ class Task:
     choose: tuple[Score, ...] = ()
     fit: tuple[Fit, ...] = ()
     report: Report = Report()
+    _: KW_ONLY
     sequential: bool = False
     pinned: tuple[tuple[str, int], ...] = ()
     sends: str = "all"
 
     def __post_init__(self) -> None:
         _require(self.sends in SENDS, "sends", repr(self.sends), " or ".join(SENDS))
-        _require(bool(self.fit) or not self.looks_ahead, "fit", "empty", "a pass, whose first minibatch is scored")
+        _require(
+            bool(self.fit) or not self.looks_ahead, "fit", "empty", "a pass, because its first minibatch is scored"
+        )
         _require(not self.races or len(self.choose) == 1, "choose", "a race and more", "a race alone")
 
     @property
     def races(self) -> bool:
-        """Whether a client chooses by a race."""
+        """Return whether a client chooses by a race."""
         return any(isinstance(score, Race) for score in self.choose)
 
     @property
     def looks_ahead(self) -> bool:
-        """Whether a client chooses by the minibatch of its first step."""
+        """Return whether a client chooses by the minibatch of its first step."""
         return any(isinstance(score, BatchLoss | Agreement) for score in self.choose)
 
     @property
     def receives_all(self) -> bool:
-        """Whether a client must be sent every cluster model, or only its own."""
+        """Return whether a client must be sent every cluster model, or only its own."""
         compared = any(isinstance(term, Others | Contrast) for fit in self.fit for term in fit.terms)
         return bool(self.choose) or self.report.losses or compared
+
+
+def _check_examples(examples: int | None) -> None:
+    _require(examples is None or examples >= 1, "examples", examples, "at least 1, or none for all")
+
+
+def _check_strength(name: str, value: float) -> None:
+    _require(isfinite(value) and value >= 0, name, value, ">= 0")
+    check_most(name, value, LARGEST)

@@ -1,4 +1,4 @@
-"""Clients that join or leave while training goes on: who is there in which round, around any federation."""
+"""Clients that join or leave while training goes on, in any federation."""
 
 from __future__ import annotations
 
@@ -18,14 +18,14 @@ from coterie.seeding import Key
 from coterie.typing import Array
 
 When = str | Mapping[str, int]
-"""Who, and in which round: ``"0.2@10"`` is a share of the clients, ``"anna@10"`` or ``{"anna": 10}`` a name."""
+"""Which clients, and in which round: ``"0.2@10"`` is a share of them, ``"anna@10"`` or ``{"anna": 10}`` a name."""
 
 
 @dataclass(frozen=True)
 class Attendance:
-    """The first round of those who join, and the first round without those who leave, by name. Others are always there.
+    """The round in which clients join, and the first round without those that leave, by name.
 
-    Rounds count from 0, as in the records; before round 0 those are there that are in round 0.
+    Others are always there. Rounds count from 0, as in the records; before round 0 the clients of round 0 are there.
 
     >>> there = Attendance(("anna", "bert"), joins={"bert": 3}, leaves={"anna": 5})
     >>> [there.present(t).tolist() for t in (-1, 2, 3, 5)]
@@ -44,11 +44,11 @@ class Attendance:
                 )
 
     def present(self, number: int) -> Array:
-        """The positions of the clients that are there in a round, ascending."""
+        """Return the positions of the clients that are there in a round, ascending."""
         return np.array([i for i, name in enumerate(self.names) if self.why_not(name, number) is None], dtype=np.int64)
 
     def why_not(self, name: str, number: int) -> str | None:
-        """Why a client is not there in a round; None if it is."""
+        """Return why a client is not there in a round; None if it is."""
         if self.joins.get(name, 0) > max(number, 0):
             return f"joins in round {self.joins[name]}"
         if self.leaves.get(name, number + 1) <= number:
@@ -56,28 +56,28 @@ class Attendance:
         return None
 
     def changes(self) -> list[int]:
-        """The rounds, with the first, from which others are there than before."""
+        """Return the rounds in which the clients that are there change, and round 0."""
         return sorted({0, *self.joins.values(), *self.leaves.values()})
 
 
 class Attended:
-    """A federation whose clients come and go: to every exchange those that are absent are missing, with the reason."""
+    """A federation with clients that come and go: those that are absent are missing from exchanges, with the reason."""
 
     def __init__(self, inner: Federation, attendance: Attendance) -> None:
         self.inner, self.attendance = inner, attendance
 
     @property
     def names(self) -> tuple[str, ...]:
-        """The names of all clients that are there in any round."""
+        """Return the names of all clients that are there in any round."""
         return self.inner.names
 
     @property
     def model(self) -> Model:
-        """The network that the clients train."""
+        """Return the network that the clients train."""
         return self.inner.model
 
     def present(self, number: int) -> Array:
-        """The positions of the clients that are there in a round."""
+        """Return the positions of the clients that are there in a round."""
         return self.attendance.present(number)
 
     @property
@@ -94,7 +94,7 @@ class Attended:
         self.inner.close()
 
     def ask(self, task: Task, sent: Sent, labels: Array, clients: Array, key: Key) -> Replies:
-        """Ask those of the clients that are there in the key's round."""
+        """Ask the clients that are there in the key's round."""
         reasons = [self.attendance.why_not(self.names[client], key.round) for client in clients]
         there = np.array([reason is None for reason in reasons], dtype=bool)
         replies = self.inner.ask(task, sent, labels[there], clients[there], key)
@@ -103,7 +103,7 @@ class Attended:
 
 
 def attendance(names: Sequence[str], seed: int, join: When | None, leave: When | None) -> Attendance:
-    """Who is there when; shares are drawn by name from the seed, those who leave among those who are there.
+    """Return who is there when; shares are drawn by name from the seed, clients that leave among those that are there.
 
     >>> sorted(attendance(("anna", "bert", "carl", "dora"), 1, "0.5@3", {"anna": 9}).joins.values())
     [3, 3]
@@ -113,11 +113,11 @@ def attendance(names: Sequence[str], seed: int, join: When | None, leave: When |
 
 
 def _rounds(word: str, when: When | None, names: Sequence[str], key: Key, joins: Mapping[str, int]) -> dict[str, int]:
-    """The round of each client that is named or drawn; names come first, so that a share is drawn of the others."""
-    said = when if isinstance(when, Mapping) else {}
+    """Return the round of each client that is named or drawn; shares are drawn among clients that are not named."""
+    by_name = when if isinstance(when, Mapping) else {}
     shares: list[tuple[float, int]] = []
     found: dict[str, int] = {}
-    for who, number in [*said.items(), *_items(word, when if isinstance(when, str) else "")]:
+    for who, number in [*by_name.items(), *_items(word, when if isinstance(when, str) else "")]:
         if number < 1:
             raise UsageError(f"{word} is in round {number}; it must be round 1 or later, rounds count from 0")
         if isinstance(who, float):
@@ -137,7 +137,7 @@ def _rounds(word: str, when: When | None, names: Sequence[str], key: Key, joins:
 
 
 def _items(word: str, text: str) -> list[tuple[str | float, int]]:
-    """The parts of a text such as ``0.2@10,anna@12``."""
+    """Parse a text such as ``0.2@10,anna@12``."""
     items: list[tuple[str | float, int]] = []
     for part in text.split(",") if text else ():
         who, _, number = part.strip().rpartition("@")

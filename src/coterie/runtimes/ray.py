@@ -1,6 +1,6 @@
-"""The clients dealt to Ray workers, each a process with the same engine: big simulations in one trust domain.
+"""The clients divided among Ray workers, each a process with the same engine: large simulations in one trust domain.
 
-The simulator's numbers come out: every draw has an address, and which plan is used is decided here for everybody.
+The numbers are those of the simulator: every draw has an address, and the plan is decided here for all workers.
 Messages are pickled, so the workers must be trusted like this process itself.
 """
 
@@ -33,17 +33,17 @@ from coterie.seeding import Key
 from coterie.typing import Array
 
 PATIENCE = 300
-"""Seconds that workers may take to start; on a cluster that is busy they would wait for ever."""
+"""Seconds that workers may take to start; on a busy cluster they would wait without end."""
 
 QUIET: dict[str, Any] = {"log_to_driver": False, "logging_level": logging.ERROR}
 
 
 class Worker:
-    """What runs in a Ray worker: the engine on the data of its clients, with one thread."""
+    """The engine in a Ray worker, on the data of its clients, with one thread."""
 
     def __init__(self, model: Model, data: Federated, spill: int) -> None:
         torch.set_num_threads(1)
-        # A stack lies in memory that all workers share, and the engine only reads it.
+        # A stack is in memory that all workers share, and the engine only reads it.
         warnings.filterwarnings("ignore", "The given NumPy array is not writable")
         everybody = data.select(range(len(data)))
         self.engine = Engine(model, everybody, threads=1, spill=spill)
@@ -51,26 +51,26 @@ class Worker:
     def run(
         self, plan: str, task: Task, sent: Sent, labels: Array, clients: Array, key: Key
     ) -> tuple[message.Arrays, dict[str, str]]:
-        """The rows of those of these clients that answered, and why the others did not."""
+        """Return the rows of the clients that answered, and why the others did not."""
         self.engine.plan = plan
         reply = self.engine.run(task, sent, labels, clients, key)
         return {"clients": reply.clients, **message.up(reply)}, dict(reply.missing)
 
 
 class Asked(NamedTuple):
-    """An exchange with one worker: its clients' places among all asked, their numbers there, the reply to come."""
+    """An exchange with one worker: its clients' positions among all asked, their numbers in the worker, the reply."""
 
-    places: Array
+    positions: Array
     numbers: Array
     reply: Any
 
 
 class RayFederation:
-    """A federation whose clients live in ``threads`` Ray workers with one thread each (all cores unless said).
+    """A federation of clients in ``threads`` Ray workers with one thread each (default: all cores).
 
-    Ray is started here with the first exchange, unless ``RAY_ADDRESS`` names a cluster or the process has joined one,
-    and ``close`` ends what was started. The data are in memory twice, here and with the workers. A worker that dies
-    takes its clients out of one exchange; the next one starts another in its place.
+    Ray is started with the first exchange, unless ``RAY_ADDRESS`` names a cluster or the process has joined one, and
+    ``close`` ends what was started. The data are in memory twice, here and in the workers. When a worker dies its
+    clients are missing from one exchange; the next exchange starts another worker.
     """
 
     def __init__(
@@ -96,7 +96,7 @@ class RayFederation:
 
     @property
     def names(self) -> tuple[str, ...]:
-        """The clients' names."""
+        """Return the clients' names."""
         return self.data.names
 
     @property
@@ -117,16 +117,16 @@ class RayFederation:
         shared = self.ray.put(sent.contiguous())
         asked = {}
         for home in wanted:
-            places = np.flatnonzero(homes[clients] == home)
-            numbers = np.searchsorted(np.flatnonzero(homes == home), clients[places])
-            reply = self._workers[home].run.remote(plan, task, shared, labels[places], numbers, key)
-            asked[home] = Asked(places, numbers, reply)
+            positions = np.flatnonzero(homes[clients] == home)
+            numbers = np.searchsorted(np.flatnonzero(homes == home), clients[positions])
+            reply = self._workers[home].run.remote(plan, task, shared, labels[positions], numbers, key)
+            asked[home] = Asked(positions, numbers, reply)
         form = message.form(task, sent, self.model.layout, served=np.size(labels) // max(len(clients), 1))
         replies = drop_broken(self._collect(form, clients, asked), self.names)
         return replace(replies, cost=message.cost(task, sent, replies, len(clients)))
 
     def judge(self, models: Stack, split: Split, rows: Array | None = None, mix: str | None = None) -> Array:
-        """The metrics of models on examples that belong to no client, computed here."""
+        """Return the metrics of models on examples that belong to no client, computed here."""
         return self.engine.judge(models, split, rows, mix)
 
     def close(self) -> None:
@@ -139,17 +139,17 @@ class RayFederation:
         self._started, self.homes = False, None
 
     def _is_joined(self) -> bool:
-        """Whether there is a cluster to use rather than to start one."""
+        """Return whether there is a Ray cluster to use; otherwise one must be started."""
         return bool(self.ray.is_initialized() or os.environ.get("RAY_ADDRESS"))
 
     def _open(self) -> Array:
-        """The worker of every client; joins or starts Ray at first."""
+        """Return the worker of every client; join or start Ray in the first call."""
         if self.homes is None:
             self.homes = deal(self.data.train.sizes, self._cluster())
         return self.homes
 
     def _cluster(self) -> int:
-        """Join a cluster, or start one; how many workers it is to have."""
+        """Join a Ray cluster, or start one; return the number of workers."""
         if not self._is_joined():
             os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")
             count = count_threads(self.threads)
@@ -166,7 +166,7 @@ class RayFederation:
         return count
 
     def _start(self, wanted: Sequence[int]) -> None:
-        """Start those of the wanted workers that are not there: at first all, later those that died."""
+        """Start the wanted workers that are not there: at first all, later those that died."""
         assert self.homes is not None, "Ray is there before its workers"
         kind = self.ray.remote(num_cpus=1)(Worker)
         spill = self.spill // (int(self.homes.max()) + 1)
@@ -183,7 +183,7 @@ class RayFederation:
             )
 
     def _collect(self, form: message.Form, clients: Array, asked: Mapping[int, Asked]) -> Replies:
-        """Everybody's rows in the order asked; models beyond the limit go to a temporary file."""
+        """Return the rows of all clients in the order asked; models beyond the limit go to a temporary file."""
         rows: dict[str, Any] = {
             name: (self._spare.take if name == "params" else allocate)(
                 (len(clients), *each.shape[1:]), each.kind, self.spill
@@ -192,17 +192,17 @@ class RayFederation:
         }
         missing: dict[str, str] = {}
         answered = np.zeros(len(clients), dtype=bool)
-        for home, (places, numbers, reply) in asked.items():
-            found, lost = self._fetch(home, places, reply, clients)
+        for home, (positions, numbers, reply) in asked.items():
+            found, lost = self._fetch(home, positions, reply, clients)
             missing |= lost
-            there = places[np.isin(numbers, found.pop("clients", ()))]
+            there = positions[np.isin(numbers, found.pop("clients", ()))]
             answered[there] = True
             for name, part in found.items():
                 rows[name][there] = part
         return Replies(self.model.layout, clients, **rows).without(~answered, missing)
 
-    def _fetch(self, home: int, places: Array, reply: Any, clients: Array) -> tuple[message.Arrays, dict[str, str]]:
-        """What a worker replied; if it died nobody did, and it is forgotten."""
+    def _fetch(self, home: int, positions: Array, reply: Any, clients: Array) -> tuple[message.Arrays, dict[str, str]]:
+        """Return the reply of a worker; if it died all its clients are missing, and it is forgotten."""
         failures = self.ray.exceptions
         try:
             found, missing = self.ray.get(reply)
@@ -210,12 +210,12 @@ class RayFederation:
             raise error.cause from error
         except (failures.RayActorError, failures.ObjectLostError, failures.OutOfMemoryError) as error:
             self.ray.kill(self._workers.pop(home))
-            return {}, dict.fromkeys((self.names[c] for c in clients[places]), f"its Ray worker died: {_why(error)}")
+            return {}, dict.fromkeys((self.names[c] for c in clients[positions]), f"its Ray worker died: {_why(error)}")
         return dict(found), missing
 
 
 def find_ray() -> Any:
-    """The package, which is optional."""
+    """Import ray, which is optional."""
     try:
         return import_module("ray")
     except ModuleNotFoundError:
@@ -223,7 +223,7 @@ def find_ray() -> Any:
 
 
 def deal(sizes: Array, workers: int) -> Array:
-    """The worker of every client: dealt in turn from the largest to the smallest, so that all have much the same.
+    """Return the worker of every client, dealt in turn from the largest to the smallest, so that loads are similar.
 
     >>> deal(np.array([10, 40, 20, 30]), 2).tolist()
     [1, 0, 0, 1]
@@ -234,6 +234,6 @@ def deal(sizes: Array, workers: int) -> Array:
 
 
 def _why(error: Exception) -> str:
-    """The line of Ray's long message that says it: the last where a worker could not even begin, else the first."""
+    """Return the line of Ray's long message with the reason: the last if a worker could not start, else the first."""
     lines = str(error).strip().splitlines()
     return lines[-1 if getattr(error, "actor_init_failed", False) else 0]

@@ -1,4 +1,4 @@
-"""All clients in this process: the engine run on everybody's data."""
+"""All clients in this process: the engine runs on the data of all."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ BROKEN = f"sent numbers that are not finite or above {message.ABSURD:g}; lower t
 
 
 class Simulator:
-    """A federation on one machine, as many clients as you like."""
+    """A federation of any number of clients on one machine."""
 
     def __init__(
         self,
@@ -36,7 +36,7 @@ class Simulator:
 
     @property
     def names(self) -> tuple[str, ...]:
-        """The clients' names."""
+        """Return the clients' names."""
         return self.data.names
 
     def present(self, number: int) -> Array:
@@ -54,17 +54,17 @@ class Simulator:
 
     @property
     def kept(self) -> dict[str, Array]:
-        """What clients keep to themselves between rounds, by name: a checkpoint must hold it."""
+        """Return what clients keep between rounds, by name: a checkpoint must hold it."""
         return self.engine.kept
 
     def close(self) -> None:
-        """Nothing was started that must be ended."""
+        """Do nothing: a simulator starts nothing that must be ended."""
 
 
 def drop_broken(replies: Replies, names: tuple[str, ...]) -> Replies:
     """Turn models with NaN, infinite or absurdly large numbers into missing rows with a reason.
 
-    Losses and metrics are left as they are: a model that has diverged is still judged, as the bad model it is.
+    Losses and metrics are left as they are: a model that has diverged is still evaluated.
     """
     broken = np.zeros(len(replies), dtype=bool)
     for rows in (replies.params, replies.buffers):

@@ -1,4 +1,4 @@
-"""Aggregation: clients' models become cluster models by a matrix, and the mean becomes the next model."""
+"""Aggregation: average clients' models in each cluster, and turn the mean into the next model."""
 
 from __future__ import annotations
 
@@ -19,8 +19,49 @@ CHUNK_BYTES = 64 << 20
 """Client models are read in chunks of about this size, so that a memory-mapped reply never fills the memory."""
 
 
+def average(
+    replies: Replies, labels: Array, weights: Array, kept: Stack, shared: str | None = None
+) -> tuple[Stack, Array]:
+    """Return each cluster's mean model, or what the rule of the replies combines, and its share of the total weight.
+
+    ``labels`` and ``weights`` are of the clients that answered. A cluster without any keeps its row of ``kept``. The
+    part named ``shared`` is averaged over all clients instead and is the same in all rows.
+    """
+    mean = _means(replies.models(), labels, weights, kept, replies.combine)
+    if shared is not None:
+        _share(mean, replies, weights, shared)
+    totals = np.bincount(labels[labels >= 0], weights[labels >= 0], minlength=len(kept))
+    return mean, totals / totals.sum() if totals.any() else np.full(len(kept), 1 / len(kept))
+
+
+def _means(models: Stack, labels: Array, weights: Array, kept: Stack, combine: Combine | None) -> Stack:
+    """Return the mean of each cluster's models; the row of ``kept`` where a cluster has none."""
+    if combine is None:
+        A = matrix(labels, weights, len(kept))
+        return Stack(multiply(A, models.params, kept.params), multiply(A, models.buffers, kept.buffers))
+    made = Stack(*(rows.copy() for rows in kept))
+    for cluster in np.unique(labels[labels >= 0]):
+        own = np.flatnonzero(labels == cluster)
+        for target, row in zip(made, combine(models, own, weights[own]), strict=True):
+            target[cluster] = row[0]
+    return made
+
+
+def _share(mean: Stack, replies: Replies, weights: Array, part: str) -> None:
+    """Overwrite one part of every row with its mean over all clients that answered."""
+    layout = replies.layout
+    where: tuple[Coordinates, Coordinates] = (layout.part(part), layout.buffer_part(part))
+    models, first = (
+        Stack(*(rows[:, columns] for rows, columns in zip(stack, where, strict=True)))
+        for stack in (replies.models(), mean.take(slice(1)))
+    )
+    everyone = _means(models, np.zeros(len(weights), int), weights, first, replies.combine)
+    for target, row, columns in zip(mean, everyone, where, strict=True):
+        target[:, columns] = row
+
+
 def matrix(labels: Array, weights: Array, clusters: int) -> sparse.csr_array:
-    """A ``(K, r)``: row k holds the normalised weights of the clients labelled k, and is zero for an empty cluster.
+    """Return A ``(K, r)``: row k holds the normalised weights of the clients in cluster k, zeros if it is empty.
 
     >>> matrix(np.array([0, 1, 0]), np.array([1.0, 5.0, 3.0]), 3).toarray().tolist()
     [[0.25, 0.0, 0.75], [0.0, 1.0, 0.0], [0.0, 0.0, 0.0]]
@@ -31,23 +72,8 @@ def matrix(labels: Array, weights: Array, clusters: int) -> sparse.csr_array:
     return sparse.csr_array((shares, (labels[placed], placed)), shape=(clusters, len(labels)))
 
 
-def average(
-    replies: Replies, labels: Array, weights: Array, kept: Stack, shared: str | None = None
-) -> tuple[Stack, Array]:
-    """Each cluster's mean model, weighted or by the rule of the replies, and each cluster's share of the total weight.
-
-    ``labels`` and ``weights`` are those of the clients that answered. A cluster without any keeps its row of ``kept``.
-    The part named ``shared`` is averaged over everyone instead and is the same in all rows.
-    """
-    mean = _means(replies.models(), labels, weights, kept, replies.combine)
-    if shared is not None:
-        _share(mean, replies, weights, shared)
-    totals = np.bincount(labels[labels >= 0], weights[labels >= 0], minlength=len(kept))
-    return mean, totals / totals.sum() if totals.any() else np.full(len(kept), 1 / len(kept))
-
-
 def multiply(A: sparse.csr_array, rows: Array, kept: Array) -> Array:
-    """``A @ rows`` in double precision, rows read chunk by chunk; where A has an empty row, that of ``kept``."""
+    """Return ``A @ rows`` in double precision, reading rows by chunks; empty rows of A give those of ``kept``."""
     chunk = max(1, CHUNK_BYTES // max(1, rows.shape[1] * 8))
     total = np.zeros(kept.shape)
     for i in range(0, len(rows), chunk):
@@ -57,47 +83,21 @@ def multiply(A: sparse.csr_array, rows: Array, kept: Array) -> Array:
     return total.astype(kept.dtype)
 
 
-def _means(models: Stack, labels: Array, weights: Array, kept: Stack, combine: Combine | None) -> Stack:
-    """The model that the clients of each label make together; ``kept`` where there are none."""
-    if combine is None:
-        A = matrix(labels, weights, len(kept))
-        return Stack(multiply(A, models.params, kept.params), multiply(A, models.buffers, kept.buffers))
-    made = Stack(*(rows.copy() for rows in kept))
-    for cluster in np.unique(labels[labels >= 0]):
-        members = np.flatnonzero(labels == cluster)
-        for target, row in zip(made, combine(models, members, weights[members]), strict=True):
-            target[cluster] = row[0]
-    return made
-
-
-def _share(mean: Stack, replies: Replies, weights: Array, part: str) -> None:
-    """Overwrite one part of every row by its mean over all clients that answered."""
-    layout = replies.layout
-    places: tuple[Coordinates, Coordinates] = (layout.part(part), layout.buffer_part(part))
-    models, first = (
-        Stack(*(rows[:, place] for rows, place in zip(stack, places, strict=True)))
-        for stack in (replies.models(), mean.take(slice(1)))
-    )
-    everyone = _means(models, np.zeros(len(weights), int), weights, first, replies.combine)
-    for target, row, place in zip(mean, everyone, places, strict=True):
-        target[:, place] = row
-
-
 def with_part(models: Stack, source: Stack, layout: Layout, part: str) -> Stack:
-    """The models with one part taken from others, row by row, or from a single one."""
+    """Return the models with one part taken from ``source``, row by row, or from its single row."""
     changed = Stack(*(rows.copy() for rows in models))
-    for rows, values, place in zip(changed, source, (layout.part(part), layout.buffer_part(part)), strict=True):
-        rows[:, place] = values[:, place]
+    for rows, values, columns in zip(changed, source, (layout.part(part), layout.buffer_part(part)), strict=True):
+        rows[:, columns] = values[:, columns]
     return changed
 
 
 def uniform(replies: Replies) -> Array:
-    """Every client weighs the same."""
+    """Weigh all clients equally."""
     return np.ones(len(replies))
 
 
 def weighing(name: str) -> Callable[[Replies], Array]:
-    """How clients weigh, by name."""
+    """Return the rule that weighs clients, by name."""
     known = {"examples": by_examples, "uniform": uniform}
     if name not in known:
         raise UnknownName("weights", name, known)
@@ -108,7 +108,7 @@ SERVERS = ("sgd", "adam", "yogi", "adagrad")
 
 
 def server_optimiser(server: str, lr: float, momentum: float, beta1: float, beta2: float, tau: float) -> Update:
-    """Treat ``mean - model`` as a gradient (Reddi et al. 2021); without bias correction, second moment from tau^2.
+    """Take ``mean - model`` as a descent direction (Reddi et al. 2021); no bias correction, second moment from tau^2.
 
     sgd: m = momentum m + d, x += lr m. Others: m = beta1 m + (1 - beta1) d, x += lr m / (sqrt(v) + tau), with
     adagrad v += d^2; adam v = beta2 v + (1 - beta2) d^2; yogi v -= (1 - beta2) d^2 sign(v - d^2).
@@ -135,7 +135,7 @@ def server_optimiser(server: str, lr: float, momentum: float, beta1: float, beta
             new = old + lr * new_first
         else:
             new_first = beta1 * first + (1 - beta1) * delta
-            new_second = _second(server, second, delta**2, beta2)
+            new_second = _second_moment(server, second, delta**2, beta2)
             new = old + lr * new_first / (np.sqrt(new_second) + tau)
         rows = answered[:, None]
         params = np.where(rows, new, old).astype(models.params.dtype)
@@ -148,11 +148,11 @@ def server_optimiser(server: str, lr: float, momentum: float, beta1: float, beta
 
 
 def optimiser_named(server: str | None, lr: float) -> Update:
-    """The server optimiser of a name, as Reddi et al. set it but for its rate; None: the mean is the new model."""
+    """Return a server optimiser by name with the constants of Reddi et al.; None: the mean is the new model."""
     return replace_models if server is None else server_optimiser(server, lr, 0.0, 0.9, 0.99, 1e-3)
 
 
-def _second(server: str, second: Array, square: Array, beta2: float) -> Array:
+def _second_moment(server: str, second: Array, square: Array, beta2: float) -> Array:
     if server == "adagrad":
         return second + square
     if server == "adam":

@@ -19,14 +19,14 @@ from coterie.typing import Array
 @memory_type
 @dataclass(frozen=True)
 class Clustered:
-    """What clustering every round remembers: the last centres, and how many clusterings counted as shots."""
+    """The memory of clustering every round: the last centres, and how many clusterings counted as shots."""
 
     centres: Array
     clusterings: int
 
 
 def keep() -> Assign:
-    """Every client stays in the cluster it worked under: its own choice, or its old label."""
+    """Keep every client in the cluster it worked for: the one it chose, or its old one."""
 
     def assign(state: State, replies: Replies, key: Key, ask: Ask) -> Assignment:
         return Assignment(placed(state, replies, replies.labels), state.memory)
@@ -37,8 +37,8 @@ def keep() -> Assign:
 def cluster_parts(part: str, clusterer: KMeansClusters, weigh: Weigh) -> Assign:
     """Cluster one part of the clients' parameters every round; numbers follow the largest overlap with the old ones.
 
-    Clients that did not answer keep their labels, or have none when one shared model splits: the old label names the
-    whole. With fewer answers than clusters nobody moves.
+    Clients that did not answer stay in their clusters, or have none when one shared model splits: their old number
+    named the whole. With fewer answers than clusters nobody moves.
     """
 
     def assign(state: State, replies: Replies, key: Key, ask: Ask) -> Assignment:
@@ -58,13 +58,13 @@ def cluster_parts(part: str, clusterer: KMeansClusters, weigh: Weigh) -> Assign:
         before = replace(state, labels=np.full_like(state.labels, UNPLACED)) if splits else state
         labels = placed(before, replies, numbers[new])
         memory = Clustered(ordered, clusterings(state) + 1)
-        return Assignment(labels, memory, (0,) * clusters if splits else None, formed=True)
+        return Assignment(labels, memory, parents=(0,) * clusters if splits else None, formed=True)
 
     return assign
 
 
 def join_nearest(part: str) -> Assign:
-    """Every client stays; one without a cluster joins the nearest centre of the last clustering."""
+    """Keep every client where it is; one without a cluster joins the nearest centre of the last clustering."""
 
     def assign(state: State, replies: Replies, key: Key, ask: Ask) -> Assignment:
         labels, new = replies.labels.copy(), np.flatnonzero(replies.labels == UNPLACED)
@@ -77,7 +77,7 @@ def join_nearest(part: str) -> Assign:
 
 
 def until(shots: int | None, rule: Assign, then: Assign) -> Assign:
-    """One rule until it has clustered ``shots`` times (None: always), another afterwards."""
+    """Apply a rule until it has clustered ``shots`` times (None: always), another afterwards."""
     if shots is not None and shots < 1:
         raise UsageError(f"shots is {shots}; it must be at least 1, or none")
 
@@ -95,13 +95,13 @@ def clusterings(state: State) -> int:
 
 
 def placed(state: State, replies: Replies, labels: Array) -> Array:
-    """All clients' labels: new ones for those that answered, the old ones for the rest."""
+    """Return all clients' labels: new ones for those that answered, the old ones for the rest."""
     everyone = state.labels.copy()
     everyone[replies.clients] = labels
     return everyone
 
 
 def check_clusters(clusters: int, clients: int) -> None:
-    """There cannot be more clusters than clients."""
+    """Refuse more clusters than clients."""
     if not 1 <= clusters <= clients:
         raise UsageError(f"clusters is {clusters} for {clients} clients; it must be between 1 and {clients}")

@@ -1,9 +1,10 @@
-"""An assign rule that splits a cluster in two where its members pull in different directions."""
+"""An assign rule that splits a cluster in two where its clients pull in different directions."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from dataclasses import dataclass, replace
+from functools import reduce
+from typing import NamedTuple
 
 import numpy as np
 
@@ -14,7 +15,7 @@ from coterie.protocol.stack import UNPLACED, Stack
 from coterie.protocol.task import Fit
 from coterie.seeding import Key
 from coterie.server.aggregate import average
-from coterie.server.clustering.clusterers import agglomerative
+from coterie.server.clustering.clusterers import Clusterer, agglomerative
 from coterie.server.clustering.number_of_clusters import clearest
 from coterie.server.contract import Ask, Assign, Assignment, Place, State, Weigh, memory_type
 from coterie.server.distances.vectors import columns, of_updates
@@ -31,9 +32,94 @@ class Longest:
     length: float
 
 
+class Sides(NamedTuple):
+    """A cluster that splits, the replies of its clients, and the side of each, 0 or 1."""
+
+    cluster: int
+    replies: Replies
+    side: Array
+
+
+def bipartition(
+    stationary: Stationary,
+    *,
+    minimum: int,
+    linkage: str,
+    weigh: Weigh,
+    fit: Fit,
+    place: Place,
+    least: float | None = None,
+) -> Assign:
+    """Split every stationary cluster of more than two clients in two, after ``minimum`` rounds.
+
+    Clients of the cluster that were not drawn in this round train as well; those that cannot be reached do not count,
+    and are placed when they answer. One side keeps the number of the cluster, the other gets the next free one, so
+    labels are of all clients. Sides stay together if their silhouette is not above ``least``.
+    """
+    if minimum < 0:
+        raise UsageError(f"minimum is {minimum}; it must be at least 0")
+    finder = SideFinder(stationary, agglomerative(clusters=2, linkage=linkage), fit, least)
+
+    def assign(state: State, replies: Replies, key: Key, ask: Ask) -> Assignment:
+        kept = join(place)(state, replies, key, ask)
+        at_home = replies.without(replies.labels == UNPLACED, {})
+        if not len(at_home):
+            return kept
+        before: Longest | None = state.memory
+        norms = norms_of(at_home, state.stack.params[at_home.labels])[1]
+        memory = Longest(max(0.0 if before is None else before.length, longest(norms)))
+        clusters = range(len(state.stack)) if state.round > minimum else ()
+        found = [finder(cluster, state, at_home, memory.length, key, ask) for cluster in clusters]
+        splits = [sides for sides in found if sides is not None]
+        return split(state, kept.labels, splits, memory, weigh) if splits else replace(kept, memory=memory)
+
+    return assign
+
+
+@dataclass(frozen=True)
+class SideFinder:
+    """Finds the two sides of a cluster."""
+
+    stationary: Stationary
+    clusterer: Clusterer
+    fit: Fit
+    least: float | None
+
+    def __call__(
+        self, cluster: int, state: State, replies: Replies, largest: float, key: Key, ask: Ask
+    ) -> Sides | None:
+        """Return the sides of one cluster; None if it stays whole."""
+        clients = np.flatnonzero(state.labels == cluster)
+        own = replies.without(~np.isin(replies.clients, clients), {})
+        if len(clients) <= 2 or not len(own) or not self.stationary(own, state.stack.params[own.labels], largest):
+            return None
+        own = complete(own, clients, state.stack, state.labels, self.fit, ask)
+        if len(own) <= 2:
+            return None
+        _, distances = of_updates("cosine")(own, state.stack.params[own.labels], ask)
+        side = self.clusterer(distances, key)
+        apart = self.least is None or clearest(distances, [side], self.least) is not None
+        return Sides(cluster, own, side) if apart else None
+
+
+def split(state: State, labels: Array, splits: list[Sides], memory: Longest, weigh: Weigh) -> Assignment:
+    """Return the clusters after these splits; both sides begin with the mean of their clients that were compared."""
+    labels, parents = labels.copy(), list(range(len(state.stack)))
+    for cluster, own, side in splits:
+        labels[state.labels == cluster] = UNPLACED
+        labels[own.clients] = np.where(side == 0, cluster, len(parents))
+        parents.append(cluster)
+    compared = reduce(joined, (own for _, own, _ in splits))
+
+    def finish(averaged: Stack) -> Stack:
+        return average(compared, labels[compared.clients], weigh(compared), averaged)[0]
+
+    return Assignment(labels, memory, parents=tuple(parents), finish=finish)
+
+
 @dataclass(frozen=True)
 class Stationary:
-    """A cluster's model has come to rest although its members have not: |mean u_i| < eps1 and max |u_i| > eps2.
+    """Whether a cluster's model rests while its clients still move: |mean u_i| < eps1 and max |u_i| > eps2.
 
     Relative: eps1 is in units of the largest update of the cluster in this round, eps2 in units of the ``longest`` of
     the run. Absolute thresholds depend on the rate and on the number of steps.
@@ -50,14 +136,14 @@ class Stationary:
             check_most(name, value, LARGEST)
 
     def __call__(self, replies: Replies, starts: Array, largest: float) -> bool:
-        """Whether it holds of the cluster of these replies; ``largest``: norm of the longest update so far."""
+        """Return whether it holds for a cluster's replies; ``largest`` is the norm of the longest update so far."""
         mean, norms = norms_of(replies, starts)
         scales = (norms.max(), largest) if self.relative else (1.0, 1.0)
         return bool(mean < self.eps1 * scales[0] and norms.max() > self.eps2 * scales[1])
 
 
 def norms_of(replies: Replies, starts: Array) -> tuple[float, Array]:
-    """The norm of the mean update, and that of every update."""
+    """Return the norm of the mean update, and the norm of every update."""
     mean, each = 0.0, np.zeros(len(replies))
     for block in columns(replies, starts):
         mean += float((block.mean(axis=0) ** 2).sum())
@@ -66,71 +152,11 @@ def norms_of(replies: Replies, starts: Array) -> tuple[float, Array]:
 
 
 def longest(norms: Array) -> float:
-    """The largest norm that is at most twice the median: one client alone, a liar or not, cannot stop all splits.
+    """Return the largest norm that is at most twice the median.
 
-    What is remembered here is what later rounds are measured by, for ever.
+    All later rounds are compared with it, so no single client may set it, or it could prevent all splits.
 
     >>> longest(np.array([1.0, 2.0, 3.0, 3.5, 50.0])), longest(np.array([0.0, 0.0, 4.0]))
     (3.5, 0.0)
     """
     return float(norms[norms <= 2 * np.median(norms)].max())
-
-
-def bipartition(
-    stationary: Stationary,
-    minimum: int,
-    linkage: str,
-    weigh: Weigh,
-    fit: Fit,
-    place: Place,
-    least: float | None = None,
-) -> Assign:
-    """Split, after ``minimum`` rounds, every stationary cluster of more than two clients, one in two a round.
-
-    The members that were not drawn in this round train as well; those that cannot be reached do not count, and are
-    placed when they answer. One half keeps the number of the whole, the other gets the next free one, so labels are of
-    all clients. Halves are left together whose silhouette is not above ``least``.
-    """
-    if minimum < 0:
-        raise UsageError(f"minimum is {minimum}; it must be at least 0")
-    halves = agglomerative(clusters=2, linkage=linkage)
-
-    def assign(state: State, replies: Replies, key: Key, ask: Ask) -> Assignment:
-        kept = join(place)(state, replies, key, ask)
-        at_home = replies.without(replies.labels == UNPLACED, {})
-        if not len(at_home):
-            return kept
-        norms = norms_of(at_home, state.stack.params[at_home.labels])[1]
-        before: Longest | None = state.memory
-        largest = max(0.0 if before is None else before.length, longest(norms))
-        labels, parents, compared = kept.labels.copy(), list(range(len(state.stack))), []
-        for cluster in range(len(state.stack)) if state.round > minimum else ():
-            members = np.flatnonzero(state.labels == cluster)
-            own = at_home.without(~np.isin(at_home.clients, members), {})
-            if len(members) <= 2 or not len(own) or not stationary(own, state.stack.params[own.labels], largest):
-                continue
-            own = complete(own, members, state.stack, state.labels, fit, ask)
-            if len(own) <= 2:
-                continue
-            _, distances = of_updates("cosine")(own, state.stack.params[own.labels], ask)
-            half = halves(distances, key)
-            if least is not None and clearest(distances, [half], least) is None:
-                continue
-            labels[members] = UNPLACED
-            labels[own.clients] = np.where(half == 0, cluster, len(parents))
-            parents.append(cluster)
-            compared.append(own)
-        memory = Longest(largest)
-        if not compared:
-            return replace(kept, memory=memory)
-        return Assignment(labels, memory, tuple(parents), _halves(compared, labels, weigh))
-
-    return assign
-
-
-def _halves(compared: list[Replies], labels: Array, weigh: Weigh) -> Callable[[Stack], Stack]:
-    """The halves begin with the mean of all their members that were compared; other clusters are as averaged."""
-    everyone = compared[0]
-    for more in compared[1:]:
-        everyone = joined(everyone, more)
-    return lambda averaged: average(everyone, labels[everyone.clients], weigh(everyone), averaged)[0]

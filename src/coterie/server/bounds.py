@@ -1,4 +1,4 @@
-"""Bounds on what one client can do: an update far longer than the others is left out, a far larger size is cut."""
+"""Bounds on the influence of one client: leave out an update far longer than the others, cut a far larger size."""
 
 from __future__ import annotations
 
@@ -10,29 +10,29 @@ from coterie.protocol.task import Task
 from coterie.typing import Array
 
 FACTOR = 10.0
-"""How many times the median length an update may have, where nothing is said."""
+"""The default of the norm bound: how many times the median length an update may have."""
 
 WEIGHT = 5.0
-"""How many times the median of examples a client of a federation may count as, where nothing is said."""
+"""The default of the weight bound in a federation: how many times the median of examples a client may count as."""
 
 FEWEST = 3
-"""Of fewer updates none is compared: the median of two cannot tell which of them is the strange one."""
+"""Fewer updates are not compared: the median of two cannot tell which of them is the outlier."""
 
 ENOUGH = 5
-"""So many updates from one model have a median of their own."""
+"""With this number of updates or more, a cluster is compared with its own median."""
 
 FAR = 0.5
-"""This share of the way to the farthest cluster model is usual for a client without a cluster."""
+"""A client without a cluster usually moves this share of the way to the farthest cluster model."""
 
 SHORT = 1e-2
-"""A median shorter than this share of the model itself is that of clients that have nothing left to learn."""
+"""The usual length is at least this share of the model's: clients that have all but converged move less."""
 
 
 def bounded(replies: Replies, task: Task, sent: Sent, names: tuple[str, ...], factor: float) -> Replies:
-    """Return the replies to a training without updates longer than ``factor`` times what is ``usual``.
+    """Return the replies without updates longer than ``factor`` times the ``usual`` length.
 
-    An update is what a client added to the parameters that it began with, buffers left aside. With a factor of 0, or
-    fewer than three updates, all replies count.
+    An update is the difference of a client's parameters before and after training, without buffers. With a factor of
+    0, or fewer than three updates, all replies count.
     """
     if not factor or not task.fit or replies.params is None or len(replies) < FEWEST:
         return replies
@@ -48,7 +48,7 @@ def bounded(replies: Replies, task: Task, sent: Sent, names: tuple[str, ...], fa
 
 
 def update_lengths(params: Array, starts: Array, rows: Array) -> Array:
-    """The Euclidean length of each client's update in double precision, a client at a time: rows may be mapped files.
+    """Return the Euclidean length of each update in double precision, one client at a time: rows may be mapped files.
 
     >>> sent, starts = np.array([[3.0, 4.0], [1.0, 1.0]]), np.array([[1.0, 1.0], [0.0, 0.0]])
     >>> update_lengths(sent, starts, np.array([1, 0])).tolist()
@@ -62,18 +62,19 @@ def update_lengths(params: Array, starts: Array, rows: Array) -> Array:
 
 
 def usual(lengths: Array, task: Task, replies: Replies, sent: Sent) -> Array:
-    """How long each client's update may be expected to be.
+    """Return the length that each client's update is expected to have.
 
-    The median of the cluster where five or more began with its model, otherwise of all. A client without a cluster
-    begins far from all of them, and half of the way to the farthest is usual; one that takes more steps than the median
-    may go as many times as far; and where models are all but done a hundredth of their own length is nothing strange.
+    It is the median of the cluster where five or more began with its model, otherwise of all. For a client without a
+    cluster it is at least half of the distance to the farthest cluster model; with more steps than the median it is
+    as many times as long; and it is at least a hundredth of the length of the model itself.
     """
     labels, rows = replies.labels, sent.rows.params
     found = medians(lengths, labels)
     for label in np.unique(labels):
         same = labels == label
         if label == UNPLACED:
-            found[same] = np.maximum(found[same], FAR * _farthest(rows[label], sent.models.params))
+            far = max(float(np.linalg.norm(model - rows[label])) for model in sent.models.params)
+            found[same] = np.maximum(found[same], FAR * far)
         found[same] = np.maximum(found[same], SHORT * np.linalg.norm(rows[label]))
     sizes = believed(replies)
     steps = np.array([sum(fit.count(int(examples)) for fit in task.fit) for examples in sizes])
@@ -82,9 +83,9 @@ def usual(lengths: Array, task: Task, replies: Replies, sent: Sent) -> Array:
 
 
 def medians(values: Array, rows: Array) -> Array:
-    """For each client the median of those that began with its cluster's model, of five or more; otherwise of all.
+    """Return each client's median: of those that began with its cluster's model if five or more, otherwise of all.
 
-    Those without a cluster are none: who was left out before may be among them, and would be measured by its like.
+    Clients without a cluster do not count as one: some may have been left out before, and would set their own limit.
 
     >>> medians(np.array([1.0, 2.0, 3.0, 4.0, 5.0, 60.0, 70.0]), np.array([0, 0, 0, 0, 0, 1, 1])).tolist()
     [3.0, 3.0, 3.0, 3.0, 3.0, 4.0, 4.0]
@@ -98,17 +99,12 @@ def medians(values: Array, rows: Array) -> Array:
 
 
 def believed(replies: Replies) -> Array:
-    """How many train examples each client counts as: at most ``weight_bound`` times the median of its cluster.
+    """Return the train examples that each client counts as: at most ``weight_bound`` times the median of its cluster.
 
-    A site's size is its own word. Nothing is bounded with a factor of 0, or where fewer than three answered.
+    A site's size cannot be verified. Nothing is bounded with a factor of 0, or where fewer than three answered.
     """
     if not replies.weight_bound or len(replies) < FEWEST:
         return replies.examples
     most = replies.weight_bound * medians(replies.examples, replies.labels)
     counted: Array = np.minimum(replies.examples, most.astype(replies.examples.dtype))
     return counted
-
-
-def _farthest(params: Array, models: Array) -> float:
-    """Return how far a model is from the cluster model that is farthest from it."""
-    return max(float(np.linalg.norm(model - params)) for model in models)

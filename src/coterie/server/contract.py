@@ -1,9 +1,9 @@
-"""The contract: the types that an algorithm is made of. Whoever writes a method reads this file and no other.
+"""The contract: the types that an algorithm is made of. To write a method, read this file and no other.
 
-An algorithm is a value with parts; it has no loop of its own. In every round the loop does this with the parts::
+An algorithm is a value with parts; the loop is not part of it. In every round the loop does this with the parts::
 
     task     = algorithm.task(state)                              what clients are asked to do
-    replies  = ask(task, models, labels, clients, references)     what those who answered sent
+    replies  = ask(task, models, labels, clients, references)     what clients sent back
     found    = algorithm.assign(state, replies, key, ask)         every client's cluster from now on
     weights  = algorithm.weigh(replies)                           how much each counts in its cluster
     mean     = the weighted mean of the clients' models in each cluster
@@ -23,7 +23,7 @@ A whole method, as small as they get (it is ``fedavg``)::
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import KW_ONLY, dataclass, field
 from typing import Any, NamedTuple, Protocol, TypeVar
 
 import numpy as np
@@ -40,14 +40,14 @@ from coterie.typing import Array
 
 @dataclass(frozen=True)
 class State:
-    """What the server knows between two rounds: a stack of cluster models and every client's label.
+    """What the server knows between two rounds: a stack of cluster models and the cluster of every client.
 
     previous  the models before the last round
     shares    each cluster's share of the weight (examples, or clients) in the last aggregation
     moments   the server optimiser's rows
-    memory    what the assign rule remembers: a value of a type of that rule (see ``memory_type``), None at first
+    memory    what the assign rule remembers: a value of a type of the rule (see ``memory_type``), None at first
     advice    what a probe found about the number of clusters, if one was made
-    waiting   cluster models that take their places when a warm-up ends
+    waiting   cluster models that are put to use when a warm-up ends
     members   the states of an ensemble's further members
     formed    False as long as all clients work on one model because no clustering has taken place yet
     """
@@ -55,6 +55,7 @@ class State:
     stack: Stack
     labels: Array
     round: int
+    _: KW_ONLY
     previous: Stack
     shares: Array
     moments: Mapping[str, Array] = field(default_factory=dict)
@@ -83,14 +84,15 @@ class Assignment:
     memory    what the rule remembers from now on
     parents   ``parents[k]`` is the row from which cluster k continues when the number of clusters changes (None: the
               same rows as before)
-    finish    turns the averaged models into the next ones, where the rule decides on them
+    finish    turns the averaged models into the next ones, if the rule sets models itself
     rounds    how many rounds the exchange counts as
     formed    True if clusters have formed in this round, even a single one
-    advice    what the rule found out about the number of clusters, if nobody has before
+    advice    what the rule found out about the number of clusters, if no probe has before
     """
 
     labels: Array
     memory: Any = None
+    _: KW_ONLY
     parents: tuple[int, ...] | None = None
     finish: Callable[[Stack], Stack] | None = None
     rounds: int = 1
@@ -100,11 +102,11 @@ class Assignment:
 
 Remembered = TypeVar("Remembered", bound=type)
 MEMORY_TYPES: dict[str, type] = {}
-"""The types that rules remember, by name, so that a run folder can make them again."""
+"""The types that rules remember, by name, so that a run folder can restore their values."""
 
 
 def memory_type(kind: Remembered) -> Remembered:
-    """Let values of a frozen dataclass be what a rule remembers: saved, loaded and resumed bit for bit.
+    """Let values of a frozen dataclass be remembered by a rule: saved, loaded and resumed bit for bit.
 
     Its fields may be arrays, stacks, numbers, strings, mappings, lists, None, and further memory types.
     """
@@ -120,7 +122,7 @@ class Scores(NamedTuple):
 
     @property
     def clusters(self) -> Array:
-        """Return the cluster of the highest score of each; ties to the lowest number, never a score that is NaN."""
+        """Return the cluster of each client's highest score; ties go to the lowest number, NaN never wins."""
         best: Array = np.where(np.isfinite(self.values), self.values, -np.inf).argmax(axis=1)
         return best
 
@@ -134,8 +136,8 @@ class Ask(Protocol):
         """Give clients a task and return the replies of those that answered.
 
         ``labels`` names, for each of ``clients``, the row of ``models`` that it works on. ``references`` are sent
-        beside the models: nobody chooses them, penalty terms and scores read them. Costs are counted, the norm bound
-        holds.
+        beside the models: nobody chooses them, penalty terms and scores read them. Costs are counted, and the
+        norm bound applies.
         """
 
 
@@ -179,7 +181,7 @@ class Serving:
 
 
 def by_examples(replies: Replies) -> Array:
-    """Weigh each client by its train examples, as far as its claim is believed."""
+    """Weigh each client by its train examples, within the weight bound."""
     return believed(replies).astype(np.float64)
 
 
@@ -220,7 +222,7 @@ def as_it_is(model: Model) -> Model:
     return model
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, kw_only=True)
 class Algorithm:
     """A clustered federated algorithm as a composition of parts.
 
@@ -234,14 +236,14 @@ class Algorithm:
     place     the cluster of a client that was never seen
     serve     how a client gets the model it is tested with
     references  models that clients are sent beside the cluster models, a function of the state
-    network   what is made of the user's model before anything begins (nothing: it is trained as it is)
-    members   what runs beside it: an ensemble, in which this one leads and gives the clusters
+    network   what is made of the user's model before a run begins (default: it is trained as it is)
+    members   algorithms that run beside it: an ensemble, in which this one gives the clusters
     repeat    which of several runs of the same seed it is: 0 has that seed, others have one derived from it
     chooses   whether clients choose among the cluster models
-    least_rounds  how many rounds there must be for its warm-up and its shots to take place
+    least_rounds  how many rounds its warm-up and its shots need
     least_answers  how many clients must answer in a round for it to cluster
     name, fit the text that names it, and how its clients train, for tables and run folders only
-    opinion   what else it can say where advice is asked for
+    opinion   what it can add where advice is asked for
     """
 
     start: Start

@@ -32,10 +32,10 @@ UNLIMITED = Limits(norm_bound=0)
 
 
 class Meter:
-    """Asks the clients within one round: adds up costs and reasons, and applies the limits.
+    """Asks clients in one round, adds up costs and the reasons of missing answers, and applies the limits.
 
     Clients without a cluster are sent the mean of all cluster models by ``shares``. A client that sent an update
-    beyond the norm bound is not heard again as long as this meter lives, which is a round.
+    beyond the norm bound is left out of the round's further exchanges.
     """
 
     def __init__(
@@ -71,10 +71,10 @@ def with_rest(replies: Replies, part: str | None, sent: Sent) -> Replies:
     """Return replies of whole models where clients sent back one part: the rest is as they received it."""
     if part in (None, "all") or not len(replies):
         return replies
-    places = replies.layout.part(part), replies.layout.buffer_part(part)
+    where = replies.layout.part(part), replies.layout.buffer_part(part)
     received = sent.take(replies.labels)
-    for rows, place, values in zip(received, places, (replies.params, replies.buffers), strict=True):
-        rows[:, place] = values
+    for rows, columns, values in zip(received, where, (replies.params, replies.buffers), strict=True):
+        rows[:, columns] = values
     return replace(replies, params=received.params, buffers=received.buffers)
 
 

@@ -1,9 +1,9 @@
-"""The loop. It exists once: ask, assign, average, update, and round again."""
+"""The loop, written once for all algorithms: ask, assign, average, update, repeat."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import KW_ONLY, dataclass, field, replace
 
 import numpy as np
 
@@ -20,15 +20,16 @@ from coterie.typing import Array
 
 @dataclass(frozen=True)
 class Round:
-    """What one round gave: the state before and after, the replies, what all its exchanges cost, and who was there.
+    """One round: the state before and after, the replies, the cost of all its exchanges, and who was there.
 
-    ``missing`` says why clients did not answer, in any of the round's exchanges.
+    ``missing`` says why clients did not answer in any of the round's exchanges.
     """
 
     before: State
     state: State
     replies: Replies
     cost: Cost
+    _: KW_ONLY
     there: Array
     missing: Mapping[str, str] = field(default_factory=dict)
 
@@ -52,9 +53,9 @@ def rounds(
     state: State | None = None,
     conditions: Conditions = Conditions(),
 ) -> Iterator[Round]:
-    """Train for ever, a round at a time; the caller stops when it has seen enough. ``state`` resumes.
+    """Yield rounds of training without end; the caller stops. ``state`` resumes a run.
 
-    An ensemble's members train side by side, each as it would alone.
+    The members of an ensemble train side by side, each as it would alone.
     """
     states = [None] * len(algorithm.members) if state is None else state.members
     others = [
@@ -62,7 +63,7 @@ def rounds(
         for member, begun in zip(algorithm.members, states, strict=True)
     ]
     for own, *rest in zip(_rounds_of_one(algorithm, federation, seed, state, conditions), *others, strict=True):
-        yield _together(own, rest) if rest else own
+        yield _round_of_all(own, rest) if rest else own
 
 
 def _rounds_of_one(
@@ -74,7 +75,8 @@ def _rounds_of_one(
         state, spent = algorithm.start(federation, Key(seed, BEGINNING), meter.ask), meter.cost
     while True:
         key = Key(seed, state.round)
-        limits = conditions.limits if _shares_models(state) else replace(conditions.limits, norm_bound=0)
+        alone = len(np.unique(state.labels)) == len(state.labels)  # no update can harm another client's model
+        limits = replace(conditions.limits, norm_bound=0) if alone else conditions.limits
         meter = Meter(federation, key, state.shares, limits)
         there = federation.present(state.round)
         clients = there[participants(len(there), conditions.participation, key)]
@@ -83,7 +85,7 @@ def _rounds_of_one(
         check_answers(replies, len(clients), conditions.min_clients, state.round)
         before = state
         state = advance(algorithm, state, replies, algorithm.assign(state, replies, key, meter.ask))
-        yield Round(before, state, replies, spent + meter.cost, there, meter.missing)
+        yield Round(before, state, replies, spent + meter.cost, there=there, missing=meter.missing)
         spent = Cost()
 
 
@@ -119,7 +121,7 @@ def advance(algorithm: Algorithm, state: State, replies: Replies, assignment: As
 
 
 def participants(clients: int, fraction: float, key: Key) -> Array:
-    """Return the places, among this number of clients, of those asked in a round, ascending; at least one."""
+    """Return the positions, among this number of clients, of those asked in a round, ascending; at least one."""
     if fraction >= 1 or not clients:
         return np.arange(clients)
     count = max(1, round(fraction * clients))
@@ -132,7 +134,7 @@ def member_seed(seed: int, repeat: int) -> int:
 
 
 def check_rounds(algorithm: Algorithm, rounds: int) -> None:
-    """Refuse a run that would be over before its algorithm has done what it is for."""
+    """Refuse a run with fewer rounds than its algorithm needs to cluster."""
     least = max(each.least_rounds for each in (algorithm, *algorithm.members))
     if rounds < least:
         raise UsageError(
@@ -150,20 +152,15 @@ def check_answers(replies: Replies, asked: int, least: int, number: int) -> None
         )
 
 
-def _shares_models(state: State) -> bool:
-    """Return whether a model may be made of several clients' updates: otherwise none of them can harm another."""
-    return len(np.unique(state.labels)) < len(state.labels)
-
-
-def _together(own: Round, others: Sequence[Round]) -> Round:
-    """Return the round of an ensemble: that of its first member, with the states of the others and all costs."""
+def _round_of_all(own: Round, others: Sequence[Round]) -> Round:
+    """Return the round of an ensemble: its first member's, with the states of the others and the costs of all."""
     at = {each.state.round for each in (own, *others)}
     if len(at) > 1:
         raise UsageError(f"members of an ensemble are at rounds {min(at)} and {max(at)}; leave out the warm-up")
-    return replace(
-        own,
-        before=replace(own.before, members=tuple(other.before for other in others)),
-        state=replace(own.state, members=tuple(other.state for other in others)),
-        cost=sum((other.cost for other in others), own.cost),
-        missing={name: why for each in (*reversed(others), own) for name, why in each.missing.items()},
-    )
+    before = replace(own.before, members=tuple(other.before for other in others))
+    state = replace(own.state, members=tuple(other.state for other in others))
+    cost = sum((other.cost for other in others), own.cost)
+    missing: dict[str, str] = {}
+    for each in (*reversed(others), own):
+        missing |= each.missing
+    return replace(own, before=before, state=state, cost=cost, missing=missing)

@@ -1,4 +1,4 @@
-"""Clustering once: when it happens, on whose replies, and what is remembered of it."""
+"""Clustering once: when it happens, on which replies, and what is remembered of it."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ class Formed:
 @memory_type
 @dataclass(frozen=True)
 class OneShot:
-    """What clustering once remembers: what its event has seen, how often it has clustered, and how clusters formed."""
+    """The memory of clustering once: what its event has seen, how often it has clustered, and how clusters formed."""
 
     seen: float | None = None
     shots: int = 0
@@ -67,16 +67,16 @@ def means_when_formed(state: State) -> Stack:
 
 
 Event = Callable[[float | None, State, Replies], tuple[bool, float | None]]
-"""``(seen, state, replies) -> (does it happen now, what it has seen)``."""
+"""``(seen, state, replies) -> (happens, seen)``: whether to cluster now, and what to remember for the next round."""
 
 Rule = Callable[[State, Replies, Key, Ask], Assignment | None]
-"""An assign rule that may find that it cannot be applied yet."""
+"""An assign rule that returns None if it cannot be applied yet."""
 
 
 def once(when: Event, rule: Rule, then: Assign, shots: int = 1) -> Assign:
-    """Keep labels until an event, apply ``rule`` in that round and in the next ``shots - 1``, and ``then`` for ever.
+    """Keep labels until an event, apply ``rule`` in that round and in the next ``shots - 1``, and ``then`` ever after.
 
-    Where the rule cannot be applied (too few answers), the event has not happened.
+    If the rule cannot be applied (too few answers), the event has not happened.
     """
     if shots < 1:
         raise UsageError(f"shots is {shots}; it must be at least 1")
@@ -105,8 +105,8 @@ def after(rounds: int) -> Event:
 def temperature_rises(p: float = 2.0) -> Event:
     """Happen at the first rise of the clustering temperature from one round to the next, so never in the first.
 
-    The clients disagree less and less about a model that is far from all of them, until it is near and they begin to
-    pull in different directions. With fewer than two answers there is no temperature and nothing happens.
+    Clients agree more and more while the model is far from all of their optima, until it is near and they begin to pull
+    in different directions. With fewer than two answers there is no temperature and nothing happens.
     """
     if not p >= 1:
         raise UsageError(f"p is {p}; it must be at least 1")
@@ -123,7 +123,7 @@ def temperature_rises(p: float = 2.0) -> Event:
 
 
 def temperature(distances: Array, p: float = 2.0) -> float:
-    """Return the p-norm of all cosine distances, as a share of the largest it can be: |D|_p / (n (n - 1) 2^p)^(1/p).
+    """Return the p-norm of all cosine distances as a share of its maximum: |D|_p / (n (n - 1) 2^p)^(1/p).
 
     >>> temperature(np.array([[0.0, 2.0], [2.0, 0.0]]))
     1.0
@@ -144,14 +144,14 @@ def cluster_once(
     start: str = "mean",
     compared: Fit | None = None,
 ) -> Rule:
-    """Cluster the clients by a measure of what they made of one model.
+    """Cluster the clients by the distances between their trainings of one model.
 
-    ``all_clients``: those that were not drawn in this round train as well. ``start`` of the cluster models: the mean of
-    their clients' models, the model that all were sent (global), or that of the client nearest to the others (medoid);
-    without ``all_clients`` they are what the round's own update makes of them. When applied again, the clients that
-    answered train once more from the model of the first time. ``compared``: all clients train so in a further exchange
-    to make the models that are measured, whatever the round's training is; the mean with which clusters begin is that
-    of the round's.
+    ``all_clients``: clients that were not drawn in this round train as well. ``start`` of the cluster models: the mean
+    of their clients' models, the model that all were sent (global), or that of the client nearest to the others
+    (medoid); without ``all_clients`` they are what the round's update makes of them. When applied again, the clients
+    that answered train once more from the model of the first time. ``compared``: a different local training, in a
+    further exchange with all clients, of the models that are compared; the means with which clusters begin are still of
+    the round's models.
     """
     if start not in STARTS:
         raise UnknownName("start", start, STARTS)
@@ -176,7 +176,8 @@ def cluster_once(
             if compared is not None:
                 kind = sent.take([0] * len(found.parents))
                 means = average(replies, labels[replies.clients], weigh(replies), kind)[0]
-            finish = put_in_place(first_models(start, answers, found.labels, distances, means, sent))
+            models = first_models(start, answers, found.labels, distances, means, sent)
+            finish = replace_by(models)
         formed = Formed(sent, found.means, among_all(answers.clients, distances, len(state.labels)))
         return Assignment(
             labels,
@@ -201,8 +202,8 @@ def models_to_compare(
     return complete(replies, everyone, state.stack, state.labels, fit, ask) if all_clients else replies
 
 
-def put_in_place(models: Stack) -> Callable[[Stack], Stack]:
-    """Return these models whatever was averaged."""
+def replace_by(models: Stack) -> Callable[[Stack], Stack]:
+    """Replace what was averaged by these models."""
     return lambda averaged: models
 
 
@@ -214,7 +215,7 @@ def first_models(start: str, answers: Replies, labels: Array, distances: Array, 
 
 
 def among_all(clients: Array, distances: Array, count: int) -> Array | None:
-    """Return the distances of some clients in a matrix of all; NaN for the others; None beyond ``MOST_KEPT``.
+    """Return the distances of some clients in a matrix of all, NaN for the others; None beyond ``MOST_KEPT`` clients.
 
     >>> among_all(np.array([0, 2]), np.array([[0.0, 5.0], [5.0, 0.0]]), 3).tolist()[0]
     [0.0, nan, 5.0]
@@ -232,9 +233,9 @@ def train(clients: Array, stack: Stack, labels: Array, fit: Fit, ask: Ask) -> Re
 
 
 def complete(replies: Replies, wanted: Array, stack: Stack, labels: Array, fit: Fit, ask: Ask) -> Replies:
-    """Return the replies of all ``wanted`` clients; those that have not answered yet train now, if they are reached.
+    """Return the replies of all ``wanted`` clients; those that have not trained in this round train now.
 
-    ``labels`` are those of all clients.
+    ``labels`` are of all clients.
     """
     own = replies.without(~np.isin(replies.clients, wanted), {})
     others = np.setdiff1d(wanted, replies.clients)
@@ -256,7 +257,7 @@ def joined(one: Replies, other: Replies) -> Replies:
 
 
 class Numbered(NamedTuple):
-    """Clusters that follow the old ones: the labels of those that answered, where each continues from, mean models."""
+    """Clusters with numbers that follow the old ones: labels of those that answered, parents and mean models."""
 
     labels: Array
     parents: tuple[int, ...]
@@ -264,7 +265,7 @@ class Numbered(NamedTuple):
 
 
 def follow_old_numbers(state: State, answers: Replies, new: Array, weigh: Weigh) -> Numbered:
-    """Number new clusters so that they follow the old ones; in a further shot those that formed before stay."""
+    """Number new clusters so that they follow the old ones; in a further shot, clusters that formed before stay."""
     sent, weights, old = sent_when_formed(state), weigh(answers), state.labels[answers.clients]
     found = average(answers, new, weights, sent.take([0] * (int(new.max()) + 1)))[0]
     formed = formed_of(state)
@@ -278,7 +279,7 @@ def follow_old_numbers(state: State, answers: Replies, new: Array, weigh: Weigh)
 
 
 def medoids(distances: Array, labels: Array) -> list[int]:
-    """The member of each cluster that is nearest to the others in it.
+    """Return the client of each cluster that is nearest to the others in it.
 
     >>> medoids(np.abs(np.subtract.outer([0, 1, 3, 9], [0, 1, 3, 9])), np.array([0, 0, 0, 1]))
     [1, 3]
@@ -288,12 +289,13 @@ def medoids(distances: Array, labels: Array) -> list[int]:
 
 
 def join_or_follow(new: Array, old: Array, likeness: Array) -> tuple[Array, tuple[int, ...]]:
-    """Numbers for the clusters of a further sample among those that formed before, and where each goes on from.
+    """Number the clusters of a further sample among those that formed before, and return the parent of each.
 
-    A new cluster is like an old one as its mean update points the same way (``likeness``, new x old), and as far as its
-    members were in it, as a share: two samples need not have a client in common. It joins the old one that it is most
-    like; two may be like the same one, where a sample has few of the others. Only if there are more new clusters than
-    old do those that are left over by the best matching get numbers of their own. Old ones stay, joined or not.
+    The similarity of a new cluster to an old one is the cosine of their mean updates (``likeness``, new x old) plus the
+    share of its clients that were in the old one: two samples need not have a client in common. A new cluster joins the
+    old one of the highest similarity; two may join the same one, where a sample has few clients of the others. Only if
+    there are more new clusters than old do those that the best matching leaves over get new numbers. Old clusters stay,
+    joined or not.
 
     >>> join_or_follow(np.array([0, 0, 1]), np.array([-1, -1, -1]), np.array([[0.9, 0.1], [0.7, 0.0]]))
     (array([0, 0]), (0, 1))
@@ -311,10 +313,10 @@ def join_or_follow(new: Array, old: Array, likeness: Array) -> tuple[Array, tupl
 
 
 def follow(new: Array, old: Array, clusters: int) -> tuple[Array, tuple[int, ...]]:
-    """Numbers for new clusters that overlap most with the old ones, and the old cluster that each goes on from.
+    """Number new clusters by their largest overlap with the old ones, and return the parent of each.
 
-    ``numbers[new]`` are the labels. The new clusters may be more or fewer than the old; those without a counterpart go
-    on from the old cluster of most of their members.
+    ``numbers[new]`` are the labels. There may be more new clusters than old, or fewer; the parent of one without a
+    counterpart is the old cluster of most of its clients.
 
     >>> follow(np.array([0, 0, 1, 1]), np.array([0, 0, 0, 0]), 1)
     (array([0, 1]), (0, 0))

@@ -1,4 +1,4 @@
-"""Placement: the cluster of a client that has none, and how it joins while training goes on."""
+"""Placement: find the cluster of a client that has none, also while training goes on."""
 
 from __future__ import annotations
 
@@ -19,35 +19,35 @@ from coterie.typing import Array
 
 
 def least_loss_when_formed(state: State, ask: Ask, clients: Array) -> Scores:
-    """Minus the mean train loss of each cluster's model as it was when the clusters formed."""
+    """Score clusters by minus the mean train loss of their models as they were when the clusters formed."""
     return score_by_loss(means_when_formed(state), ask, clients)
 
 
 def nearest_centre(part: str, fit: Fit) -> Place:
-    """Minus the distance to each centre of the last clustering, after one local training from the middle of the models.
+    """Score clusters by minus the distance to their centres, after one local training from the mean of their models.
 
-    All cluster models count the same in the middle, or it would lie nearest to the largest cluster before any training.
-    Without a clustering yet it is by least loss.
+    The mean has equal weights, or it would be nearest to the largest cluster before any training. Without a clustering
+    yet the score is by least loss.
     """
 
     def place(state: State, ask: Ask, clients: Array) -> Scores:
         if state.memory is None:
             return least_loss(state, ask, clients)
-        middle = state.stack.mix(np.full((1, len(state.stack)), 1 / len(state.stack)))
+        mean = state.stack.mix(np.full((1, len(state.stack)), 1 / len(state.stack)))
 
         def score(replies: Replies) -> Array:
             distances: Array = cdist(replies.part(part).astype(np.float64), state.memory.centres)
             return -distances
 
-        return _scores(Task(fit=(fit,)), middle, score, ask, clients)
+        return _scores_after(fit, mean, score, ask, clients)
 
     return place
 
 
 def nearest_update(fit: Fit) -> Place:
-    """The cosine of a newcomer's update and each cluster's mean update when the clusters formed.
+    """Score clusters by the cosine of a newcomer's update with their mean updates when the clusters formed.
 
-    It trains once from the model that was sent in that round: an update from any other could not be compared.
+    The newcomer trains once from the model that was sent in that round: updates from other models cannot be compared.
     """
 
     def place(state: State, ask: Ask, clients: Array) -> Scores:
@@ -58,19 +58,19 @@ def nearest_update(fit: Fit) -> Place:
             part = replies.layout.part("all")
             return cosines((replies.models().params - sent.params)[:, part], formed[:, part])
 
-        return _scores(Task(fit=(fit,)), sent, score, ask, clients)
+        return _scores_after(fit, sent, score, ask, clients)
 
     return place
 
 
-def _scores(task: Task, stack: Stack, score: Callable[[Replies], Array], ask: Ask, clients: Array) -> Scores:
-    """The scores of those of the clients that answer; they work on the first row."""
-    replies = ask(task, stack, np.zeros(len(clients), dtype=np.int64), clients)
+def _scores_after(fit: Fit, model: Stack, score: Callable[[Replies], Array], ask: Ask, clients: Array) -> Scores:
+    """Let clients train one model, and return the scores of those that answer."""
+    replies = ask(Task(fit=(fit,)), model, np.zeros(len(clients), dtype=np.int64), clients)
     return Scores(replies.clients, score(replies) if len(replies) else np.empty((0, 1)))
 
 
 def join(place: Place) -> Assign:
-    """Every client stays where it is; one without a cluster is placed when it answers, by a further exchange."""
+    """Keep every client where it is; place one without a cluster when it answers, by a further exchange."""
 
     def assign(state: State, replies: Replies, key: Key, ask: Ask) -> Assignment:
         labels = placed(state, replies, replies.labels)

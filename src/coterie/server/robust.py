@@ -1,4 +1,4 @@
-"""Rules in the place of the mean inside a cluster, which a few wrong models cannot move as far as they like."""
+"""Robust rules in place of the mean inside a cluster, which a few wrong models cannot move arbitrarily far."""
 
 from __future__ import annotations
 
@@ -14,27 +14,28 @@ from coterie.textforms import Catalogue
 from coterie.typing import Array
 
 STEPS = 100
-"""Weiszfeld's steps to a geometric median; they are taken on a matrix of distances and cost nothing beside it."""
+"""Weiszfeld's steps to a geometric median; on a matrix of distances they cost little beside the matrix itself."""
 
 
 def mean() -> Combine | None:
-    """The weighted mean, as the papers have it: one client can move it as far as the norm bound lets it."""
+    """Take the weighted mean, as the papers do: one client can move it as far as the norm bound lets it."""
     return None
 
 
 def median() -> Combine:
-    """The median of every coordinate: less than half of a cluster may lie. Weights are ignored: all count the same.
+    """Take the median of every coordinate: less than half of a cluster may lie. Weights are ignored.
 
-    Yin et al. 2018. Where clients of a cluster differ it is nobody's model, and it costs accuracy without any attack.
+    Yin et al. 2018. Where clients of a cluster differ the median is no client's model, and accuracy is lost without any
+    attack.
     """
     return _by_column(lambda block: _inner(block, (len(block) - 1) // 2))
 
 
 def trimmed(share: float = 0.2) -> Combine:
-    """The mean of every coordinate without the lowest and the highest ``share`` of values. Weights are ignored.
+    """Take the mean of every coordinate without the lowest and the highest ``share`` of values. Weights are ignored.
 
-    Yin et al. 2018. Of n members floor(share n) are cut at each end: up to so many may lie. With fewer than 1 / share
-    members nothing is cut.
+    Yin et al. 2018. Of n models floor(share n) are cut at each end: up to this number of clients may lie. With fewer
+    than 1 / share models nothing is cut.
     """
     if not 0 <= share < 0.5:
         raise UsageError(f"trimmed: share is {share}; it must be in [0, 0.5)")
@@ -43,11 +44,12 @@ def trimmed(share: float = 0.2) -> Combine:
 
 
 def krum(f: int = 1) -> Combine:
-    """The one model that is nearest to its neighbours, where up to ``f`` of a cluster may lie. Weights are ignored.
+    """Take the one model that is nearest to its neighbours: up to ``f`` of a cluster may lie. Weights are ignored.
 
-    Blanchard et al. 2017: the least sum of squared distances to the n - f - 2 nearest, of n members; it holds with
-    n >= 2 f + 3. Of equal sums the mean is taken: with at most f + 3 members only the nearest counts, and that makes it
-    the mean of the two that are nearest to each other. One model instead of a mean: much is lost without any attack.
+    Blanchard et al. 2017: the least sum of squared distances to the n - f - 2 nearest of n models; the guarantee needs
+    n >= 2 f + 3. Models with equal sums are averaged: with at most f + 3 models only the nearest neighbour counts, so
+    the result is the mean of the two models nearest to each other. One model instead of a mean: much accuracy is lost
+    without any attack.
     """
     if f < 0:
         raise UsageError(f"krum: f is {f}; it must be at least 0")
@@ -63,17 +65,17 @@ def krum(f: int = 1) -> Combine:
 
 
 def geometric_median() -> Combine:
-    """The model with the least weighted sum of distances to all: members with up to half of the weight may lie.
+    """Take the point of least weighted sum of distances to all models: up to half of the weight may lie.
 
-    Pillutla et al. 2022. Weiszfeld's steps, 100 of them, from the weighted mean; a distance counts as at least a
-    millionth of the mean distance between members. Clients weigh as in the mean.
+    Pillutla et al. 2022. It takes 100 of Weiszfeld's steps from the weighted mean; a distance counts as at least a
+    millionth of the mean distance between models. Clients weigh as in the mean.
     """
 
     def shares(squares: Array, weights: Array) -> Array:
         found: Array = weights / weights.sum()
         least = 1e-6 * np.sqrt(squares).mean()
         for _ in range(STEPS if least > 0 else 0):
-            apart = squares @ found - found @ squares @ found / 2  # of each member from the sum of all by their shares
+            apart = squares @ found - found @ squares @ found / 2  # squared distance of each model to the current point
             pulls = weights / np.maximum(np.sqrt(np.maximum(apart, 0)), least)
             found = pulls / pulls.sum()
         return found
@@ -92,45 +94,44 @@ rules = Catalogue(
     },
     typed=True,
 )
-"""How the models of a cluster's members become one, by name."""
+"""Rules that combine the models of a cluster, by name."""
 
 
 def _by_column(rule: Callable[[Array], Array]) -> Combine:
-    """A rule for blocks of coordinates ``(members, width)``, each coordinate by itself; buffers as parameters."""
+    """Apply a rule to blocks of coordinates ``(models, width)``, each coordinate by itself, parameters and buffers."""
 
-    def combine(models: Stack, members: Array, weights: Array) -> Stack:
-        made = (np.concatenate([np.zeros(0), *map(rule, _blocks(rows, members))]) for rows in models)
-        return Stack(*(values[None].astype(rows.dtype) for values, rows in zip(made, models, strict=True)))
+    def combine(models: Stack, rows: Array, weights: Array) -> Stack:
+        made = (np.concatenate([np.zeros(0), *map(rule, _blocks(array, rows))]) for array in models)
+        return Stack(*(values[None].astype(array.dtype) for values, array in zip(made, models, strict=True)))
 
     return combine
 
 
 def _inner(block: Array, cut: int) -> Array:
-    """The mean of each column without so many of its lowest and its highest values."""
+    """Return the mean of each column without its ``cut`` lowest and highest values."""
     kept: Array = np.sort(block, axis=0)[cut : len(block) - cut].mean(axis=0)
     return kept
 
 
 def _by_distance(shares: Callable[[Array, Array], Array]) -> Combine:
-    """A sum of the members by shares that follow from their parameters' squared distances and weights; buffers too."""
+    """Sum models by shares computed from their squared distances and weights; buffers by the same shares."""
 
-    def combine(models: Stack, members: Array, weights: Array) -> Stack:
-        count = len(members)
-        found = shares(pairwise(_blocks(models.params, members), count, "euclidean") ** 2, weights)
-        return Stack(*(_sum(rows, members, found) for rows in models))
+    def combine(models: Stack, rows: Array, weights: Array) -> Stack:
+        found = shares(pairwise(_blocks(models.params, rows), len(rows), "euclidean") ** 2, weights)
+        return Stack(*(_sum(array, rows, found) for array in models))
 
     return combine
 
 
-def _blocks(rows: Array, members: Array) -> Iterator[Array]:
-    """The members' rows in double precision, a block of coordinates at a time: rows may be a mapped file."""
-    width = max(1, BLOCK_BYTES // (8 * len(members)))
-    for i in range(0, rows.shape[1], width):
-        yield rows[:, i : i + width][members].astype(np.float64)
+def _blocks(array: Array, rows: Array) -> Iterator[Array]:
+    """Yield these rows in double precision, a block of coordinates at a time: the array may be a mapped file."""
+    width = max(1, BLOCK_BYTES // (8 * len(rows)))
+    for i in range(0, array.shape[1], width):
+        yield array[:, i : i + width][rows].astype(np.float64)
 
 
-def _sum(rows: Array, members: Array, shares: Array) -> Array:
-    total = np.zeros((1, rows.shape[1]))
-    for member, share in zip(members, shares, strict=True):
-        total += share * rows[member] if share else 0
-    return total.astype(rows.dtype)
+def _sum(array: Array, rows: Array, shares: Array) -> Array:
+    total = np.zeros((1, array.shape[1]))
+    for row, share in zip(rows, shares, strict=True):
+        total += share * array[row] if share else 0
+    return total.astype(array.dtype)

@@ -60,10 +60,10 @@ def served_models(
 
 
 def rows_that_serve(state: State, labels: Array | None = None) -> tuple[Stack, Array]:
-    """Return the models, and the row that serves each client: its label's, or the mean where it has none.
+    """Return the models, and the row that serves each client: its cluster's, or the mean where it has none.
 
-    Of an ensemble these are the models of all members, one below the other, and rows ``(clients, members)``. ``labels``
-    are those under which clients were served, if not all of the state's.
+    For an ensemble these are the models of all members, one below the other, and rows ``(clients, members)``.
+    ``labels`` are those under which clients were served, if not those of the state.
     """
     if not state.members:
         return with_mean(state.stack, state.labels if labels is None else labels, state.shares)
@@ -87,5 +87,6 @@ def _serve(serving: Serving, federation: Federation, state: State, key: Key, rep
 
 
 def _trained(replies: Replies, clients: Array) -> Served:
-    places = np.searchsorted(replies.clients, clients)
-    return Served(replies.models(), np.where(np.isin(clients, replies.clients), places, UNPLACED))
+    """Return the fine-tuned models, and the row of each client that answered."""
+    rows = np.searchsorted(replies.clients, clients)
+    return Served(replies.models(), np.where(np.isin(clients, replies.clients), rows, UNPLACED))

@@ -1,4 +1,4 @@
-"""Where a run begins: how many models, how they are made, and the first labels."""
+"""Starts of a run: how many models there are, how they are made, and the first labels."""
 
 from __future__ import annotations
 
@@ -27,13 +27,13 @@ BEGINNING = -1
 @memory_type
 @dataclass(frozen=True)
 class Pinned:
-    """The clients that keep their cluster for ever: the cluster of each, by name."""
+    """The clients that never leave their cluster: the cluster of each, by name."""
 
     rows: Mapping[str, int]
 
 
 def one_model() -> Start:
-    """A single model; every client belongs to it."""
+    """Start with a single model, to which every client belongs."""
 
     def start(federation: Federation, key: Key, ask: Ask) -> State:
         return first_state(initial(federation, key, 1), np.zeros(len(federation.names), dtype=np.int64))
@@ -42,7 +42,7 @@ def one_model() -> Start:
 
 
 def one_model_for(clusters: int) -> Start:
-    """A single model that is to be parted into so many later; more clusters than clients are refused at once."""
+    """Start with a single model that will be split into ``clusters`` later; refuse more clusters than clients."""
 
     def start(federation: Federation, key: Key, ask: Ask) -> State:
         check_clusters(clusters, len(federation.names))
@@ -53,7 +53,7 @@ def one_model_for(clusters: int) -> Start:
 
 
 def judged_by(loss: str | None, start: Start) -> Start:
-    """The same start, where the data have the bounded loss by which models will be judged."""
+    """Make the same start, if the bounded loss by which models will be judged is defined for the data."""
     if loss not in (None, *BOUNDED):
         raise UnknownName("bounded loss", str(loss), BOUNDED)
 
@@ -65,7 +65,7 @@ def judged_by(loss: str | None, start: Start) -> Start:
 
 
 def model_per_client() -> Start:
-    """The same initial model for each client, which nobody else will touch."""
+    """Start with one model for each client, all equal, which no other client trains."""
 
     def start(federation: Federation, key: Key, ask: Ask) -> State:
         clients = len(federation.names)
@@ -76,7 +76,7 @@ def model_per_client() -> Start:
 
 
 def random_models(clusters: int) -> Start:
-    """``clusters`` independent random models; nobody is placed yet."""
+    """Start with ``clusters`` independent random models; no client is placed yet."""
 
     def start(federation: Federation, key: Key, ask: Ask) -> State:
         check_clusters(clusters, len(federation.names))
@@ -85,8 +85,8 @@ def random_models(clusters: int) -> Start:
     return start
 
 
-def told_apart(start: Start) -> Start:
-    """The same start, with a warning where several models are all equal: clients could not choose between them."""
+def warn_if_equal(start: Start) -> Start:
+    """Make the same start, and warn if several models are all equal: clients could not choose between them."""
 
     def begin(federation: Federation, key: Key, ask: Ask) -> State:
         state = start(federation, key, ask)
@@ -103,9 +103,9 @@ def told_apart(start: Start) -> Start:
 
 
 def random_labels(start: Start, clusters: int, pinned: bool) -> Start:
-    """The same start with every client in a cluster at random; ``pinned`` keeps one random client in each for ever.
+    """Make the same start with every client in a random cluster; ``pinned``: one random client never leaves each.
 
-    The draws are by name, so that they do not depend on the order of clients. Who is pinned is remembered.
+    The draws are by name, so that they do not depend on the order of clients. The memory says who is pinned.
     """
 
     def begin(federation: Federation, key: Key, ask: Ask) -> State:
@@ -120,10 +120,10 @@ def random_labels(start: Start, clusters: int, pinned: bool) -> Start:
 
 
 def farthest_first(clusters: int, fit: Fit) -> Start:
-    """Models that differ because their first trainers do.
+    """Start with models trained by clients that differ.
 
     All clients train once from one model; one of the results is taken at random, then repeatedly the model of the
-    client that the models taken so far serve worst. With one cluster there is nothing to tell apart: the plain start.
+    client with the largest loss under those taken so far. One cluster needs no such models: it has the plain start.
     """
 
     def start(federation: Federation, key: Key, ask: Ask) -> State:
@@ -154,14 +154,14 @@ def farthest_first(clusters: int, fit: Fit) -> Start:
 
 
 def initial(federation: Federation, key: Key, count: int) -> Stack:
-    """``count`` freshly initialised models; the first is the same for every algorithm with this seed."""
+    """Return ``count`` freshly initialised models; the first is the same for every algorithm with this seed."""
     check_room(federation, count)
     rows = [federation.model.initial(key.number("model", i)) for i in range(count)]
     return Stack(*(np.stack(part) for part in zip(*rows, strict=True)))
 
 
 def check_room(federation: Federation, count: int) -> None:
-    """Refuse more models than there is memory for: those of this round, of the one before, and those to come."""
+    """Refuse more models than fit in memory three times: those of this round, of the one before and of the next."""
     layout = federation.model.layout
     numbers = layout.size + layout.buffer_size
     what = f"a run of {count:,} models of {numbers:,} numbers"
@@ -169,10 +169,10 @@ def check_room(federation: Federation, count: int) -> None:
 
 
 def first_state(stack: Stack, labels: Array) -> State:
-    """Round 0 with these models and labels; shares are equal until someone has answered."""
-    return State(stack, labels, 0, stack, np.full(len(stack), 1 / len(stack)))
+    """Return the state of round 0 with these models and labels; shares are equal until clients answer."""
+    return State(stack, labels, 0, previous=stack, shares=np.full(len(stack), 1 / len(stack)))
 
 
 def unplaced(federation: Federation, stack: Stack) -> State:
-    """Round 0 with several models and no client placed."""
+    """Return the state of round 0 with several models and no client placed."""
     return first_state(stack, np.full(len(federation.names), UNPLACED, dtype=np.int64))

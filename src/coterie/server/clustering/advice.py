@@ -18,22 +18,154 @@ from coterie.protocol.replies import Replies
 from coterie.protocol.task import Fit, Task
 from coterie.seeding import Key
 from coterie.server.aggregate import average
-from coterie.server.clustering.clusterers import Clusterer
+from coterie.server.clustering.clusterers import Clusterer, together
 from coterie.server.clustering.methods import merged
 from coterie.server.contract import Ask, by_examples
 from coterie.server.distances.vectors import columns, cosine_from_products
 from coterie.server.start import initial
 from coterie.typing import Array
 
+STEPS = 10
+"""Steps that every client takes in a probe, whatever the run's local training, so that updates can be compared."""
+
+FEWEST = 2
+"""A client with fewer examples cannot be divided."""
+
 MOST = 10
 """More clusters than this are not tried."""
 
+SAMPLES, LARGEST = 50, 150
+"""The number of samples of clients, and the most clients in one."""
+
+SURE = 0.8
+"""With a lower share of samples the advice says perhaps."""
+
 ROUNDING = 1e-9
-"""Errors of unit vectors that differ by less are the same."""
+"""Errors of unit vectors that differ by less are equal."""
+
+Advice = Mapping[str, Any]
+"""JSON values: one_model_enough, clusters, confidence, pairs, votes, by, text."""
+
+Find = Callable[[Array], Array]
+"""``clients -> labels``: the clusters of some of the clients, from 0 without gaps."""
+
+
+def probe(federation: Federation, key: Key, ask: Ask, fit: Fit) -> Advice:
+    """Return advice from three exchanges: a round of FedAvg, then a training on each half from its result.
+
+    Clients that do not answer, or cannot be divided, do not count. Clients are taken in the order of their names, so
+    that their order in the federation plays no part.
+    """
+    names, clients = federation.names, np.arange(len(federation.names))
+    same, short = np.zeros_like(clients), replace(fit, steps=STEPS, epochs=None)
+    first = initial(federation, key, 1)
+    warm = ask(Task(fit=(short,)), first, same, clients)
+    model = average(warm, warm.labels, by_examples(warm), first)[0] if len(warm) else first
+    one, other = (ask(Task(fit=(replace(short, half=half),)), model, same, clients) for half in (0, 1))
+    known = np.intersect1d(one.clients, other.clients[other.examples >= FEWEST])
+    if not len(known):
+        raise FederationError(
+            f"none of {len(clients)} clients answered the probe with {FEWEST} examples or more; "
+            f"give the number of clusters, or leave out --advise; reasons: {dict(list(one.missing.items())[:3])}"
+        )
+    return on_halves(_cosines_of_halves(one, other, model.params, known, names), key)
+
+
+def _cosines_of_halves(one: Replies, other: Replies, start: Array, known: Array, names: tuple[str, ...]) -> Array:
+    """Return the cosines of the known clients' updates: first halves, then second, clients ordered by name."""
+    both = [replies.without(~np.isin(replies.clients, known), {}) for replies in (one, other)]
+    products = np.zeros((2 * len(known), 2 * len(known)))
+    starts = np.broadcast_to(start[0], (len(known), start.shape[1]))
+    for blocks in zip(*(columns(replies, starts) for replies in both), strict=True):
+        rows = np.concatenate(blocks)
+        products += rows @ rows.T
+    order = np.array(sorted(range(len(known)), key=lambda i: names[known[i]]))
+    rows = np.concatenate([order, order + len(known)])
+    found: Array = cosine_from_products(products)[np.ix_(rows, rows)]
+    return found
+
+
+def on_halves(products: Array, key: Key) -> Advice:
+    """Return advice from two halves of every client's data; see ``held_out``."""
+    clients = np.arange(len(products) // 2)
+    return consult(clusters_of(products, clients), lambda sample: clusters_of(products, sample), key, "halves", MOST)
+
+
+def on_distances(clusterer: Clusterer, distances: Array, key: Key) -> Advice:
+    """Return advice from a matrix of distances: what the clusterer finds if the number of clusters is not given.
+
+    In samples, average linkage, the fastest, replaces clusterers that take a number.
+    """
+    takes_number = clusterer.clusters is not None
+    free = replace(clusterer, clusters="auto") if takes_number else clusterer
+    quick = replace(free, find=merged, options={"linkage": "average"}) if takes_number else clusterer
+    by, most = (clusterer.by, clusterer.most) if takes_number else (clusterer.find.__name__.replace("_", "-"), None)
+
+    def find(sample: Array) -> Array:
+        return quick(distances[np.ix_(sample, sample)], key) if len(sample) > 1 else np.zeros(1, dtype=np.int64)
+
+    return consult(free(distances, key), find, key, by, most)
+
+
+def consult(whole: Array, find: Find, key: Key, by: str, most: int | None = None) -> Advice:
+    """Return the clusters found among all clients, and how much of them is found again in samples of clients.
+
+    A sample has as many draws as there are clients, with replacement, and each client drawn counts once: copies of one
+    client would look like a cluster. ``confidence`` is the share of samples with the same number of clusters, ``votes``
+    the share of every number, ``pairs`` the share of pairs of clients that are together or apart as among all.
+    """
+    clients, rng = len(whole), key.generator("advice")
+    numbers: Counter[int] = Counter()
+    agreed: list[float] = []
+    for _ in range(SAMPLES):
+        drawn = np.unique(rng.integers(clients, size=clients))
+        sample = np.sort(rng.permutation(drawn)[:LARGEST])
+        labels = find(sample)
+        numbers[int(labels.max()) + 1] += 1
+        agreed.append(float((_pairs_together(labels) == _pairs_together(whole[sample])).mean()))
+    found = int(whole.max()) + 1
+    confidence = numbers[found] / SAMPLES
+    return {
+        "one_model_enough": found == 1,
+        "clusters": found,
+        "confidence": confidence,
+        "pairs": float(np.mean(agreed)),
+        "votes": {str(number): numbers[number] / SAMPLES for number in sorted(numbers)},
+        "by": by,
+        "text": sentence(found, confidence, by, found == most),
+    }
+
+
+def _pairs_together(labels: Array) -> Array:
+    """Return which pairs are in one cluster; a single client makes a pair with itself."""
+    pairs = together(labels)
+    return np.asarray(pairs[np.triu_indices(len(labels), 1)]) if len(labels) > 1 else pairs
+
+
+def sentence(clusters: int, confidence: float, by: str, at_limit: bool = False) -> str:
+    """Return the advice as a sentence for a practitioner.
+
+    >>> sentence(3, 0.5, "silhouette")
+    'Perhaps 3 clusters: as many groups stand out among clients (by silhouette); 50 % of samples of clients agree.'
+    """
+    sure = confidence >= SURE
+    if clusters == 1:
+        head = "One model is enough" if sure else "One model may be enough"
+        why = "grouping the clients does not help to predict the half of their data that was held out"
+        reason = why if by == "halves" else "no groups stand out among the clients"
+    else:
+        some = f"{clusters} clusters or more (no more were tried)" if at_limit else f"{clusters} clusters"
+        head = some if sure else f"Perhaps {some}"
+        why = "these groups best predict the half of the clients' data that was held out"
+        reason = why if by == "halves" else "as many groups stand out among clients"
+    return f"{head}: {reason} (by {by}); {confidence:.0%} of samples of clients agree.".replace("%", " %")
+
+
+# The clusters that two halves of every client's data support.
 
 
 def clusters_of(products: Array, clients: Array) -> Array:
-    """The clusters of some clients: as many as their halves support, of the mean of both.
+    """Return the clusters of some clients, by the mean of their halves: as many as the halves support.
 
     ``products (2 n, 2 n)`` are inner products of all first halves, then all second.
 
@@ -48,7 +180,7 @@ def clusters_of(products: Array, clients: Array) -> Array:
 
 
 def by_halves(products: Array, most: int = MOST) -> int:
-    """The smallest number of clusters whose error is within one standard error of the least.
+    """Return the smallest number of clusters with an error within one standard error of the least.
 
     The standard error is that of the clients' differences to the number of least error.
     """
@@ -59,10 +191,11 @@ def by_halves(products: Array, most: int = MOST) -> int:
 
 
 def held_out(products: Array, most: int = MOST) -> Array:
-    """``(n, k)``: |b_i - mean of a_j over j in i's cluster|^2 for 1, 2, ... clusters, mean of it and of a, b exchanged.
+    """Return the errors ``(n, k)`` of 1, 2, ... clusters for each client, found on one half and judged on the other.
 
-    The clusters are found on the a alone. Too few mix clients that differ; too many average over too few, and follow
-    chance that the b do not share.
+    With a_i and b_i the halves of client i, the error is |b_i - mean of a_j over j in i's cluster|^2, averaged with
+    that of a and b exchanged. The clusters are found on the a alone. Too few mix clients that differ; too many average
+    over too few clients, and follow noise that the b do not share.
     """
     count = len(products) // 2
     numbers = range(1, max(1, min(most, count - 1)) + 1)
@@ -70,16 +203,16 @@ def held_out(products: Array, most: int = MOST) -> Array:
     for seen, unseen in ((0, 1), (1, 0)):
         inside, across = _block(products, seen, seen), _block(products, unseen, seen)
         own = np.diag(_block(products, unseen, unseen))
-        for place, labels in enumerate(cuts(inside, numbers)):
-            members = labels[:, None] == np.arange(labels.max() + 1)
-            weights = members / members.sum(axis=0)
-            apart = (members * (across @ weights)).sum(axis=1)
-            errors[:, place] += (own - 2 * apart + members @ np.diag(weights.T @ inside @ weights)) / 2
+        for column, labels in enumerate(cuts(inside, numbers)):
+            in_cluster = labels[:, None] == np.arange(labels.max() + 1)
+            weights = in_cluster / in_cluster.sum(axis=0)
+            apart = (in_cluster * (across @ weights)).sum(axis=1)
+            errors[:, column] += (own - 2 * apart + in_cluster @ np.diag(weights.T @ inside @ weights)) / 2
     return errors
 
 
 def cuts(products: Array, numbers: Iterable[int]) -> Iterable[Array]:
-    """The labels of vectors with these inner products for each number of clusters: one tree of Ward's merges, cut."""
+    """Yield the labels of vectors with these inner products for each number of clusters: cuts of one Ward tree."""
     if len(products) < 2:
         yield from (np.zeros(len(products), dtype=np.int64) for _ in numbers)
         return
@@ -91,137 +224,6 @@ def cuts(products: Array, numbers: Iterable[int]) -> Iterable[Array]:
 
 
 def _block(products: Array, rows: int, columns: int) -> Array:
-    half = len(products) // 2
-    part: Array = products[rows * half : (rows + 1) * half, columns * half : (columns + 1) * half]
+    count = len(products) // 2
+    part: Array = products[rows * count : (rows + 1) * count, columns * count : (columns + 1) * count]
     return part
-
-
-SAMPLES = 50
-LARGEST = 150
-"""So many samples are drawn, none of more clients than this."""
-
-SURE = 0.8
-"""With a lower share of samples the advice says perhaps."""
-
-Advice = Mapping[str, Any]
-"""JSON values: one_model_enough, clusters, confidence, pairs, votes, by, text."""
-
-Find = Callable[[Array], Array]
-"""``clients -> labels``: the clusters of some of the clients, from 0 without gaps."""
-
-
-def on_halves(products: Array, key: Key) -> Advice:
-    """The advice of two halves of every client's data; see ``held_out``."""
-    clients = np.arange(len(products) // 2)
-    return consult(clusters_of(products, clients), lambda sample: clusters_of(products, sample), key, "halves", MOST)
-
-
-def on_distances(clusterer: Clusterer, distances: Array, key: Key) -> Advice:
-    """The advice of a matrix of distances: what the clusterer finds when it is not told how many there are.
-
-    In samples average linkage, the quickest, stands in for those that could be told.
-    """
-    told = clusterer.clusters is not None
-    free = replace(clusterer, clusters="auto") if told else clusterer
-    quick = replace(free, find=merged, options={"linkage": "average"}) if told else clusterer
-    by, most = (clusterer.by, clusterer.most) if told else (clusterer.find.__name__.replace("_", "-"), None)
-
-    def find(sample: Array) -> Array:
-        return quick(distances[np.ix_(sample, sample)], key) if len(sample) > 1 else np.zeros(1, dtype=np.int64)
-
-    return consult(free(distances, key), find, key, by, most)
-
-
-def consult(whole: Array, find: Find, key: Key, by: str, most: int | None = None) -> Advice:
-    """What was found among all clients, and how much of it is found in samples of them.
-
-    A sample is as many draws as there are clients, with replacement, each client that was drawn in it once: copies of
-    one client would look like a cluster. ``confidence`` is the share of samples with the same number of clusters,
-    ``votes`` that of every number, ``pairs`` the share of pairs of clients that are together or apart as among all.
-    """
-    clients, rng = len(whole), key.generator("advice")
-    numbers: Counter[int] = Counter()
-    agreed: list[float] = []
-    for _ in range(SAMPLES):
-        drawn = np.unique(rng.integers(clients, size=clients))
-        sample = np.sort(rng.permutation(drawn)[:LARGEST])
-        labels = find(sample)
-        numbers[int(labels.max()) + 1] += 1
-        agreed.append(float((_together(labels) == _together(whole[sample])).mean()))
-    found = int(whole.max()) + 1
-    confidence = numbers[found] / SAMPLES
-    return {
-        "one_model_enough": found == 1,
-        "clusters": found,
-        "confidence": confidence,
-        "pairs": float(np.mean(agreed)),
-        "votes": {str(number): numbers[number] / SAMPLES for number in sorted(numbers)},
-        "by": by,
-        "text": sentence(found, confidence, by, found == most),
-    }
-
-
-def sentence(clusters: int, confidence: float, by: str, at_limit: bool = False) -> str:
-    """The advice for a practitioner.
-
-    >>> sentence(3, 0.5, "silhouette")
-    'Perhaps 3 clusters: so many groups stand out among the clients (by silhouette); 50 % of samples of clients agree.'
-    """
-    sure = confidence >= SURE
-    if clusters == 1:
-        head = "One model is enough" if sure else "One model may be enough"
-        why = "grouping the clients foretells the half of their data that was held back no better"
-        reason = why if by == "halves" else "no groups stand out among the clients"
-    else:
-        some = f"{clusters} clusters or more (no more were tried)" if at_limit else f"{clusters} clusters"
-        head = some if sure else f"Perhaps {some}"
-        why = "grouped so, the clients best foretell the half of their data that was held back"
-        reason = why if by == "halves" else "so many groups stand out among the clients"
-    return f"{head}: {reason} (by {by}); {confidence:.0%} of samples of clients agree.".replace("%", " %")
-
-
-def _together(labels: Array) -> Array:
-    """Which pairs are in one cluster; for a single client the pair of itself."""
-    pairs: Array = labels[:, None] == labels[None]
-    return np.asarray(pairs[np.triu_indices(len(labels), 1)]) if len(labels) > 1 else pairs
-
-
-STEPS = 10
-"""Everyone takes so many steps, whatever the run's local training is, so that updates can be compared."""
-
-FEWEST = 2
-"""A client with fewer examples cannot be divided."""
-
-
-def probe(federation: Federation, key: Key, ask: Ask, fit: Fit) -> Advice:
-    """Advice from three exchanges with everyone: a round of FedAvg, then a training on each half from its result.
-
-    Clients that do not answer, or cannot be divided, have no say. Their order plays no part: they are taken by name.
-    """
-    names, clients = federation.names, np.arange(len(federation.names))
-    same, short = np.zeros_like(clients), replace(fit, steps=STEPS, epochs=None)
-    first = initial(federation, key, 1)
-    warm = ask(Task(fit=(short,)), first, same, clients)
-    model = average(warm, warm.labels, by_examples(warm), first)[0] if len(warm) else first
-    one, other = (ask(Task(fit=(replace(short, half=half),)), model, same, clients) for half in (0, 1))
-    known = np.intersect1d(one.clients, other.clients[other.examples >= FEWEST])
-    if not len(known):
-        raise FederationError(
-            f"none of {len(clients)} clients answered the probe with {FEWEST} examples or more; "
-            f"give the number of clusters, or leave out --advise; reasons: {dict(list(one.missing.items())[:3])}"
-        )
-    return on_halves(_products(one, other, model.params, known, names), key)
-
-
-def _products(one: Replies, other: Replies, start: Array, known: Array, names: tuple[str, ...]) -> Array:
-    """Cosines of all updates of the known clients, first halves above second, clients in the order of their names."""
-    both = [replies.without(~np.isin(replies.clients, known), {}) for replies in (one, other)]
-    total = np.zeros((2 * len(known), 2 * len(known)))
-    starts = np.broadcast_to(start[0], (len(known), start.shape[1]))
-    for blocks in zip(*(columns(replies, starts) for replies in both), strict=True):
-        rows = np.concatenate(blocks)
-        total += rows @ rows.T
-    order = np.array(sorted(range(len(known)), key=lambda place: names[known[place]]))
-    places = np.concatenate([order, order + len(known)])
-    found: Array = cosine_from_products(total)[np.ix_(places, places)]
-    return found

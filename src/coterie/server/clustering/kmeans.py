@@ -1,4 +1,4 @@
-"""K-means of weighted points, for fesem and wecfl: where it is seeded, and how cluster numbers stay the same."""
+"""K-means of weighted points, for fesem and wecfl, and cluster numbers that follow those of the round before."""
 
 from __future__ import annotations
 
@@ -35,13 +35,13 @@ class KMeansClusters:
         return best.labels_.astype(np.int64), best.cluster_centers_
 
     def _run(self, points: Array, weights: Array, init: str | Array, seed: int) -> KMeans:
-        with warnings.catch_warnings():  # with fewer different points than clusters some stay empty, which is right
+        with warnings.catch_warnings():  # with fewer distinct points than clusters some stay empty, as they should
             warnings.simplefilter("ignore", ConvergenceWarning)
             return KMeans(self.clusters, init=init, n_init=1, random_state=seed).fit(points, sample_weight=weights)
 
 
 def match(new: Array, old: Array, clusters: int) -> Array:
-    """Return new numbers, ``numbers[new]``, with which clusters overlap most with the old ones (Hungarian matching).
+    """Return numbers for new clusters, ``numbers[new]``, that overlap most with the old ones (Hungarian matching).
 
     >>> match(np.array([1, 1, 0]), np.array([0, 0, 1]), 2).tolist()
     [1, 0]

@@ -49,8 +49,8 @@ def kmedoids(distances: Array, clusters: int, seed: int, random_starts: int = RA
     ``distances`` must be symmetric with a zero diagonal, and ``clusters`` at most the number of points. Random start
     number r and its order of candidates depend on ``seed + r`` alone; the greedy start has the order of number 0.
 
-    >>> places = np.array([0.0, 1.0, 3.0, 20.0, 22.0, 23.0])
-    >>> kmedoids(np.abs(np.subtract.outer(places, places)), clusters=2, seed=1)
+    >>> points = np.array([0.0, 1.0, 3.0, 20.0, 22.0, 23.0])
+    >>> kmedoids(np.abs(np.subtract.outer(points, points)), clusters=2, seed=1)
     KMedoids(medoids=array([1, 4]), labels=array([0, 0, 0, 1, 1, 1]), loss=6.0)
     """
     distances = np.ascontiguousarray(distances, dtype=np.float64)
@@ -144,18 +144,18 @@ def swap(distances: Array, medoids: Array, order: Array) -> KMedoids:
 def _one_pass(distances: Array, state: _State, order: Array, idle: int, least: float) -> tuple[_State, int]:
     """Try the candidates in order; ``idle`` counts those since the last swap. Blocks grow as swaps become rare."""
     smallest, largest = (max(1, size // len(order)) for size in (FIRST_BLOCK, BLOCK))
-    place, size = 0, smallest
-    while place < len(order) and idle < len(order):
-        block = order[place : place + size]
+    begin, size = 0, smallest
+    while begin < len(order) and idle < len(order):
+        block = order[begin : begin + size]
         changes, removed = _exchanges(distances[block], state)
         changes[(block[:, None] == state.medoids).any(axis=1)] = 0
         helpful = np.flatnonzero(changes < -least * state.loss)
         if len(helpful):
             at = helpful[0]
             state = _swapped(state, removed[at], block[at], distances[block[at]])
-            place, idle, size = place + int(at) + 1, 0, smallest
+            begin, idle, size = begin + int(at) + 1, 0, smallest
         else:
-            place, idle, size = place + len(block), idle + len(block), min(2 * size, largest)
+            begin, idle, size = begin + len(block), idle + len(block), min(2 * size, largest)
     return state, idle
 
 

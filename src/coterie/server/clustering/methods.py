@@ -1,4 +1,4 @@
-"""The methods behind the clusterers: from distances, a number and a seed to raw labels, -1 for noise."""
+"""The methods behind the clusterers: from distances, a number of clusters and a seed to labels, -1 for noise."""
 
 from __future__ import annotations
 
@@ -16,16 +16,16 @@ from coterie.server.clustering.number_of_clusters import clearest
 from coterie.typing import Array
 
 MOST_STEPS, HARDLY = 301, 1e-3
-"""Mean shift climbs so many steps at most; a step of less than this share of the width is none."""
+"""The most steps of mean shift, and the share of the width below which a step counts as none."""
 
 NEAR, WIDTHS = 0.02, 12
-"""Mean shift tries so many widths, from this quantile of the distances between rows to the largest."""
+"""Mean shift tries widths from this quantile of the distances between rows to the largest: this number of them."""
 
 
 def kmedoids(distances: Array, clusters: int, seed: int) -> Array:
-    """Swaps of medoids until none helps, from the greedy start and some at random: the least sum of distances.
+    """Cluster around medoids with the least sum of distances, from the greedy start and some random ones.
 
-    One start alone ends where the path leads, which hangs on distances that do not count in the sum.
+    The result of a single start depends on distances that do not count in the sum.
     """
     return pam.kmedoids(distances, clusters, seed).labels
 
@@ -36,48 +36,48 @@ def _tree(distances: Array, linkage: str) -> Array:
 
 
 def merged(distances: Array, clusters: int, seed: int, linkage: str) -> Array:
-    """The tree of merges, cut where so many clusters are left."""
+    """Merge the nearest clusters until ``clusters`` are left."""
     labels: Array = cut_tree(_tree(distances, linkage), n_clusters=clusters)[:, 0]
     return labels
 
 
 def merged_within(distances: Array, clusters: int, seed: int, linkage: str, cut: float) -> Array:
-    """The tree of merges, cut at a distance."""
+    """Merge the nearest clusters as long as they are within ``cut``."""
     return np.asarray(fcluster(_tree(distances, linkage), cut, criterion="distance"), dtype=np.int64)
 
 
 def dbscan(distances: Array, clusters: int, seed: int, eps: float, members: int) -> Array:
-    """Chains of dense points."""
+    """Cluster chains of dense points."""
     return _labels(cluster.DBSCAN(eps=eps, min_samples=members, metric="precomputed"), distances)
 
 
 def _least(members: int | None, points: int) -> int:
-    """The least size of a cluster among so many points: as asked, or a fifth of them."""
+    """Return the least size of a cluster: as asked, or a fifth of the points."""
     return min(members or max(2, round(0.2 * points)), points)
 
 
 def hdbscan(distances: Array, clusters: int, seed: int, members: int | None) -> Array:
-    """Clusters that persist; the least size follows the number of points."""
+    """Cluster by density over all scales; the least size follows the number of points."""
     least = _least(members, len(distances))
     return _labels(cluster.HDBSCAN(min_cluster_size=least, metric="precomputed", copy=True), distances)
 
 
 def optics(distances: Array, clusters: int, seed: int, members: int | None) -> Array:
-    """Valleys of reachability; the least size follows the number of points."""
+    """Cluster by valleys of reachability; the least size follows the number of points."""
     return _labels(cluster.OPTICS(min_samples=_least(members, len(distances)), metric="precomputed"), distances)
 
 
 def affinity(distances: Array, clusters: int, seed: int, damping: float, least: float) -> Array:
-    """Exemplars elected by messages, from similarities: minus the distances."""
+    """Cluster by affinity propagation on similarities: minus the distances."""
     apart = distances[~np.eye(len(distances), dtype=bool)]
-    if np.ptp(apart) == 0:  # nobody is nearer to anybody: nothing to elect by
+    if np.ptp(apart) == 0:  # all are equally far from each other
         return np.zeros(len(distances), dtype=np.int64)
     method = cluster.AffinityPropagation(damping=damping, affinity="precomputed", max_iter=1000, random_state=seed)
     return _clearest(distances, [_labels(method, -distances)], least)
 
 
 def meanshift(distances: Array, clusters: int, seed: int, share: float | None, least: float, estimated: bool) -> Array:
-    """Peaks of the density of rows; the width is never so small that rounding parts rows that coincide."""
+    """Cluster rows by the peaks of their density; the width is large enough that rounding cannot split equal rows."""
     apart = cdist(distances, distances)
     if not apart.any():  # all rows coincide
         return np.zeros(len(distances), dtype=np.int64)
@@ -93,10 +93,11 @@ def meanshift(distances: Array, clusters: int, seed: int, share: float | None, l
 
 
 def peaks(points: Array, width: float) -> Array:
-    """Mean shift with a flat kernel, as scikit-learn's, for all points at once: a hundred times as fast for few points.
+    """Cluster by mean shift with a flat kernel, as scikit-learn's, for all points at once.
 
-    Every point climbs to the mean of all points within ``width``, until it hardly moves. Of ends within ``width`` of
-    each other the one with most points around it stays, and a point's label is the nearest end that stayed.
+    For few points that is a hundred times as fast. Every point climbs to the mean of all points within ``width``, until
+    it hardly moves. Of peaks within ``width`` of each other the one with most points around it is kept, and a point's
+    label is that of the nearest peak kept.
     """
     means, around, climbing = points.copy(), np.zeros(len(points), dtype=np.int64), np.arange(len(points))
     for _ in range(MOST_STEPS):
@@ -110,20 +111,20 @@ def peaks(points: Array, width: float) -> Array:
             break
     order = np.lexsort((*means.T[::-1], around))[::-1]
     near, stays = cdist(means[order], means[order]) <= width, np.ones(len(points), dtype=bool)
-    for place in range(len(order)):
-        if stays[place]:
-            stays[place + 1 :] &= ~near[place, place + 1 :]
+    for i in range(len(order)):
+        if stays[i]:
+            stays[i + 1 :] &= ~near[i, i + 1 :]
     labels: Array = cdist(points, means[order][stays]).argmin(axis=1)
     return labels
 
 
 def kmeans(distances: Array, clusters: int, seed: int) -> Array:
-    """The lowest inertia of five starts, on rows as features."""
+    """Cluster rows by k-means: the lowest inertia of five starts."""
     return _labels(cluster.KMeans(clusters, n_init=5, random_state=seed), distances)
 
 
 def spectral(distances: Array, clusters: int, seed: int) -> Array:
-    """A spectral cut of gaussian affinities, without a random start."""
+    """Cluster by a spectral cut of gaussian affinities, without a random start."""
     width = np.median(distances[np.triu_indices(len(distances), 1)]) or 1.0
     affinities = np.exp(-(distances**2) / (2 * width**2))
     method = cluster.SpectralClustering(clusters, affinity="precomputed", assign_labels="cluster_qr", random_state=seed)
@@ -131,8 +132,8 @@ def spectral(distances: Array, clusters: int, seed: int) -> Array:
 
 
 def _clearest(distances: Array, clusterings: Sequence[Array], least: float) -> Array:
-    place = clearest(distances, clusterings, least)
-    return np.zeros(len(distances), dtype=np.int64) if place is None else clusterings[place]
+    best = clearest(distances, clusterings, least)
+    return np.zeros(len(distances), dtype=np.int64) if best is None else clusterings[best]
 
 
 def _labels(method: cluster.KMeans, matrix: Array) -> Array:

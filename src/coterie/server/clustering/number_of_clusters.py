@@ -1,4 +1,4 @@
-"""How many clusters there are, for clusterers that must be told."""
+"""Find the number of clusters, for clusterers that need one."""
 
 from __future__ import annotations
 
@@ -11,44 +11,44 @@ from coterie.seeding import Key
 from coterie.typing import Array
 
 Cut = Callable[[Array, int], Array]
-"""``(distances, clusters) -> labels``."""
+"""``(distances, clusters) -> labels``: cluster into this number."""
 
 LEAST_SILHOUETTE = 0.25
 """Below this there is no substantial structure (Kaufman and Rousseeuw, 1990): one cluster."""
 
 REFERENCES = 10
-"""Sets of points without clusters that the gap statistic compares with."""
+"""Sets of random points that the gap statistic compares with."""
 
 
 def by_silhouette(distances: Array, most: int, cut: Cut, least: float = LEAST_SILHOUETTE) -> int:
-    """The number from 2 to ``most`` of the highest silhouette; 1 if even that is below ``least``.
+    """Return the number from 2 to ``most`` of the highest silhouette; 1 if even that is below ``least``.
 
     Ties go to the smaller number. A cluster of one has silhouette 0, so n clusters of n are never tried. One cloud of a
     few points in few dimensions can reach 0.4: raise ``least`` there.
     """
     counts = range(2, min(most, len(distances) - 1) + 1)
-    place = clearest(distances, [cut(distances, count) for count in counts], least)
-    return 1 if place is None else counts[place]
+    best = clearest(distances, [cut(distances, count) for count in counts], least)
+    return 1 if best is None else counts[best]
 
 
 def clearest(distances: Array, clusterings: Sequence[Array], least: float) -> int | None:
-    """The place of the clustering of the highest silhouette, the first of equals; None if none is above ``least``."""
+    """Return the index of the clustering of the highest silhouette, the first of equals; None below ``least``."""
     scores = [
         float(silhouette_score(distances, labels, metric="precomputed"))
         if 1 < len(np.unique(labels)) < len(labels)
         else -np.inf
         for labels in clusterings
     ]
-    place = int(np.argmax(scores)) if scores else 0
-    return place if scores and scores[place] > least else None
+    best = int(np.argmax(scores)) if scores else 0
+    return best if scores and scores[best] > least else None
 
 
 def by_gap(distances: Array, most: int, cut: Cut, key: Key) -> int:
-    """The smallest number whose gap is within one standard error of the largest (Tibshirani et al. 2001).
+    """Return the smallest number with a gap within one standard error of the largest (Tibshirani et al. 2001).
 
     gap(k) is how much lower log W(k) is than for points without clusters, uniform in the box of the data's principal
-    axes; the points are those that classical scaling finds for the distances. The paper stops at the first k that is
-    not beaten by k + 1, which takes three equidistant clusters for one; this is the rule of Dudoit and Fridlyand, 2002.
+    axes; classical scaling gives the points from the distances. The paper stops at the first k that is not beaten by
+    k + 1, which takes three equidistant clusters for one; this is the rule of Dudoit and Fridlyand, 2002.
     """
     counts = range(1, max(1, min(most, len(distances) - 1)) + 1)
     sides = np.ptp(scaled(distances), axis=0)
@@ -62,7 +62,7 @@ def by_gap(distances: Array, most: int, cut: Cut, key: Key) -> int:
 
 
 def spread(distances: Array, labels: Array) -> float:
-    """log W: the squared distances inside clusters, each cluster's sum divided by twice its size."""
+    """Return log W: the squared distances inside clusters, each cluster's sum divided by twice its size."""
     squares = distances**2
     groups = [np.flatnonzero(labels == k) for k in np.unique(labels)]
     inside = sum(float(squares[np.ix_(g, g)].sum()) / (2 * len(g)) for g in groups)
@@ -70,7 +70,7 @@ def spread(distances: Array, labels: Array) -> float:
 
 
 def scaled(distances: Array) -> Array:
-    """Points along principal axes with about these distances (classical scaling).
+    """Return points along principal axes with about these distances (classical scaling).
 
     >>> points = scaled(np.array([[0.0, 3.0], [3.0, 0.0]]))
     >>> float(abs(points[0] - points[1]).max().round(9))

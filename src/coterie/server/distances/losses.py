@@ -1,4 +1,4 @@
-"""How well the clients' losses under each other's models must be known: exactly, or as well as the clustering needs."""
+"""Ways to find the clients' losses under each other's models: exactly, or as well as the clustering needs."""
 
 from __future__ import annotations
 
@@ -10,11 +10,11 @@ from coterie.server.distances.vectors import KeyedMeasure, of_losses, plain
 from coterie.textforms import Catalogue
 
 Cross = Callable[[str, Clusterer, str | None], KeyedMeasure]
-"""``(which losses are compared, who will cluster, which bounded loss if any) -> measure``."""
+"""``(symmetric_in, clusterer, bounded) -> measure``: the loss distance, who clusters, a bounded loss if any."""
 
 
 def exact() -> Cross:
-    """Every model on all train data of every client."""
+    """Evaluate every model on all train data of every client."""
     return lambda symmetric_in, clusterer, bounded: plain(of_losses(symmetric_in, bounded))
 
 
@@ -24,10 +24,10 @@ def sampled(
     draws: int = Sampling.draws,
     budget: float = Sampling.budget,
 ) -> Cross:
-    """Every model on ``first`` examples of every client, and on more where plausible errors would change a cluster.
+    """Evaluate every model on ``first`` examples of every client, and on more where errors could change a cluster.
 
-    ``draws`` matrices that are off by ``bound`` standard errors must all give the same clusters; ``budget``: beyond
-    the first part, at most this share of all evaluations.
+    ``draws`` matrices with random errors of ``bound`` standard errors must all give the same clusters; ``budget``:
+    beyond the first part, at most this share of all evaluations.
     """
     sampling = Sampling(first, bound, draws, budget)
     return lambda symmetric_in, clusterer, bounded: of_sampled_losses(symmetric_in, clusterer, sampling, bounded)

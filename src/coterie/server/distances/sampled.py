@@ -1,7 +1,8 @@
-"""Cross losses on growing samples: only pairs of clients whose place in the clustering is open see more examples.
+"""Cross losses on growing samples: more examples are seen only for pairs of clients that may change a cluster.
 
-After each step the clients are clustered by the losses so far, and again by other losses that would be as plausible:
-each off by about its standard error. Two clients that are together in one clustering and apart in another are open.
+After each step the clients are clustered by the losses so far, and again by other losses that are as plausible: each
+with a random error of about its standard error. Two clients that are together in one clustering and apart in another
+are open.
 """
 
 from __future__ import annotations
@@ -26,10 +27,10 @@ Formula = Callable[[Array], Array]
 
 @dataclass(frozen=True)
 class Sampling:
-    """``first`` examples of every client under every model, then twice as many for what is open, and so on.
+    """See ``first`` examples of every client under every model, then twice as many for open pairs, and so on.
 
-    ``draws`` plausible matrices, off by ``bound`` standard errors, must give the same clusters. ``budget``: beyond the
-    first part, never more than this share of all evaluations, whatever is still open.
+    ``draws`` plausible matrices, with errors of ``bound`` standard errors, must give the same clusters. ``budget``:
+    beyond the first part, at most this share of all evaluations, whatever is still open.
     """
 
     first: int = 8
@@ -45,10 +46,10 @@ class Sampling:
 
 
 @dataclass(frozen=True)
-class Tally:
-    """What is known of ``L[i, j]``: mean and mean squared deviation over the first ``ends[i, j]`` examples of client i.
+class SampledLosses:
+    """Estimates of ``L[i, j]``: mean and mean squared deviation over the first ``ends[i, j]`` examples of client i.
 
-    ``sizes`` are the clients' train examples. A client that no longer answers is not ``reached`` any more.
+    ``sizes`` are the clients' train examples. ``reached`` is False for a client that no longer answers.
     """
 
     sizes: Array
@@ -58,39 +59,39 @@ class Tally:
     reached: Array
 
     @staticmethod
-    def empty(sizes: Array) -> Tally:
-        """Nothing is known yet."""
+    def empty(sizes: Array) -> SampledLosses:
+        """Return estimates before any example is seen."""
         shape = (len(sizes), len(sizes))
         nothing = np.zeros(shape, dtype=np.int64)
-        return Tally(sizes, np.zeros(shape), np.zeros(shape), nothing, np.ones(len(sizes), dtype=bool))
+        return SampledLosses(sizes, np.zeros(shape), np.zeros(shape), nothing, np.ones(len(sizes), dtype=bool))
 
     @property
     def seen(self) -> Array:
-        """How many examples of client i were seen under model j."""
+        """Return how many examples of client i were seen under model j."""
         count: Array = np.minimum(self.ends, self.sizes[:, None])
         return count
 
     @property
     def errors(self) -> Array:
-        """Standard errors of the means, 0 where all examples were seen or the loss is infinite."""
-        known = np.where(np.isfinite(self.means), self.spreads, 0)
-        return standard_error(known, self.seen, self.sizes[:, None])
+        """Return the standard errors of the means, 0 where all examples were seen or the loss is infinite."""
+        spreads = np.where(np.isfinite(self.means), self.spreads, 0)
+        return standard_error(spreads, self.seen, self.sizes[:, None])
 
     @property
     def unfinished(self) -> Array:
-        """The pairs of which more can be seen."""
+        """Return the pairs of which more can be seen."""
         more: Array = (self.seen < self.sizes[:, None]) & self.reached[:, None]
         return more
 
-    def of(self, clients: Array) -> Tally:
-        """What is known of some of the clients under each other's models."""
+    def of(self, clients: Array) -> SampledLosses:
+        """Return the estimates of some of the clients under each other's models."""
         means, spreads, ends = (table[clients][:, clients] for table in (self.means, self.spreads, self.ends))
-        return Tally(self.sizes[clients], means, spreads, ends, self.reached[clients])
+        return SampledLosses(self.sizes[clients], means, spreads, ends, self.reached[clients])
 
     def next_ends(self, first: int) -> Array:
-        """Where the next part of each pair ends: after ``first``, then after twice as many as were seen.
+        """Return where the next part of each pair ends: after ``first``, then after twice as many as were seen.
 
-        A rest of fewer than ``first`` goes along: the mean over one example would tell the server that example's loss.
+        A rest of fewer than ``first`` is included: a mean over one example would reveal that example's loss.
         """
         twice = np.where(self.ends == 0, first, 2 * self.ends)
         rest = self.sizes[:, None] - twice
@@ -98,13 +99,13 @@ class Tally:
         return ends
 
     def ahead(self, wanted: Array, first: int) -> int:
-        """How many evaluations the next part is for these pairs."""
+        """Return how many evaluations the next part takes for these pairs."""
         return int((np.minimum(self.next_ends(first), self.sizes[:, None]) - self.seen)[wanted].sum())
 
-    def add(self, places: Array, models: Array, part: Sample, means: Array, spreads: Array) -> None:
-        """Enter what these clients saw of a part under these models."""
-        here = np.ix_(places, models)
-        old, new = self.seen[here], part.count(self.sizes[places])[:, None]
+    def add(self, clients: Array, models: Array, part: Sample, means: Array, spreads: Array) -> None:
+        """Add the means and spreads of these clients on a part, under these models."""
+        here = np.ix_(clients, models)
+        old, new = self.seen[here], part.count(self.sizes[clients])[:, None]
         share = new / (old + new)
         with np.errstate(invalid="ignore", over="ignore"):
             apart = np.where(np.isfinite(means), means, np.inf) - self.means[here]
@@ -117,50 +118,52 @@ class Tally:
 def of_sampled_losses(
     symmetric_in: str, clusterer: Clusterer, sampling: Sampling, bounded: str | None = None
 ) -> KeyedMeasure:
-    """Distances by cross losses, known only as well as this clusterer needs them.
+    """Measure distances by cross losses, estimated only as well as this clusterer needs them.
 
-    Clients that never answer cannot be measured; one that stops answering stays as far as it is known.
+    Clients that never answer cannot be measured; one that stops answering keeps the estimates so far.
     """
     formula = loss_distance(symmetric_in)
 
     def keyed(key: Key) -> Measure:
         def measure(replies: Replies, starts: Array, ask: Ask) -> tuple[Replies, Array]:
-            tally = Tally.empty(replies.examples)
-            look(tally, np.ones_like(tally.ends, dtype=bool), sampling.first, replies, ask, bounded)
-            unheard = np.asarray((tally.ends == 0).any(axis=1))
-            replies, tally = replies.without(unheard, {}), tally.of(~unheard)
-            most = sampling.budget * len(replies) * tally.sizes.sum()
+            known = SampledLosses.empty(replies.examples)
+            look(known, np.ones_like(known.ends, dtype=bool), sampling.first, replies, ask, bounded)
+            unheard = np.asarray((known.ends == 0).any(axis=1))
+            replies, known = replies.without(unheard, {}), known.of(~unheard)
+            most = sampling.budget * len(replies) * known.sizes.sum()
             for step in count() if len(replies) > 1 else ():
-                wanted = still_open(tally, formula, clusterer, key, sampling, step)
-                if not wanted.any() or tally.seen.sum() + tally.ahead(wanted, sampling.first) > most:
+                wanted = still_open(known, formula, clusterer, key, sampling, step)
+                if not wanted.any() or known.seen.sum() + known.ahead(wanted, sampling.first) > most:
                     break
-                look(tally, wanted, sampling.first, replies, ask, bounded)
-            return replies, formula(finite(tally.means))
+                look(known, wanted, sampling.first, replies, ask, bounded)
+            return replies, formula(finite(known.means))
 
         return measure
 
     return keyed
 
 
-def look(tally: Tally, wanted: Array, first: int, replies: Replies, ask: Ask, bounded: str | None = None) -> None:
-    """Let every client see the next part of its examples under the models that are ``wanted`` of it.
+def look(
+    known: SampledLosses, wanted: Array, first: int, replies: Replies, ask: Ask, bounded: str | None = None
+) -> None:
+    """Let every client evaluate the models that are ``wanted`` of it on the next part of its examples.
 
     Clients that need the same models for the same part are asked together.
     """
-    before, after = tally.ends.copy(), tally.next_ends(first)
+    before, after = known.ends.copy(), known.next_ends(first)
     for begin, end in np.unique(np.column_stack([before[wanted], after[wanted]]), axis=0).tolist():
         part = Sample(begin, end)
         report = Report(params=None, losses=True, sample=part, bounded=bounded)
-        for places, models in rectangles(wanted & (before == begin) & (after == end)):
-            for rows, answered, scored in ask_losses(report, replies, places, models, ask):
+        for clients, models in rectangles(wanted & (before == begin) & (after == end)):
+            for rows, answered, scored in ask_losses(report, replies, clients, models, ask):
                 assert scored.losses is not None, "the task asked for losses"
                 assert scored.spreads is not None, "the task asked for losses on a sample"
-                tally.add(answered, rows, part, scored.losses, scored.spreads)
-    tally.reached[(wanted & (tally.ends == before)).any(axis=1)] = False
+                known.add(answered, rows, part, scored.losses, scored.spreads)
+    known.reached[(wanted & (known.ends == before)).any(axis=1)] = False
 
 
 def rectangles(wanted: Array) -> Iterator[tuple[Array, Array]]:
-    """The rows that want the same columns, and those columns.
+    """Yield the rows that want the same columns, and those columns.
 
     >>> [(r.tolist(), c.tolist()) for r, c in rectangles(np.array([[1, 0, 1], [0, 0, 0], [1, 0, 1], [0, 1, 0]]) > 0)]
     [([3], [1]), ([0, 2], [0, 2])]
@@ -172,19 +175,19 @@ def rectangles(wanted: Array) -> Iterator[tuple[Array, Array]]:
 
 
 def still_open(
-    tally: Tally, formula: Formula, clusterer: Clusterer, key: Key, sampling: Sampling, step: int = 0
+    known: SampledLosses, formula: Formula, clusterer: Clusterer, key: Key, sampling: Sampling, step: int = 0
 ) -> Array:
-    """The pairs of which more should be seen: together in one plausible clustering, apart in another that hangs on it.
+    """Return the pairs of which more should be seen: together in one plausible clustering, apart in another.
 
-    Where all of those have been seen to the end, others on which one clustering hangs and another does not. If there
-    are none, the sums that a ``central`` clusterer compares are known; for any other the doubt comes from elsewhere,
-    and all are open. A client's own model is seen as far as any other on its data. Every ``step`` tries other errors:
-    with the same ones again it would end as soon as those few are answered.
+    These are pairs on which the clustering depends (``Clusterer.ties``). If all of them have been seen to the end, it
+    is other pairs on which one clustering depends and another does not. If there are none of these, the sums that a
+    ``central`` clusterer compares are known; for any other clusterer all pairs are open. A client's own model is seen
+    as far as any other on its data. Every ``step`` draws new errors: with the same ones it would end too early.
     """
-    losses, errors = finite(tally.means), sampling.bound * tally.errors
-    known = formula(losses)
-    labels = clusterer(known, key)
-    ties, moved = clusterer.ties(known, labels), np.zeros(losses.shape, dtype=bool)
+    losses, errors = finite(known.means), sampling.bound * known.errors
+    now = formula(losses)
+    labels = clusterer(now, key)
+    ties, moved = clusterer.ties(now, labels), np.zeros(losses.shape, dtype=bool)
     loose = moved.copy()
     for draw in range(sampling.draws):
         distances = formula(losses + errors * plausible(labels, key.generator("plausible", step, draw)))
@@ -194,14 +197,14 @@ def still_open(
     wanted = np.zeros_like(moved)
     if moved.any():
         all_pairs = np.full_like(moved, not clusterer.central)
-        kinds = (pairs & tally.unfinished for pairs in (loose & moved, loose, all_pairs))
+        kinds = (pairs & known.unfinished for pairs in (loose & moved, loose, all_pairs))
         wanted = next((pairs for pairs in kinds if pairs.any()), wanted)
-    wanted |= np.diag(wanted.any(axis=1)) & tally.unfinished
+    wanted |= np.diag(wanted.any(axis=1)) & known.unfinished
     return wanted
 
 
 def plausible(labels: Array, rng: np.random.Generator) -> Array:
-    """Errors of variance 1: half of it is common to a client and all models of one cluster, which err alike."""
+    """Return errors of variance 1, half of it common to a client and all models of one cluster, which err alike."""
     alone, alike = rng.normal(size=(len(labels),) * 2), rng.normal(size=(len(labels), labels.max() + 1))
     errors: Array = (alone + alike[:, labels]) / np.sqrt(2)
     return errors

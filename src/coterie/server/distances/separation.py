@@ -1,4 +1,4 @@
-"""When a loss distance is too large to be chance: lcfl's theorem as a tool, and as an opinion of a run."""
+"""When a loss distance is significant: the theorem of lcfl as a tool, and as an opinion of a run."""
 
 from __future__ import annotations
 
@@ -18,6 +18,18 @@ from coterie.server.distances.vectors import between_clients, cross_losses
 from coterie.server.start import initial
 from coterie.typing import Array
 
+CONFIDENCE = 0.95
+"""With this probability all pairs that are said to differ do differ."""
+
+LARGEST = 2.0
+"""The largest distance of losses in [0, 1]: a pair with a higher threshold can never be found to differ."""
+
+FEWEST = 2
+"""A client with fewer examples cannot be divided."""
+
+MOST_NAMED = 100
+"""At most this number of pairs is named, those farthest above their thresholds first; all are counted."""
+
 Complexity = float | Callable[[int], float]
 """The Rademacher complexity of the models' losses for samples of a size, or one bound for all sizes."""
 
@@ -25,13 +37,13 @@ Complexity = float | Callable[[int], float]
 def separation_threshold(
     n_i: int, n_j: int, delta: float, complexity: Complexity, pairs: int = 1, shared: bool = False
 ) -> float:
-    """The distance of eq. 6 above which the data of two clients differ: theorem 1 of Gu et al., put right.
+    """Return the distance of eq. 6 above which the data of two clients differ: theorem 1 of Gu et al., corrected.
 
     2 s(n_i) + 2 s(n_j) + 2 R(n_i) + 2 R(n_j), s(n) = sqrt(log(2 pairs / delta) / (2 n)), R the Rademacher complexity of
     the models' losses, which are in [0, 1] (0-1, or clipped). Over all ``pairs`` at once the confidence is at least
-    1 - 4 delta, for models of any training, good or bad. It is assumed that neither model was made with the other
-    client's data; after a warm-up with everyone's it was: ``shared`` counts R twice as often. Where the losses are of
-    examples that no model was made with, R is 0. Large distances mean *different* data; the text around the theorem
+    1 - 4 delta, for models of any training, good or bad. It is assumed that neither model was trained on the other
+    client's data; after a warm-up on everyone's it was: ``shared`` counts R twice as often. For losses on examples on
+    which no model was trained, R is 0. Large distances mean *different* data; the text around the theorem
     says the opposite twice.
 
     >>> round(separation_threshold(1000, 1000, 0.05, 0.0), 4)
@@ -44,16 +56,16 @@ def separation_threshold(
             raise UsageError(f"{name} is {value}; it must be at least 1")
     if not 0 < delta < 1:
         raise UsageError(f"delta is {delta}; it must be in (0, 1)")
-    chance = sum(2 * sqrt(log(2 * pairs / delta) / (2 * n)) for n in (n_i, n_j))
+    noise = sum(2 * sqrt(log(2 * pairs / delta) / (2 * n)) for n in (n_i, n_j))
     fitted = 4 if shared else 2
-    return chance + fitted * sum(complexity(n) if callable(complexity) else complexity for n in (n_i, n_j))
+    return noise + fitted * sum(complexity(n) if callable(complexity) else complexity for n in (n_i, n_j))
 
 
 def differ(losses: Array, examples: Array, delta: float, complexity: Complexity, shared: bool = False) -> Array:
-    """Which pairs of clients certainly differ; if none does, one model may be enough.
+    """Return which pairs of clients certainly differ; if none does, one model may be enough.
 
-    ``losses[i, j]`` is the mean loss of client i under client j's model, on ``examples[i]`` examples. The chance that
-    any of the pairs named does not differ is at most 4 delta; what is assumed stands at ``separation_threshold``.
+    ``losses[i, j]`` is the mean loss of client i under client j's model, on ``examples[i]`` examples. The probability
+    that any of these pairs does not differ is at most 4 delta, under the assumptions of ``separation_threshold``.
 
     >>> differ(np.array([[0.1, 0.8], [0.7, 0.2]]), np.array([500, 500]), 0.05, 0.0).tolist()
     [[False, True], [True, False]]
@@ -63,7 +75,7 @@ def differ(losses: Array, examples: Array, delta: float, complexity: Complexity,
 
 
 def separation_thresholds(examples: Array, delta: float, complexity: Complexity, shared: bool = False) -> Array:
-    """The threshold of every two of the clients with so many examples, where all pairs are compared."""
+    """Return the threshold of every pair of clients with these numbers of examples, where all pairs are compared."""
     count = len(examples)
     pairs = max(1, count * (count - 1) // 2)
     return np.array(
@@ -72,43 +84,30 @@ def separation_thresholds(examples: Array, delta: float, complexity: Complexity,
 
 
 def bounded(losses: Array) -> Array:
-    """The same losses, which must be in [0, 1]."""
+    """Return the same losses; refuse any outside [0, 1]."""
     if not ((losses >= 0) & (losses <= 1)).all():
         raise UsageError(f"losses are {losses.min():g} to {losses.max():g}; they must be in [0, 1]: clipped, or 0-1")
     return losses
 
 
-CONFIDENCE = 0.95
-"""With this probability none of the pairs that are named as different is alike."""
-
-LARGEST = 2.0
-"""No distance of losses in [0, 1] is above this, so a pair with a higher threshold cannot be told apart."""
-
-FEWEST = 2
-"""A client with fewer examples cannot be divided."""
-
-MOST_NAMED = 100
-"""So many pairs of clients are named, those that are farthest beyond chance first; all are counted."""
-
-
 def certain_differences(loss: str, fit: Fit) -> Opinion:
-    """Ask all clients, before round 0, which of them differ for sure by this bounded loss; those who answer count."""
+    """Find, before round 0, which of the clients that answer certainly differ by this bounded loss."""
 
     def opinion(federation: Federation, key: Key, ask: Ask) -> Mapping[str, Any]:
         everyone, first = np.arange(len(federation.names)), initial(federation, key, 1)
-        made = ask(Task(fit=(replace(fit, half=0),)), first, np.zeros_like(everyone), everyone)
-        made = made.without(made.examples < FEWEST, {})
+        trained = ask(Task(fit=(replace(fit, half=0),)), first, np.zeros_like(everyone), everyone)
+        trained = trained.without(trained.examples < FEWEST, {})
         report = Report(params=None, losses=True, bounded=loss, half=1)
-        losses = cross_losses(made, ask, report)
+        losses = cross_losses(trained, ask, report)
         heard = ~np.isnan(losses).any(axis=1)
-        names = [federation.names[client] for client in made.clients[heard]]
-        return findings(losses[heard][:, heard], report.sees(made.examples[heard]), names, loss)
+        names = [federation.names[client] for client in trained.clients[heard]]
+        return findings(losses[heard][:, heard], report.sees(trained.examples[heard]), names, loss)
 
     return opinion
 
 
 def findings(losses: Array, examples: Array, names: list[str], loss: str) -> Mapping[str, Any]:
-    """The pairs that certainly differ by their losses on so many examples, in numbers, names and words."""
+    """Return the pairs that certainly differ by their losses on these numbers of examples: counts, names and a text."""
     one, other = np.triu_indices(len(names), 1)
     limits = separation_thresholds(examples, (1 - CONFIDENCE) / 4, complexity=0.0)[one, other]
     beyond = between_clients(bounded(losses))[one, other] - limits
@@ -119,7 +118,7 @@ def findings(losses: Array, examples: Array, names: list[str], loss: str) -> Map
 
 
 def sentence(differ: int, could: int, pairs: int, loss: str) -> str:
-    """What was found, for a practitioner.
+    """Return what was found as a sentence for a practitioner.
 
     >>> print(sentence(0, 0, 3, "clipped"))
     No two clients have enough examples to say that they certainly differ.
