@@ -110,11 +110,7 @@ def test_a_move_is_from_one_cluster_to_another_of_the_same_clusters(before, afte
         first_state(Stack(np.zeros((count, 1)), np.zeros((count, 0))), np.array(labels))
         for count, labels in zip(clusters, (before, after), strict=True)
     )
-<<<<<<< HEAD
-    assert count_moved(Round(one, other, None, Cost(), np.arange(4))) == wanted
-=======
-    assert moved(Round(one, other, None, Cost(), there=np.arange(4))) == wanted
->>>>>>> words
+    assert count_moved(Round(one, other, None, Cost(), there=np.arange(4))) == wanted
 
 
 @pytest.fixture
