@@ -27,7 +27,7 @@ MANY = 5
 """Functions with more arguments than this are counted."""
 
 
-def walk(*words: str) -> set[CodeType]:
+def walk(folder: Path, *words: str) -> set[CodeType]:
     """Return the functions of coterie that a command enters, in all threads."""
     entered: set[CodeType] = set()
 
@@ -36,7 +36,10 @@ def walk(*words: str) -> set[CodeType]:
         if event == "call" and code.co_filename.startswith(str(ROOT)) and code.co_flags & IS_FUNCTION:
             entered.add(code)
 
-    sys.argv = ["coterie", *words]
+    sys.argv = ["coterie", *words, "--rounds", "1", "--out", str(folder / "first")]
+    with suppress(SystemExit):  # so that nothing is imported in the walk itself
+        command()
+    sys.argv = ["coterie", *words, "--out", str(folder / "second")]
     threading.setprofile(note)
     sys.setprofile(note)
     with suppress(SystemExit):
@@ -81,7 +84,7 @@ def main() -> None:
     lengths, arguments = zip(*functions(trees), strict=True)
     ordered = sorted(lengths)
     with tempfile.TemporaryDirectory() as folder:
-        entered = walk("run", "wecfl", "--quiet", "--out", str(Path(folder) / "run"))
+        entered = walk(Path(folder), "run", "wecfl", "--quiet")
     files = Counter(Path(code.co_filename).relative_to(ROOT / "coterie") for code in entered)
     print(f"\n{len(entered)} functions in {len(files)} files are entered by: coterie run wecfl")
     for path, count in sorted(files.items()):

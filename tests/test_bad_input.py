@@ -326,7 +326,7 @@ def write(folder, name, **arrays):
         ({"x": np.full((20, 3), np.nan)}, ["b.npz: x has a NaN or infinite value in row 0", "clean or impute it"]),
         ({"x": np.full((20, 3), np.inf)}, ["b.npz: x has a NaN or infinite value in row 0", "clean or impute it"]),
         ({"y": np.full(20, -1)}, ["b.npz: y has the label -1 in row 0", "classes count from 0"]),
-        ({"y": np.zeros(19, int)}, ["b.npz: has 20 examples in x but 19 in y", "as many"]),
+        ({"y": np.zeros(19, int)}, ["b.npz: has 20 examples in x but 19 in y", "save both with the same length"]),
         ({"x": np.zeros((20, 4))}, ["b.npz: has examples of shape (4,) where a.npz has (3,)", "the same features"]),
         ({"y": np.full(20, 10**6)}, ["hospitals: has the label 1000000 but only 3 classes", "number them from 0"]),
         ({"x": np.zeros((0, 3)), "y": np.zeros(0, int)}, ["b.npz: x is empty", "leave the file out"]),
@@ -394,7 +394,7 @@ def test_a_damaged_checkpoint_without_another_is_an_error(call, tmp_path):
 
 
 def test_an_internal_error_is_one_line_and_exit_1(call, monkeypatch):
-    monkeypatch.setattr("coterie.experiments.session.run_settings", lambda *a: 1 / 0)
+    monkeypatch.setattr("coterie.experiments.run.run_settings", lambda *a: 1 / 0)
     result = call("run", "fedavg", *QUICK)
     assert result.exit_code == 1
     assert result.stdout == ""

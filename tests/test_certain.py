@@ -222,5 +222,5 @@ def test_a_client_of_two_examples_can_be_divided_and_one_of_one_cannot(images):
 
 def test_large_matrices_are_not_kept(monkeypatch):
     monkeypatch.setattr(formed, "MOST_KEPT", 2)
-    assert formed.matrix_of(np.arange(2), np.zeros((2, 2)), 3) == {}
-    assert set(formed.matrix_of(np.arange(2), np.zeros((2, 2)), 2)) == {"distances"}
+    assert formed.among_all(np.arange(2), np.zeros((2, 2)), 3) is None
+    assert formed.among_all(np.arange(2), np.zeros((2, 2)), 2).tolist() == [[0, 0], [0, 0]]

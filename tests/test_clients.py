@@ -11,7 +11,7 @@ from rich.console import Console
 from coterie.algorithms import wecfl
 from coterie.data import Dataset
 from coterie.data.dataset import Owners
-from coterie.experiments.clients import load_clients, members, most_typical, stability, together
+from coterie.experiments.clients import clusters_table, load_clusters, most_typical, names_by_cluster, stability
 from coterie.experiments.run import run
 from coterie.experiments.run_folder import CLIENTS
 from coterie.protocol.task import Fit
@@ -41,15 +41,15 @@ def test_the_most_typical_run_agrees_with_most_others():
 
 
 def test_the_largest_cluster_comes_first():
-    assert members({"a": 3, "b": 1, "c": 1}) == {1: ["b", "c"], 3: ["a"]}
+    assert names_by_cluster({"a": 3, "b": 1, "c": 1}) == {1: ["b", "c"], 3: ["a"]}
 
 
 def test_the_table_tells_of_methods_that_found_clusters_only():
     alone, one = {n: i for i, n in enumerate(ONE)}, dict.fromkeys(ONE, 0)
-    assert together({"local": [alone], "fedavg": [one]}) is None
+    assert clusters_table({"local": [alone], "fedavg": [one]}) is None
     console = Console(width=80, color_system=None)
     with console.capture() as capture:
-        console.print(together({"fedavg": [one, one], "wecfl": [ONE, SAME]}))
+        console.print(clusters_table({"fedavg": [one, one], "wecfl": [ONE, SAME]}))
     text = capture.get()
     assert "wecfl" in text
     assert "fedavg" not in text
@@ -74,7 +74,7 @@ def test_a_run_leaves_a_row_for_every_client_by_its_own_name(tmp_path, classes):
         rows = list(csv.DictReader(file))
     assert [row["client"] for row in rows] == ["carl", "anna", "bert"]
     assert [int(row["cluster"]) for row in rows] == done.labels.tolist()
-    assert load_clients(tmp_path / "run") == dict(zip(data.names, done.labels.tolist(), strict=True))
+    assert load_clusters(tmp_path / "run") == dict(zip(data.names, done.labels.tolist(), strict=True))
     if classes:
         weighted = np.average([float(r["accuracy"]) for r in rows], weights=[int(r["test"]) for r in rows])
         assert weighted == pytest.approx(done.summary["accuracy"])

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import pytest
 
-from coterie.experiments.records import Unit, fedavg_unit, in_models
 from coterie.experiments.run import run_settings
 from coterie.experiments.settings import Settings
+from coterie.experiments.summary import FedAvgBytes, costs_in_models, fedavg_bytes
 from coterie.models.zoo import build_model
 
 SMALL = {"clients": 12, "clusters": 3, "partition": "rotation(0,180)", "steps": 1, "rounds": 3, "model": "mlp(64)"}
@@ -25,23 +25,23 @@ def record(number, asked, down, up, stored):
 
 def test_a_unit_is_one_model_each_way_with_what_goes_with_it():
     # 5 numbers of 4 bytes; down also the model's row (8), up also label, examples and loss (24).
-    assert fedavg_unit(build_model("linear", (4,), None)) == Unit(down=28, up=44)
+    assert fedavg_bytes(build_model("linear", (4,), None)) == FedAvgBytes(down=28, up=44)
 
 
 def test_costs_are_for_each_client_asked_in_each_round_and_storage_is_the_largest():
     # 4 + 2 clients asked of 10 bytes each way: 60; round 0 sent 120 and 60, round 1 60 and 0.
-    found = in_models([record(0, 4, 120, 60, 50), record(1, 2, 60, 0, 30)], Unit(down=10, up=10))
+    found = costs_in_models([record(0, 4, 120, 60, 50), record(1, 2, 60, 0, 30)], FedAvgBytes(down=10, up=10))
     assert [found[name] for name in COSTS] == [3, 1, 5]
 
 
 def test_a_warm_up_that_counts_as_several_rounds_is_beside_as_many_of_fedavg():
     # One exchange of 3 rounds with 2 clients, then one round: 8 client-rounds in the place of 4 exchanges.
-    found = in_models([record(2, 2, 20, 20, 10), record(3, 2, 20, 20, 10)], Unit(down=10, up=10))
+    found = costs_in_models([record(2, 2, 20, 20, 10), record(3, 2, 20, 20, 10)], FedAvgBytes(down=10, up=10))
     assert [found[name] for name in COSTS] == [0.5, 0.5, 1]
 
 
 def test_a_run_begun_before_storage_was_recorded_has_no_such_costs():
-    assert in_models([{"round": 0, "bytes_down": 5}, record(1, 2, 60, 0, 30)], Unit(down=10, up=10)) == {}
+    assert costs_in_models([{"round": 0, "bytes_down": 5}, record(1, 2, 60, 0, 30)], FedAvgBytes(down=10, up=10)) == {}
 
 
 @pytest.mark.parametrize("changes", [{}, {"participation": 0.5}, {"leave": "0.5@1"}, {"model": "tiny-vgg"}])

@@ -24,6 +24,7 @@ from coterie.protocol.message import cost, down, up
 from coterie.protocol.stack import Sent
 from coterie.protocol.task import Fit, Race, Report, Task
 from coterie.seeding import Key
+from coterie.server.contract import Serving
 from coterie.server.loop import Conditions, member_seed, rounds
 from coterie.server.serving import evaluate, rows_that_serve
 from coterie.testing import Loopback
@@ -150,12 +151,12 @@ class TestMixing:
 
     def test_two_equal_members_are_as_one(self, images, simulator):
         sim, base = simulator(images()), build_algorithm("ifca", 2, QUICK)
-        twins = replace(base, members=(base,), mix="softmax")
+        twins = replace(base, members=(base,), serve=Serving(mix="softmax"))
         state = run(twins, sim)[-1].state
         np.testing.assert_array_equal(state.stack.params, state.members[0].stack.params)
         both, alone = (evaluate(a, sim, s, 1) for a, s in ((twins, state), (base, replace(state, members=()))))
         np.testing.assert_allclose(both.metrics, alone.metrics, rtol=0, atol=1e-6)
-        summed = evaluate(replace(twins, mix="logits"), sim, state, 1)
+        summed = evaluate(replace(twins, serve=Serving(mix="logits")), sim, state, 1)
         np.testing.assert_array_equal(summed.metrics[:, :2], alone.metrics[:, :2])
         assert (summed.metrics[:, 2] != alone.metrics[:, 2]).all()
 
@@ -193,9 +194,9 @@ class TestMixing:
         stack, rows = rows_that_serve(run("vote(fedavg,ifca)", sim, 1)[0].state)
         task = Task(report=Report(params=None, metrics="test", mix="logits"))
         replies = sim.ask(task, Sent(stack), rows, np.arange(3), Key(1, 0))
-        sent = [down(task, stack, row, sim.model.layout) for row in rows]
+        sent = [down(task, Sent(stack), row, sim.model.layout) for row in rows]
         assert [message["params"].shape[0] for message in sent] == [2] * 3
-        spent = cost(task, stack, replies, 3)
+        spent = cost(task, Sent(stack), replies, 3)
         assert spent.bytes_down == sum(a.nbytes for message in sent for a in message.values())
         assert spent.bytes_up == sum(a.nbytes for a in up(replies).values())
         far = Loopback(sim.data, sim.model)

@@ -95,7 +95,7 @@ def command(out, *more):
 
 
 def interrupted(out, how):
-    """A program started in the background may have been told to ignore Ctrl-C; this one must not."""
+    """A program started in the background may ignore Ctrl-C; this one must not."""
 
     def hear():
         signal.signal(signal.SIGINT, signal.SIG_DFL)
@@ -143,12 +143,12 @@ def test_a_damaged_checkpoint_is_removed_so_that_it_cannot_replace_the_sound_one
     assert timeless(run_settings(settings(), out, resume=True).history) == timeless(unbroken.history)
 
 
-def test_ctrl_c_while_a_round_is_judged_loses_only_that_round(tmp_path, monkeypatch, unbroken):
-    judged = []
+def test_ctrl_c_while_a_round_is_evaluated_loses_only_that_round(tmp_path, monkeypatch, unbroken):
+    evaluations = []
 
     def stop(*words, **more):
-        judged.append(words)
-        if len(judged) == 3:
+        evaluations.append(words)
+        if len(evaluations) == 3:
             raise KeyboardInterrupt
         return evaluate(*words, **more)
 
@@ -216,7 +216,7 @@ def test_options_that_run_does_not_take_are_refused():
         ct.run(ct.fedavg(), clients, lr=0.5)
 
 
-def test_a_validation_split_is_judged_and_taken_from_train():
+def test_a_validation_split_is_evaluated_and_taken_from_train():
     run = run_settings(settings(validation=0.2))
     assert 0.5 < run.summary["validation_accuracy"] <= 1
     assert run.data.validation.sizes.sum() + run.data.train.sizes.sum() == 2 * 1438

@@ -1,4 +1,4 @@
-"""A run folder that is damaged: refused in one line or made again, never believed."""
+"""Damaged run folders: each is refused in one line or repaired, and never gives other numbers."""
 
 from __future__ import annotations
 
@@ -13,10 +13,17 @@ from typer.testing import CliRunner
 
 from coterie.cli.main import app
 from coterie.errors import RunFolderError
-from coterie.experiments.clients import load_clients
+from coterie.experiments.clients import load_clusters
 from coterie.experiments.placement import load_trained
 from coterie.experiments.run import run_settings
-from coterie.experiments.run_folder import RunFolder, known_hashes, load_labels, load_rounds, load_state, load_summary
+from coterie.experiments.run_folder import (
+    RunFolder,
+    load_labels,
+    load_rounds,
+    load_state,
+    load_summary,
+    recorded_hashes,
+)
 from coterie.experiments.settings import Settings
 
 ROUNDS = 4
@@ -26,17 +33,17 @@ SETTINGS = Settings(
 MEASURED = {"seconds", "client_steps_per_second", "peak_memory_mb"}
 
 
-def told(records):
-    """What a run says, without what a clock and the machine's memory say."""
+def without_measurements(records):
+    """Return records without times and memory, which differ from run to run."""
     return [{name: value for name, value in record.items() if name not in MEASURED} for record in records]
 
 
 @pytest.fixture(scope="module")
 def true(tmp_path_factory):
-    """A finished run: its folder, its data, which all runs here share, and what it says."""
+    """A finished run: its folder, its data, which all runs here share, its summary and its records."""
     out = tmp_path_factory.mktemp("true") / "run"
     run = run_settings(SETTINGS, out)
-    return out, run.data, told([run.summary]), told(run.history)
+    return out, run.data, without_measurements([run.summary]), without_measurements(run.history)
 
 
 def stopped(data, out):
@@ -64,21 +71,21 @@ def folder(request, true, begun, tmp_path):
 
 
 def resumed_or_refused(true, folder):
-    """Go on with a folder: the numbers are the true ones, or it is refused in one line and nothing is changed."""
+    """Resume a folder: it gives the true numbers, or it is refused in one line and not changed."""
     before = content(folder)
     try:
         run = run_settings(SETTINGS, folder, resume=True, data=true[1])
     except RunFolderError as error:
-        said = str(error)
+        problem = str(error)
     else:
-        said = ""
-    if said:
-        assert "\n" not in said
+        problem = ""
+    if problem:
+        assert "\n" not in problem
         assert content(folder) == before
-        return said
-    assert told([run.summary]) == true[2]
-    assert told(run.history) == told(load_rounds(folder)) == true[3]
-    assert told([load_summary(folder)]) == true[2]
+        return problem
+    assert without_measurements([run.summary]) == true[2]
+    assert without_measurements(run.history) == without_measurements(load_rounds(folder)) == true[3]
+    assert without_measurements([load_summary(folder)]) == true[2]
     np.testing.assert_array_equal(load_labels(folder), load_labels(true[0]))
     return "made again"
 
@@ -190,10 +197,10 @@ def test_a_finished_run_is_read_only_as_it_was_written(true, tmp_path, name):
     for damage in (whole[:-2], b"", whole + b" ", whole.replace(b"6", b"7", 1)):
         (folder / name).write_bytes(damage)
         for read in (load_summary, load_trained):
-            with pytest.raises(RunFolderError, match=rf"{name} is not what the run wrote .* delete .* and go on"):
+            with pytest.raises(RunFolderError, match=rf"{name} is not what the run wrote .* delete .* and resume"):
                 read(folder)
     (folder / name).write_bytes(whole)
-    assert told([load_summary(folder)]) == true[2]
+    assert without_measurements([load_summary(folder)]) == true[2]
     assert load_trained(folder).state.round == ROUNDS
 
 
@@ -209,7 +216,7 @@ def test_compare_names_what_is_damaged_and_goes_on_once_the_summary_is_gone(true
     assert "rounds.jsonl is not what the run wrote" in refused.stderr
     (folder / "summary.json").unlink()
     again = CliRunner().invoke(app, words)
-    one, other = (told([json.loads(each.stdout)["wecfl"][0]]) for each in (first, again))
+    one, other = (without_measurements([json.loads(each.stdout)["wecfl"][0]]) for each in (first, again))
     assert one == other
 
 
@@ -218,7 +225,7 @@ def test_rows_of_clients_that_are_none_are_refused(tmp_path, text):
     if text is not None:
         (tmp_path / "clients.csv").write_bytes(text)
     with pytest.raises(RunFolderError, match=r"clients\.csv is damaged \("):
-        load_clients(tmp_path)
+        load_clusters(tmp_path)
 
 
 def test_the_states_of_two_runs_are_equal_to_the_byte(true, tmp_path):
@@ -228,14 +235,14 @@ def test_the_states_of_two_runs_are_equal_to_the_byte(true, tmp_path):
         assert len({(tmp_path / name / file).read_bytes() for name in "abc"}) == 1
 
 
-def test_a_sound_checkpoint_of_another_run_is_not_gone_on_with(true, folder, tmp_path):
-    """Its own hash is right and its round fits; the models of another run would go on under the records of this one."""
+def test_a_sound_checkpoint_of_another_run_is_not_resumed(true, folder, tmp_path):
+    """Its own hash is right and its round fits; the run would continue with the models of another."""
     shutil.rmtree(tmp_path / "other", ignore_errors=True)
     rounds = len(load_rounds(folder))
     run_settings(replace(SETTINGS, seed=2, rounds=rounds), tmp_path / "other")
     shutil.copy(tmp_path / "other" / "state.safetensors", folder / "state.safetensors")
     with pytest.raises(RunFolderError, match=r"state\.safetensors is damaged \(its hash is not that in hashes\.txt\)"):
-        load_state(folder / "state.safetensors", known_hashes(folder))
+        load_state(folder / "state.safetensors", recorded_hashes(folder))
     if (folder / "summary.json").exists():
         with pytest.raises(RunFolderError, match="is damaged"):
             load_trained(folder)
@@ -272,12 +279,14 @@ def test_of_a_folder_without_hashes_what_can_be_seen_is_refused(true, folder):
 
 def test_what_a_run_wrote_without_its_settings_is_not_written_over(true, folder):
     (folder / "config.toml").unlink()
-    with pytest.raises(RunFolderError, match=r"config\.toml is damaged \(it is missing, and what a run wrote is there"):
+    with pytest.raises(
+        RunFolderError, match=r"config\.toml is damaged \(it is missing, and other files of a run are present"
+    ):
         run_settings(SETTINGS, folder, data=true[1])
 
 
 def test_a_kill_between_any_two_writes_loses_nothing(true, tmp_path, monkeypatch):
-    """A run dies before its n-th write, for every n until it lives; gone on with, it says what the true one says.
+    """A run dies before its n-th write, for every n until it lives; resumed, it gives the true numbers.
 
     The writes: 3 to begin; in each of 3 rounds record, hashes, the state's hash, labels and state, from the second on
     the state before; and 3 to end (clients, hashes, summary).
@@ -297,7 +306,7 @@ def test_a_kill_between_any_two_writes_loses_nothing(true, tmp_path, monkeypatch
 
 
 class Death(BaseException):
-    """What ends a run at once, unseen by it."""
+    """Ends a run at once, without any clean-up."""
 
 
 def dying(patch, left):
@@ -315,7 +324,7 @@ def dying(patch, left):
 
 
 def flips(folder, count, seed):
-    """So many places, drawn over all bytes of the folder so that every file is met: its name, the byte and the bit."""
+    """Yield places in the files of a folder, each file in turn: its name, a byte and a bit."""
     rng = np.random.default_rng(seed)
     files = sorted(path.name for path in folder.iterdir())
     for number in range(count):
@@ -325,7 +334,7 @@ def flips(folder, count, seed):
 
 @pytest.mark.parametrize("folder", ["finished", "unfinished"], indirect=True)
 def test_a_bit_flipped_anywhere_gives_no_other_numbers(true, folder, tmp_path):
-    """At 200 places of a folder: what is read of it is refused or true, and so is what is gone on with."""
+    """At 200 places of a folder: reading and resuming give the true numbers, or are refused."""
     seen = {"made again": 0, "refused": 0}
     for name, place, bit in flips(folder, 200, 13):
         copy = shutil.copytree(folder, tmp_path / "copy")
@@ -339,16 +348,16 @@ def test_a_bit_flipped_anywhere_gives_no_other_numbers(true, folder, tmp_path):
 
 
 def read_or_refused(true, folder):
-    """Read a folder as compare and assign do: what they get is what the true run says."""
+    """Read a folder as compare and assign do: they get the true results, or refuse it."""
     try:
         summary = load_summary(folder)
-        assert summary is None or told([summary]) == true[2]
+        assert summary is None or without_measurements([summary]) == true[2]
         trained = load_trained(folder)
     except RunFolderError:
         return
     whole = load_trained(true[0])
     np.testing.assert_array_equal(trained.state.stack.params, whole.state.stack.params)
-    assert told(trained.members) == told(whole.members)
+    assert without_measurements(trained.members) == without_measurements(whole.members)
     assert (trained.seed, trained.unit, trained.model.text) == (whole.seed, whole.unit, whole.model.text)
 
 
@@ -360,7 +369,7 @@ def own_table(path, sick="0"):
 
 
 @pytest.mark.parametrize("divided", [False, True])
-def test_a_run_is_not_gone_on_with_on_a_file_in_which_one_cell_was_changed(tmp_path, divided):
+def test_a_run_is_not_resumed_on_a_file_in_which_one_cell_was_changed(tmp_path, divided):
     own_table(tmp_path / "own.csv", "6.25")
     how = {"partition": "iid", "clients": 2, "ignore": "who"} if divided else {"client": "who"}
     settings = Settings("fedavg", data=str(tmp_path / "own.csv"), label="sick", rounds=1, model="linear", **how)
@@ -376,21 +385,21 @@ def test_a_run_is_not_gone_on_with_on_a_file_in_which_one_cell_was_changed(tmp_p
     ("other", "line"),
     [({"threads": 2}, "threads = 2, not 1"), ({"plan": "workers"}, "plan = workers, not auto"), ({}, None)],
 )
-def test_going_on_with_other_threads_or_another_plan_is_said(true, begun, tmp_path, caplog, other, line):
+def test_resuming_with_other_threads_or_another_plan_is_warned_of(true, begun, tmp_path, caplog, other, line):
     out = shutil.copytree(begun, tmp_path / "run")
     run_settings(replace(SETTINGS, **other), out, resume=True, data=true[1])
-    said = [record.getMessage() for record in caplog.records]
+    warnings = [record.getMessage() for record in caplog.records]
     ending = "its numbers may differ in their last bits from those of an unbroken run"
-    assert said == ([] if line is None else [f"{out} goes on with {line}: {ending}"])
+    assert warnings == ([] if line is None else [f"{out} is resumed with {line}: {ending}"])
 
 
-def test_a_machine_with_other_cores_is_said_too(true, tmp_path, caplog, monkeypatch):
+def test_a_machine_with_other_cores_is_warned_of_too(true, tmp_path, caplog, monkeypatch):
     free = replace(SETTINGS, threads=None, rounds=3)
     monkeypatch.setattr("coterie.experiments.resuming.available_cores", lambda: 1)
     run_settings(free, tmp_path / "run", data=true[1])
     monkeypatch.setattr("coterie.experiments.resuming.available_cores", lambda: 3)
     run_settings(replace(free, rounds=4), tmp_path / "run", resume=True, data=true[1])
-    assert "goes on with threads = 3, not 1: " in caplog.text
+    assert "is resumed with threads = 3, not 1: " in caplog.text
 
 
 def test_workers_give_the_same_bits_with_any_number_of_threads(true):

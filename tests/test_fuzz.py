@@ -114,7 +114,7 @@ def test_a_fault_inside_of_the_real_command_is_noticed(monkeypatch):
     def run_settings(*_):
         raise ZeroDivisionError("planted")
 
-    monkeypatch.setattr("coterie.experiments.session.run_settings", run_settings)
+    monkeypatch.setattr("coterie.experiments.run.run_settings", run_settings)
     found = judge(command(["run", "fedavg", "--quiet"]))
     assert found.faults[0].startswith("an internal error")
 

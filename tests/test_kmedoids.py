@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from itertools import combinations
+from unittest.mock import patch
 
 import kmedoids as package  # GPL-3.0-or-later: a development dependency, compared with here and used nowhere else
 import numpy as np
@@ -11,6 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from scipy.spatial.distance import cdist
 
+from coterie.server.clustering import kmedoids as module
 from coterie.server.clustering.candidate_order import _stream, candidate_order
 from coterie.server.clustering.kmedoids import ROUNDING, build, kmedoids, swap
 
@@ -205,6 +207,15 @@ def stops_short(distances, found):
     return after_the_best_swap(distances, found.medoids.tolist()) < found.loss * (1 - ROUNDING)
 
 
+def counted(*start):
+    """Where swaps lead, after how many swaps and passes."""
+    with (
+        patch.object(module, "_swapped", wraps=module._swapped) as swaps,
+        patch.object(module, "_one_pass", wraps=module._one_pass) as passes,
+    ):
+        return swap(*start), swaps.call_count, passes.call_count
+
+
 class TestBesideThePackage:
     @given(cases())
     def test_the_greedy_start_is_the_same_bit_for_bit(self, case):
@@ -218,11 +229,13 @@ class TestBesideThePackage:
         """In ties too. Labels are the same where no point is as near to two medoids."""
         distances, medoids, _ = start
         theirs = package.fasterpam(distances, medoids.astype(np.uint64), n_cpu=1)
-        ours = swap(distances, medoids, np.arange(len(distances)))
+        ours, swaps, passes = counted(distances, medoids, np.arange(len(distances)))
         if stops_short(distances, theirs):
             assert ours.loss < theirs.loss
         else:
             assert (ours.medoids.tolist(), ours.loss) == (sorted(theirs.medoids.tolist()), theirs.loss)
+            assert swaps == theirs.n_swap
+            assert passes <= theirs.n_iter + 1
             near = np.sort(distances[ours.medoids], axis=0)
             assert partition(ours.labels) == partition(theirs.labels) or (near[0] == near[1]).any()
 
@@ -250,6 +263,15 @@ class TestOrderOfCandidates:
     def test_every_point_comes_first_about_equally_often(self, points):
         first = np.bincount([candidate_order(points, seed)[0] for seed in range(40 * points)], minlength=points)
         assert 15 < first.min() <= first.max() < 70
+
+    @pytest.mark.parametrize("points", [5, 10, 11, 12, 13, 100])
+    def test_swaps_are_as_many_as_the_package_makes_in_its_order(self, points):
+        for seed in range(40):
+            distances = of_whole_numbers(points, seed)
+            theirs = package.fasterpam(distances, 3, init="random", random_state=seed, n_cpu=1)
+            start = np.random.RandomState(seed).choice(points, 3, replace=False)
+            ours, swaps, _ = counted(distances, start, candidate_order(points, seed))
+            assert (ours.medoids.tolist(), swaps) == (sorted(theirs.medoids.tolist()), theirs.n_swap)
 
     @pytest.mark.parametrize("seed", [20733, 20977, 31866])
     def test_words_on_the_edge_are_drawn_from_as_the_package_does(self, seed):

@@ -1,4 +1,4 @@
-"""Newcomers: a client never seen finds the cluster of its group, by each method's own rule; a misfit is told."""
+"""Newcomers: a client finds the cluster of its group by the rule of each method; a misfit is warned of."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from coterie.cli.main import app
 from coterie.data import Split
 from coterie.data.stratify import stratified_split
 from coterie.errors import DataError, RunFolderError
-from coterie.experiments.placement import load_trained, misfit, standards
+from coterie.experiments.placement import load_trained, member_scores, misfit_warning
 from coterie.experiments.run import run_settings
 from coterie.experiments.settings import Settings
 from coterie.protocol.stack import Sent, Stack
@@ -231,12 +231,12 @@ class TestRules:
 
     def test_members_are_those_of_the_cluster_or_where_they_are_few_everyone(self):
         rows = [{"cluster": str(int(i > 4)), "accuracy": str(i / 10), "rmse": str(i / 10)} for i in range(7)]
-        assert standards(rows, 0, "accuracy") == [0.0, 0.1, 0.2, 0.3, 0.4]
-        assert standards(rows, 1, "rmse") == [0.6, 0.5, 0.4, 0.3, 0.2, 0.1, 0.0]
-        assert standards([*rows, {"cluster": "0", "accuracy": ""}], 0, "accuracy") == [0.0, 0.1, 0.2, 0.3, 0.4]
+        assert member_scores(rows, 0, "accuracy") == [0.0, 0.1, 0.2, 0.3, 0.4]
+        assert member_scores(rows, 1, "rmse") == [0.6, 0.5, 0.4, 0.3, 0.2, 0.1, 0.0]
+        assert member_scores([*rows, {"cluster": "0", "accuracy": ""}], 0, "accuracy") == [0.0, 0.1, 0.2, 0.3, 0.4]
 
     @pytest.mark.parametrize(
-        ("measure", "served", "known", "fits"),
+        ("measure", "served", "members", "fits"),
         [
             ("accuracy", 0.71, [0.8, 0.9], True),
             ("accuracy", 0.69, [0.8, 0.9], False),
@@ -246,8 +246,8 @@ class TestRules:
             ("rmse", 0.1, [3.0, 2.9], True),
         ],
     )
-    def test_far_outside_is_below_the_worst_by_more_than_worst_and_best_are_apart(self, measure, served, known, fits):
-        assert (misfit(1, measure, served, known) is None) == fits
+    def test_far_outside_is_below_the_worst_by_more_than_worst_and_best_are_apart(self, measure, served, members, fits):
+        assert (misfit_warning(1, measure, served, members) is None) == fits
 
 
 def asker(federation):

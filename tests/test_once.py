@@ -12,7 +12,7 @@ from sklearn.metrics import adjusted_rand_score
 import coterie as ct
 from coterie.errors import UnknownName, UsageError
 from coterie.experiments.checkpoint import save_state
-from coterie.experiments.diagnostics import diagnostics
+from coterie.experiments.diagnostics import round_diagnostics
 from coterie.experiments.run_folder import load_state
 from coterie.models.layout import Layout
 from coterie.protocol.replies import Replies
@@ -433,7 +433,7 @@ class TestTemperature:
         self, text, images, simulator, train
     ):
         done = train(text, simulator(images(), "mlp(8)"), 6)
-        shown = [diagnostics(step)["temperature"] for step in done]
+        shown = [round_diagnostics(step)["temperature"] for step in done]
         seen = [step.state.memory.seen for step in done]
         fired = [len(step.state.stack) for step in done].index(2)
         assert shown[: fired + 1] == seen[: fired + 1]

@@ -19,7 +19,7 @@ from coterie.experiments.session import Session
 from coterie.experiments.settings import Settings, load_settings
 from coterie.models.layout import Layout
 from coterie.protocol.replies import Replies
-from coterie.protocol.stack import Stack
+from coterie.protocol.stack import UNPLACED, Sent, Stack
 from coterie.protocol.task import Fit, Report, Task
 from coterie.server.aggregate import average
 from coterie.server.bounds import bounded, update_lengths
@@ -65,8 +65,13 @@ def zeros(rows, size=4):
 
 
 def left(replies, stack=None, task=TRAIN, factor=10.0, clusters=None):
-    names, sent = tuple(f"client-{i}" for i in range(len(replies))), zeros(3) if stack is None else stack
-    return bounded(replies, task, sent, len(sent) if clusters is None else clusters, names, factor)
+    """What is left of replies; rows of the stack behind the clusters are the model of clients without one."""
+    names, stack = tuple(f"client-{i}" for i in range(len(replies))), zeros(3) if stack is None else stack
+    if clusters is None:
+        return bounded(replies, task, Sent(stack), names, factor)
+    sent = Sent(stack.take(slice(clusters)), unplaced=stack.take(slice(clusters, None)))
+    labels = np.where(replies.labels >= clusters, UNPLACED, replies.labels)
+    return bounded(replace(replies, labels=labels), task, sent, names, factor)
 
 
 class TestTheNormBound:

@@ -9,15 +9,15 @@ import numpy as np
 import pytest
 
 import coterie as ct
-from coterie.experiments import records
+from coterie.experiments import records, summary
 from coterie.experiments.data_facts import facts_of
-from coterie.experiments.records import finite, moved
+from coterie.experiments.records import count_moved, finite
 from coterie.experiments.scores import (
     agreement,
     client_scores,
     cluster_shape,
     clusterability,
-    majority_hits,
+    majority_correct,
     silhouette,
 )
 from coterie.protocol.replies import Cost
@@ -87,7 +87,7 @@ def test_silhouette_is_undefined_for_one_cluster_or_one_client_each():
 
 
 def test_the_majority_is_learned_from_train():
-    assert majority_hits(np.array([0, 0, 1]), np.array([1, 1, 0, 1])) == 1
+    assert majority_correct(np.array([0, 0, 1]), np.array([1, 1, 0, 1])) == 1
 
 
 def test_a_summary_says_what_guessing_the_majority_would_give(images):
@@ -110,39 +110,39 @@ def test_a_move_is_from_one_cluster_to_another_of_the_same_clusters(before, afte
         first_state(Stack(np.zeros((count, 1)), np.zeros((count, 0))), np.array(labels))
         for count, labels in zip(clusters, (before, after), strict=True)
     )
-    assert moved(Round(one, other, None, Cost(), there=np.arange(4))) == wanted
+    assert count_moved(Round(one, other, None, Cost(), there=np.arange(4))) == wanted
 
 
 @pytest.fixture
 def clustered(images, simulator, train):
-    """A round of two clusters, and what scoring may know of its clients."""
+    """A round of two clusters, and the facts about its clients' data."""
     data = images()
     return train("wecfl", simulator(data), 2)[-1], facts_of(data)
 
 
 def test_records_say_how_the_clusters_look(clustered):
-    step, known = clustered
+    step, facts = clustered
     replies, labels = step.replies, step.state.labels
-    record = records.RoundRecorder(known, None, 2).describe(step, None, None)
+    record = records.RoundRecorder(facts, None, 2).describe(step, None, None)
     updates = replies.params - step.before.stack.params[replies.labels]
     assert record["clusterability"] == pytest.approx(clusterability(updates, labels, replies.examples), rel=1e-5)
     assert record["silhouette"] == pytest.approx(silhouette(replies.part("head_weight"), labels), rel=1e-5)
 
 
 def test_with_someone_who_is_in_no_cluster_they_do_not(clustered):
-    step, known = clustered
+    step, facts = clustered
     labels = np.where(np.arange(8) == 3, -1, step.state.labels)
     changed = replace(step, state=replace(step.state, labels=labels))
     assert not {"clusterability", "silhouette"} & set(
-        records.RoundRecorder(known, None, 2).describe(changed, None, None)
+        records.RoundRecorder(facts, None, 2).describe(changed, None, None)
     )
 
 
 @pytest.mark.parametrize(("platform", "held"), [("linux", 3 * 2**10), ("darwin", 3 * 2**20)])
 def test_memory_is_in_megabytes_whatever_the_system_counts_in(platform, held, monkeypatch):
-    monkeypatch.setattr(records.sys, "platform", platform)
-    monkeypatch.setattr(records.resource, "getrusage", lambda who: SimpleNamespace(ru_maxrss=held))
-    assert records.peak_memory_mb() == 3
+    monkeypatch.setattr(summary.sys, "platform", platform)
+    monkeypatch.setattr(summary.resource, "getrusage", lambda who: SimpleNamespace(ru_maxrss=held))
+    assert summary.peak_memory_mb() == 3
 
 
 def test_what_json_cannot_say_is_none():

@@ -265,7 +265,7 @@ class TestAssign:
             self.apply(rule, state, asked(toy, state, Task(fit=(STEP,))))
 
     def test_a_latecomer_joins_the_nearest_centre_and_the_others_stay(self, toy):
-        memory = {"centres": np.array([[-1.0], [1.0]])}
+        memory = Clustered(np.array([[-1.0], [1.0]]), 1)
         state = state_of([[-0.9, 0], [0.9, 0]], [0, 0, UNPLACED, UNPLACED], memory=memory)
         replies = asked(toy, state, Task(fit=(STEP,)), clients=[0, 2, 3])
         assert self.apply(join_nearest("head_weight"), state, replies).labels.tolist() == [0, 0, 1, 0]
@@ -273,7 +273,7 @@ class TestAssign:
     @pytest.mark.parametrize(("limit", "done", "moves"), [(2, 1, True), (2, 2, False), (None, 9, True)])
     def test_until_changes_the_rule_after_so_many_clusterings(self, toy, limit, done, moves):
         """Not after so many rounds: the round is 7 in every case."""
-        memory = {"clusterings": done}
+        memory = Clustered(np.array([[-1.0], [1.0]]), done)
         state = replace(state_of([[-0.9, 0], [0.9, 0]], [1, 1, 0, 0], memory=memory), round=7)
         replies = asked(toy, state, Task(fit=(replace(STEP, lr=0.45),)))
         labels = self.apply(until(limit, self.rule(), keep()), state, replies).labels.tolist()

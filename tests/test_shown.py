@@ -12,8 +12,8 @@ from typer.testing import CliRunner
 
 from coterie.cli.main import app
 from coterie.errors import UsageError
-from coterie.experiments.last_rounds import of_last, usual_last, with_shown
 from coterie.experiments.run_folder import load_rounds
+from coterie.experiments.summary import add_shown, default_last, mean_of_last
 from coterie.reporting.comparison import comparison
 from coterie.reporting.plots import gains_by_seed
 
@@ -37,38 +37,38 @@ def printed(runs, width=150):
 def run_of(name, seed, values, last, key="accuracy"):
     records = [{key: value, "worst": value / 2, "macro_f1": value, "r2": 0.5} for value in values]
     summary = {**ABOUT, "algorithm": name, "seed": seed, "rounds": len(values), key: values[-1]}
-    return with_shown(summary, records, last), records
+    return add_shown(summary, records, last), records
 
 
 def test_the_last_rounds_are_those_that_were_evaluated():
-    found = of_last(RECORDS, 2)
+    found = mean_of_last(RECORDS, 2)
     assert found == {"last": 2, "accuracy": 0.7, "macro_f1": 0.5, "worst_client": 0.5}
-    assert of_last(RECORDS, 1)["accuracy"] == 0.9
+    assert mean_of_last(RECORDS, 1)["accuracy"] == 0.9
 
 
 @pytest.mark.parametrize("last", [0, -1, 4])
 def test_more_rounds_than_were_evaluated_or_none_are_an_error(last):
     with pytest.raises(UsageError, match=f"last is {last}; the run has 3 evaluated rounds, so 1 to 3"):
-        of_last(RECORDS, last)
+        mean_of_last(RECORDS, last)
 
 
 def test_a_round_without_a_number_is_not_covered_by_the_others():
     astray = [*RECORDS, {"accuracy": None, "macro_f1": 0.1, "worst": 0.1}]
-    assert of_last(astray, 2)["accuracy"] is None
-    assert of_last(astray, 2)["macro_f1"] == pytest.approx(0.4)
+    assert mean_of_last(astray, 2)["accuracy"] is None
+    assert mean_of_last(astray, 2)["macro_f1"] == pytest.approx(0.4)
 
 
 @pytest.mark.parametrize(("lengths", "wanted"), [([9], 1), ([10], 3), ([100, 10], 3), ([100, 9], 1)])
 def test_three_rounds_are_usual_where_every_run_has_ten(lengths, wanted):
-    assert usual_last([[{"round": i, "worst": 0.5} for i in range(rounds)] for rounds in lengths]) == wanted
+    assert default_last([[{"round": i, "worst": 0.5} for i in range(rounds)] for rounds in lengths]) == wanted
 
 
 def test_fewer_are_usual_where_fewer_were_evaluated():
     """A warm-up that counts as nine of ten rounds; a run that was evaluated once in thirty."""
     swallowed = [{"round": 8, "worst": 0.5}, {"round": 9, "worst": 0.6}]
     once = [{"round": i} for i in range(29)] + [{"round": 29, "worst": 0.5}]
-    assert (usual_last([swallowed]), usual_last([once]), usual_last([swallowed, once])) == (2, 1, 1)
-    assert with_shown({"rounds": 10}, swallowed, None)["shown"]["worst_client"] == pytest.approx(0.55)
+    assert (default_last([swallowed]), default_last([once]), default_last([swallowed, once])) == (2, 1, 1)
+    assert add_shown({"rounds": 10}, swallowed, None)["shown"]["worst_client"] == pytest.approx(0.55)
 
 
 def test_table_gains_p_values_and_picture_are_of_the_same_rounds():
@@ -150,14 +150,14 @@ def test_run_shows_the_last_rounds_too(tmp_path):
 
 @pytest.mark.parametrize("command", ["run", "compare"])
 @pytest.mark.parametrize("last", ["0", "4"])
-def test_a_wrong_number_of_last_rounds_is_told_before_anything_is_run(tmp_path, command, last):
+def test_a_wrong_number_of_last_rounds_is_refused_before_anything_is_run(tmp_path, command, last):
     result = call(command, "fedavg", *SMALL, "--rounds", "3", "--last", last, "--out", str(tmp_path / "r"))
     assert result.exit_code == 2
     assert f"last is {last}; the run has 3 rounds, so 1 to 3" in result.stderr
     assert not (tmp_path / "r").exists()
 
 
-def test_last_rounds_that_were_not_evaluated_are_told(tmp_path):
+def test_last_rounds_that_were_not_evaluated_are_refused(tmp_path):
     result = call(
         *("run", "fedavg", *SMALL, "--rounds", "6", "--eval-every", "100", "--last", "4"), "--out", str(tmp_path)
     )

@@ -13,10 +13,11 @@ from scipy.spatial.distance import cosine
 from coterie.data.federated import Split
 from coterie.errors import FederationError, UsageError
 from coterie.experiments.data_facts import DataFacts
-from coterie.experiments.diagnostics import ask_gradients, check_gradients, diagnostics, of_gradients
-from coterie.experiments.records import RoundRecorder, majority_rate, summarise
+from coterie.experiments.diagnostics import ask_gradients, check_gradients, gradient_diagnostics, round_diagnostics
+from coterie.experiments.records import RoundRecorder
 from coterie.experiments.run import run_settings
 from coterie.experiments.settings import Settings
+from coterie.experiments.summary import majority_rate, summarise
 from coterie.models.combined import additive
 from coterie.models.layout import Layout
 from coterie.models.zoo import build_model
@@ -60,7 +61,7 @@ def round_of(models, labels, params, after=None, examples=None, layout=LAYOUT, *
     return Round(before, state, replies, Cost(), there=clients, **more)
 
 
-def judged_as(rows, labels):
+def evaluated_as(rows, labels):
     """Replies of clients about their test splits: accuracy, macro-F1, loss, examples."""
     return Replies(LAYOUT, np.arange(len(rows)), np.array(labels), np.full(len(rows), 10), metrics=np.array(rows))
 
@@ -71,10 +72,10 @@ def record_of(number, **values):
     return {"round": number, **empty, **scores, **values}
 
 
-def summary_of(records, known=None, asked=ASKED):
-    known = facts_of(4) if known is None else known
-    state = state_of([[0, 0]], [0] * len(known), len(records))
-    return summarise(records, asked, known, state, np.arange(len(known)))
+def summary_of(records, facts=None, asked=ASKED):
+    facts = facts_of(4) if facts is None else facts
+    state = state_of([[0, 0]], [0] * len(facts), len(records))
+    return summarise(records, asked, facts, state, np.arange(len(facts)))
 
 
 class TestTheLearningGap:
@@ -85,7 +86,7 @@ class TestTheLearningGap:
 
         step = round_of([[0, 0], [1, 1]], [0, 1], [[0, 0], [1, 1]])
         found = RoundRecorder(facts_of(2), judge, 1).describe(
-            step, judged_as([[1, 0.9, 0, 10], [1, 0.1, 0, 10]], [0, 1]), None
+            step, evaluated_as([[1, 0.9, 0, 10], [1, 0.1, 0, 10]], [0, 1]), None
         )
         assert (found["pf1"], found["gf1"]) == pytest.approx((0.5, 0.4))
         assert found["gap"] == pytest.approx(0.1)
@@ -136,30 +137,30 @@ class TestTheMeansOverRounds:
         assert (found["mean_ari"], found["mean_ami"], found["mean_completeness"]) == pytest.approx((0.28, 0.14, 0.3))
         assert found["rounds_to"] == 4
 
-    def test_without_the_truth_nothing_is_said_of_it(self):
+    def test_without_true_groups_there_is_no_agreement(self):
         assert "mean_ari" not in summary_of([record_of(0, clusters=[4])])
 
 
 @pytest.mark.parametrize(
-    ("last", "told"),
+    ("last", "reasons"),
     [({"a": "gone", "b": "slow", "c": "ill", "d": "late"}, "a: gone; b: slow; c: ill"), ({}, "none was asked")],
 )
-def test_where_nobody_evaluated_the_last_round_says_why_for_the_first_three(last, told):
+def test_where_nobody_evaluated_the_last_round_says_why_for_the_first_three(last, reasons):
     history = [{"round": 0, "unevaluated": {"a": "before"}}, {"round": 1, **({"unevaluated": last} if last else {})}]
-    with pytest.raises(FederationError, match=f"nobody evaluated a model, .*; reasons: {told}$"):
+    with pytest.raises(FederationError, match=f"nobody evaluated a model, .*; reasons: {reasons}$"):
         summarise(history, None, None, None, None)
 
 
 @pytest.mark.parametrize(("weigh_by", "accuracy", "majority"), [("test", 0.5, 0.35), ("train", 0.75, 0.225)])
 def test_clients_count_by_test_or_by_train_examples(weigh_by, accuracy, majority):
     # Accuracies 1 and 0 on 10 tests each; 30 and 10 train examples; 1 and 6 of the tests are of the majority class.
-    known = facts_of(2, hits=np.array([1, 6]))
-    known = replace(known, train=np.array([30, 10]))
-    replies = replace(judged_as([[1, 1, 0, 10], [0, 0, 0, 10]], [0, 0]), examples=known.train)
-    watch = RoundRecorder(known, None, 1, weigh_by)
-    found = watch.describe(round_of([[0, 0]], [0, 0], [[0, 0], [1, 1]]), replies, replies)
+    facts = facts_of(2, majority_correct=np.array([1, 6]))
+    facts = replace(facts, train=np.array([30, 10]))
+    replies = replace(evaluated_as([[1, 1, 0, 10], [0, 0, 0, 10]], [0, 0]), examples=facts.train)
+    recorder = RoundRecorder(facts, None, 1, weigh_by)
+    found = recorder.describe(round_of([[0, 0]], [0, 0], [[0, 0], [1, 1]]), replies, replies)
     assert found["accuracy"] == found["validation_accuracy"] == accuracy
-    assert majority_rate(known, weigh_by, np.arange(2)) == pytest.approx(majority)
+    assert majority_rate(facts, weigh_by, np.arange(2)) == pytest.approx(majority)
 
 
 @pytest.mark.parametrize(
@@ -186,27 +187,27 @@ class TestDiagnostics:
     def test_temperature_is_of_the_updates_from_where_each_client_started(self):
         # Updates (1, 0), (0, 2) and (-3, 0): cosine distances 1, 2 and 1, each twice; the most would be 6 times 2.
         step = round_of([[5, 5], [7, 7]], [0, 1, 0], [[6, 5], [7, 9], [2, 5]])
-        assert diagnostics(step)["temperature"] == pytest.approx(((1 + 4 + 1) * 2 / (6 * 4)) ** 0.5)
+        assert round_diagnostics(step)["temperature"] == pytest.approx(((1 + 4 + 1) * 2 / (6 * 4)) ** 0.5)
 
     def test_a_client_without_a_cluster_started_from_the_mean_by_shares(self):
         # It was sent 0.75 (0, 0) + 0.25 (4, 4) = (1, 1), and went (1, 0) from there; the other went (0, 1).
         made = round_of([[0, 0], [4, 4]], [0, -1], [[0, 1], [2, 1]])
         before = replace(made.before, shares=np.array([0.75, 0.25]))
-        found = diagnostics(replace(made, before=before))
+        found = round_diagnostics(replace(made, before=before))
         assert found["temperature"] == pytest.approx((2 * 1 / (2 * 4)) ** 0.5)
         assert "clusterability" not in found
 
     def test_fewer_than_two_answers_or_no_training_have_no_temperature(self):
-        assert "temperature" not in diagnostics(round_of([[0, 0]], [0], [[1, 0]]))
-        assert "temperature" not in diagnostics(round_of([[1, 2]], [0, 0], [[1, 2], [1, 2]]))
+        assert "temperature" not in round_diagnostics(round_of([[0, 0]], [0], [[1, 0]]))
+        assert "temperature" not in round_diagnostics(round_of([[1, 2]], [0, 0], [[1, 2], [1, 2]]))
 
     @pytest.mark.parametrize(("limit", "most"), [("MOST_CLIENTS", 2), ("MOST_BYTES", 23)])
     def test_large_rounds_go_without(self, monkeypatch, limit, most):
         step = round_of([[0, 0]], [0, 0, 0], [[1, 0], [0, 1], [1, 1]])
         monkeypatch.setattr(f"coterie.experiments.diagnostics.{limit}", most + 1)
-        assert diagnostics(step)
+        assert round_diagnostics(step)
         monkeypatch.setattr(f"coterie.experiments.diagnostics.{limit}", most)
-        assert diagnostics(step) == {}
+        assert round_diagnostics(step) == {}
 
     def test_fedavg_s_records_have_it_too(self, images, simulator, train):
         step = train("fedavg", simulator(images(), "mlp(8)"), 1)[0]
@@ -219,7 +220,7 @@ class TestDiagnostics:
         # From (0, 0), (3, 2) and (3, 2): 1, 4 and 4 + 9, by 10, 20 and 10 examples.
         made = round_of([[9, 9]], [0, 0, 0], [[1, 0], [3, 4], [5, 5]], after=[0, 1, 1], examples=[10, 20, 10])
         averaged = replace(made.state, stack=stack_of([0, 0], [3, 2]))
-        assert diagnostics(replace(made, state=averaged))["clustering_objective"] == pytest.approx(220 / 40)
+        assert round_diagnostics(replace(made, state=averaged))["clustering_objective"] == pytest.approx(220 / 40)
 
     def test_the_clustering_objective_of_wecfl_is_its_kmeans_inertia_by_examples(self, images, simulator, train):
         step = train("wecfl", simulator(images(), "mlp(8)"), 1)[0]
@@ -229,17 +230,19 @@ class TestDiagnostics:
             inside = heads[labels == k].astype(np.float64)
             centre = np.average(inside, axis=0, weights=sizes[labels == k])
             total += (sizes[labels == k] * np.square(inside - centre).sum(axis=1)).sum()
-        assert diagnostics(step)["clustering_objective"] == pytest.approx(total / sizes.sum(), rel=1e-5)
+        assert round_diagnostics(step)["clustering_objective"] == pytest.approx(total / sizes.sum(), rel=1e-5)
 
     def test_halves_are_measured_apart_and_everybody_is_one_cluster_of_the_global_half(self):
         # Cluster half: 1 and 3 about 2, and 5 alone. Global half: 1, 3 and -2 about 2/3, the last 8/3 away.
         layout = replace(LAYOUT, parts={**LAYOUT.parts, "global": ALL[:1], "cluster": ALL[1:]})
         step = round_of([[0, 0], [0, 0]], [0, 0, 1], [[1, 1], [3, 3], [-2, 5]], layout=layout)
-        found = diagnostics(step)
+        found = round_diagnostics(step)
         assert found["clusterability_cluster"] == pytest.approx(1 / 2)
         assert found["clusterability_global"] == pytest.approx((8 / 3) / (2 / 3))
         assert found["clusterability"] == pytest.approx(2**0.5 / 8**0.5)
-        assert "clusterability_cluster" not in diagnostics(replace(step, replies=replace(step.replies, layout=LAYOUT)))
+        assert "clusterability_cluster" not in round_diagnostics(
+            replace(step, replies=replace(step.replies, layout=LAYOUT))
+        )
 
 
 class TestGradients:
@@ -252,7 +255,7 @@ class TestGradients:
     def test_they_are_taken_at_the_cluster_s_model(self, data, simulator):
         # Cluster 0 at (0, 0): (-2, 0) by 2 examples and (-6, 0) by 6, about -5; cluster 1 at (1, 1) has one client.
         state = state_of([[0, 0], [1, 1]], [0, 0, 1])
-        found = of_gradients(state, ask_gradients(simulator(data, "linear"), state, 1, np.arange(3)))
+        found = gradient_diagnostics(state, ask_gradients(simulator(data, "linear"), state, 1, np.arange(3)))
         assert found["gradient_clusterability"] == pytest.approx(3 / 5, rel=1e-5)
         assert found["objective"] == pytest.approx((2 * 1 + 6 * 9 + 2 * 5) / 10, rel=1e-5)
 
@@ -260,7 +263,7 @@ class TestGradients:
         # The sum has the same gradient in both halves: (-2, 0), (-6, 0), (4, 2), all about (-3.2, 0.4).
         federation = Simulator(data, additive(build_model("linear", data.shape, None)))
         state = state_of([[0, 0, 0, 0], [0, 0, 1, 1]], [0, 0, 1])
-        found = of_gradients(state, ask_gradients(federation, state, 1, np.arange(3)))
+        found = gradient_diagnostics(state, ask_gradients(federation, state, 1, np.arange(3)))
         assert found["gradient_clusterability_cluster"] == pytest.approx(3 / 5, rel=1e-5)
         wanted = np.hypot(7.2, 1.6) / np.hypot(3.2, 0.4)
         assert found["gradient_clusterability_global"] == pytest.approx(wanted, rel=1e-5)

@@ -14,7 +14,7 @@ from coterie.experiments.building import meaning
 from coterie.experiments.settings import Settings
 from coterie.models.layout import Layout
 from coterie.protocol.replies import Replies
-from coterie.protocol.stack import Stack
+from coterie.protocol.stack import Sent, Stack
 from coterie.protocol.task import Fit, Task
 from coterie.server.aggregate import average, uniform
 from coterie.server.bounds import bounded
@@ -103,7 +103,7 @@ def test_a_claim_does_not_lift_the_norm_bound_of_who_takes_epochs():
     task, names = Task(fit=(Fit(epochs=1, batch=10),)), tuple("abcde")
     for length, kept in ((49, 5), (51, 4)):
         replies = replies_of([10, 10, 10, 10, 10**9], lengths=[1, 1, 1, 1, length])
-        assert len(bounded(replies, task, zeros(1), 1, names, 10.0)) == kept
+        assert len(bounded(replies, task, Sent(zeros(1)), names, 10.0)) == kept
 
 
 METHODS = (

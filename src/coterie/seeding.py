@@ -1,8 +1,8 @@
-"""Seeding: every random draw has an address, made of a seed and of words that say whose it is and what it is for.
+"""Seeding: every random draw has an address, made of a seed and of words for its owner and its purpose.
 
-There is no global seed and no generator that is handed around. What is drawn depends on its address alone, never on
-what was drawn before, so results do not depend on the runtime, the order of clients, chunk sizes or who dropped out,
-and a resumed run equals an unbroken one bit for bit.
+There is no global seed and no shared generator. A draw depends on its address only, never on earlier draws. So results
+do not depend on the runtime, the order of clients, chunk sizes or dropouts, and a resumed run equals an unbroken one
+bit for bit.
 """
 
 from __future__ import annotations

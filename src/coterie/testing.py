@@ -1,7 +1,7 @@
-"""Clients that are reached only through bytes, one at a time: what a real federation does, without the network.
+"""A federation for tests in which clients are reached only through bytes, as in a deployment, without a network.
 
-Each client has its own engine and its own data, gets a packed message and answers with one. It shows that the
-simulator's numbers are what a deployment would give, and that the cost derived from a task is what is really sent.
+Each client has an engine with its own data, receives a packed message and answers with one. Tests show with it that a
+simulation gives the numbers of a deployment, and that the cost derived from a task is the number of bytes sent.
 """
 
 from __future__ import annotations
@@ -19,21 +19,20 @@ from coterie.protocol.stack import Sent, Stack
 from coterie.protocol.task import Task
 from coterie.seeding import Key
 from coterie.typing import Array
-from coterie.wire import codec
-from coterie.wire import requests as answering
+from coterie.wire import codec, requests
 from coterie.wire.remote import PackedReplies, Remote
 
 
 def answer(engine: Engine, request: bytes) -> bytes:
-    """The client's side: unpack, do the task on the own data, pack exactly what the report names, or why it failed."""
+    """Unpack a request on the client's side, do its task, and pack what its report names, or why it failed."""
     arrays, header = codec.decode(request)
     task, key = codec.from_json(header["task"]), Key(*header["key"])
-    reply, problem = answering.answer(engine, task, arrays, key)
+    reply, problem = requests.answer(engine, task, arrays, key)
     return codec.encode(reply, problem=problem)
 
 
 class Loopback:
-    """A federation of one engine per client behind a wall of bytes; ``payload`` adds up the arrays that went over."""
+    """A federation with one engine for each client, reached through bytes; ``payload`` counts the bytes of arrays."""
 
     def __init__(self, data: Federated, model: Model, plan: str = "workers") -> None:
         self.engines = [Engine(model, data.select([i]), threads=1, plan=plan) for i in range(len(data))]
@@ -42,17 +41,17 @@ class Loopback:
 
     @property
     def names(self) -> tuple[str, ...]:
-        """The clients' names."""
+        """Return the names of the clients."""
         return self.remote.names
 
     @property
     def model(self) -> Model:
-        """The network that the clients train."""
+        """Return the network that clients train."""
         return self.remote.model
 
     @property
     def kept(self) -> dict[str, Array]:
-        """Return nothing: what clients keep between rounds stays with them."""
+        """Return nothing: clients keep their arrays to themselves."""
         return self.remote.kept
 
     def present(self, number: int) -> Array:
@@ -60,7 +59,7 @@ class Loopback:
         return self.remote.present(number)
 
     def judge(self, models: Stack, split: Split, rows: Array | None = None, mix: str | None = None) -> None:
-        """Return nothing: there are no examples that belong to no client."""
+        """Return nothing: the server has no examples."""
         return self.remote.judge(models, split, rows, mix)
 
     def close(self) -> None:
@@ -68,22 +67,22 @@ class Loopback:
         self.remote.close()
 
     def ask(self, task: Task, sent: Sent, labels: Array, clients: Array, key: Key) -> Replies:
-        """Do one packed exchange with each client."""
+        """Exchange one packed message with each client."""
         return self.remote.ask(task, sent, labels, clients, key)
 
-    def _exchange(self, requests: Mapping[int, bytes]) -> PackedReplies:
-        answers = {client: answer(self.engines[client], request) for client, request in requests.items()}
-        self.payload += Cost(_content(requests), _content(answers))
+    def _exchange(self, messages: Mapping[int, bytes]) -> PackedReplies:
+        answers = {client: answer(self.engines[client], message) for client, message in messages.items()}
+        self.payload += Cost(_array_bytes(messages), _array_bytes(answers))
         return PackedReplies(answers, {})
 
 
 def sizes_of(data: Federated) -> tuple[message.Sizes, ...]:
-    """How many examples of each split each client has."""
+    """Return the numbers of examples of each client in each split."""
     splits = (data.train, data.test, data.validation)
     counts = [np.zeros(len(data), dtype=np.int64) if split is None else split.sizes for split in splits]
     return tuple(message.Sizes(*row) for row in np.column_stack(counts).tolist())
 
 
-def _content(messages: Mapping[int, bytes]) -> int:
-    """The bytes of all arrays in messages."""
+def _array_bytes(messages: Mapping[int, bytes]) -> int:
+    """Return the bytes of all arrays in messages."""
     return sum(array.nbytes for content in messages.values() for array in codec.decode(content)[0].values())

@@ -27,10 +27,10 @@ from coterie.deploy.status import read_board, status_table
 from coterie.deploy.trial import has_nginx, trial
 from coterie.errors import require
 from coterie.experiments import building
-from coterie.experiments.last_rounds import with_shown
 from coterie.experiments.run import run_settings
 from coterie.experiments.run_folder import STATE, load_rounds, load_state
 from coterie.experiments.settings import Settings
+from coterie.experiments.summary import add_shown
 from coterie.reporting.comparison import comparison
 from coterie.reporting.progress import watch
 from coterie.terminal import console, say, say_json, tell
@@ -152,7 +152,7 @@ def _watched(server: ServerFolder, order: Order, quiet: bool) -> dict[str, Any]:
     """Show the progress of a submitted run to its end; return its summary with the values that a table shows."""
     with watch(order.experiment(), quiet=quiet) as progress:
         summary = follow(server, progress, tell)
-    return with_shown(summary, load_rounds(Path(order.out)), None)
+    return add_shown(summary, load_rounds(Path(order.out)), None)
 
 
 @federate_app.command("status")

@@ -97,8 +97,8 @@ def run(
     **given: Any,
 ) -> None:
     """Run one algorithm, from flags or from an experiment file (flags override the file)."""
-    from coterie.experiments.last_rounds import check_last, with_shown
     from coterie.experiments.run import run_settings
+    from coterie.experiments.summary import add_shown, check_last
     from coterie.reporting.comparison import comparison
     from coterie.reporting.progress import watch
 
@@ -107,7 +107,7 @@ def run(
     folder = out or _fresh(settings, resume)
     with watch(settings, quiet=quiet) as progress:
         result = run_settings(settings, folder, resume, progress)
-    summary = with_shown(result.summary, result.history, last)
+    summary = add_shown(result.summary, result.history, last)
     if as_json:
         say_json(summary)
         return
@@ -139,8 +139,8 @@ def compare(
     Finished runs in --out are not run again; an interrupted comparison goes on where it stopped.
     """
     from coterie.experiments.building import build_algorithm
-    from coterie.experiments.last_rounds import check_last, usual_last, with_shown
     from coterie.experiments.run_folder import load_rounds
+    from coterie.experiments.summary import add_shown, check_last, default_last
     from coterie.experiments.sweep import folder_for, folder_name, grid, parse_seeds, run_all
     from coterie.reporting.comparison import comparison
     from coterie.reporting.plots import save_comparison
@@ -160,8 +160,8 @@ def compare(
         done[settings.algorithm].append(summary)
     folders = {name: [folder_for(replace(base, algorithm=name, seed=n), folder) for n in numbers] for name in names}
     records = {name: [load_rounds(each) for each in folders[name]] for name in names}
-    last = last or usual_last([history for histories in records.values() for history in histories])
-    found = {name: [with_shown(*each, last) for each in zip(done[name], records[name], strict=True)] for name in names}
+    last = last or default_last([history for histories in records.values() for history in histories])
+    found = {name: [add_shown(*each, last) for each in zip(done[name], records[name], strict=True)] for name in names}
     if as_json:
         say_json(found)
         return
@@ -239,11 +239,11 @@ def assign(
 
 def _print_together(folders: dict[str, list[Path]], summary: dict[str, Any]) -> None:
     """Print who ended with whom, where clients are the same in every seed and come with names."""
-    from coterie.experiments.clients import load_clients, together
+    from coterie.experiments.clients import clusters_table, load_clusters
 
     if summary["partition"].partition("+")[0] != "natural":
         return
-    table = together({name: [load_clients(each) for each in runs] for name, runs in folders.items()})
+    table = clusters_table({name: [load_clusters(each) for each in runs] for name, runs in folders.items()})
     if table is not None:
         console.print(table)
 

@@ -157,7 +157,7 @@ def agree_on_data(order: Order, descriptions: Mapping[str, SiteDescription]) -> 
         classes=max((number for number in classes if number is not None), default=None),
         train=train,
         test=test,
-        validated=all(each.validation for each in descriptions.values()),
+        has_validation=all(each.validation for each in descriptions.values()),
         unit=about.unit,
     )
 

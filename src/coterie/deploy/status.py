@@ -14,7 +14,7 @@ from rich.table import Table
 from rich.text import Text
 
 from coterie.errors import CoterieError
-from coterie.experiments.clients import load_clients
+from coterie.experiments.clients import load_clusters
 from coterie.experiments.run_folder import load_labels
 from coterie.files import write_atomically
 from coterie.terminal import cell, line
@@ -142,6 +142,6 @@ def _clusters(status: Status) -> dict[str, int]:
     """Return the cluster of each site after the last saved round."""
     out = Path(status["out"])
     if (out / "clients.csv").exists():
-        return load_clients(out)
+        return load_clusters(out)
     labels = load_labels(out)
     return dict(zip(status["sites"], labels[-1].tolist(), strict=True)) if len(labels) else {}

@@ -1,4 +1,4 @@
-"""How each client ended: its cluster and how well it is served; and who ended together, run after run."""
+"""Results by client: its cluster and its test scores at the end of a run; and how stable clusters are over seeds."""
 
 from __future__ import annotations
 
@@ -25,30 +25,30 @@ from coterie.typing import Array
 Row = Mapping[str, Any]
 
 
-def client_rows(known: DataFacts, labels: Array, test: Replies, attendance: Attendance) -> list[Row]:
-    """One row a client: name, cluster, true group, sizes, and its own test scores (empty where it did not answer).
+def client_rows(facts: DataFacts, labels: Array, test: Replies, attendance: Attendance) -> list[Row]:
+    """Return a row for each client: name, cluster, true group, sizes, and test scores (empty if it did not answer).
 
-    In a run in which clients come and go, also the rounds in which each joined and left (empty where it did not).
+    If clients join or leave during the run, also the rounds in which they do (empty for those that do not).
     """
     dated = {"joined": attendance.joins, "left": attendance.leaves} if len(attendance.changes()) > 1 else {}
-    scores: tuple[str, ...] = ("rmse",) if known.classes is None else ("accuracy", "macro_f1")
-    found = dict(zip(test.clients.tolist(), own_scores(test, known.classes, known.unit), strict=True))
+    scores: tuple[str, ...] = ("rmse",) if facts.classes is None else ("accuracy", "macro_f1")
+    found = dict(zip(test.clients.tolist(), scores_by_client(test, facts.classes, facts.unit), strict=True))
     return [
         {
-            "client": known.names[i],
+            "client": facts.names[i],
             "cluster": int(labels[i]),
-            **({} if known.groups is None else {"group": int(known.groups[i])}),
-            "train": int(known.train[i]),
-            "test": int(known.test[i]),
-            **{name: rounds.get(known.names[i], "") for name, rounds in dated.items()},
+            **({} if facts.groups is None else {"group": int(facts.groups[i])}),
+            "train": int(facts.train[i]),
+            "test": int(facts.test[i]),
+            **{name: rounds.get(facts.names[i], "") for name, rounds in dated.items()},
             **dict(zip(scores, found.get(i, ("",) * len(scores)), strict=True)),
         }
-        for i in range(len(known))
+        for i in range(len(facts))
     ]
 
 
-def own_scores(replies: Replies, classes: int | None, unit: float) -> list[tuple[float, ...]]:
-    """Accuracy and macro-F1 of each client that was evaluated, or its rmse in the user's own units."""
+def scores_by_client(replies: Replies, classes: int | None, unit: float) -> list[tuple[float, ...]]:
+    """Return accuracy and macro-F1 of each evaluated client, or its rmse in the units of the user's targets."""
     assert replies.metrics is not None, "an evaluation always asks for metrics"
     if classes is None:
         return [(float(value),) for value in unit * np.sqrt(replies.metrics[:, 0])]
@@ -56,7 +56,7 @@ def own_scores(replies: Replies, classes: int | None, unit: float) -> list[tuple
 
 
 def save_clients(folder: Path, rows: Sequence[Row]) -> None:
-    """The rows as ``clients.csv`` in a run folder."""
+    """Write the rows to ``clients.csv`` in a run folder."""
     text = io.StringIO(newline="")
     writer = csv.DictWriter(text, list(rows[0]))
     writer.writeheader()
@@ -65,7 +65,7 @@ def save_clients(folder: Path, rows: Sequence[Row]) -> None:
 
 
 def save_distances(folder: Path, names: Sequence[str], distances: Array) -> None:
-    """A matrix of distances between clients as ``distances.csv``, by their names; empty where it is not known."""
+    """Write the distances between clients to ``distances.csv``, with their names; unknown distances are empty."""
     text = io.StringIO(newline="")
     writer = csv.writer(text)
     writer.writerow(["client", *names])
@@ -75,7 +75,7 @@ def save_distances(folder: Path, names: Sequence[str], distances: Array) -> None
 
 
 def load_rows(folder: Path) -> list[Row]:
-    """The rows of a finished run, all values as text."""
+    """Return the rows of ``clients.csv`` in the folder of a finished run; all values are strings."""
     try:
         text = io.StringIO(read_file(folder / CLIENTS).decode(), newline="")
         rows: list[Row] = list(csv.DictReader(text, strict=True))
@@ -85,8 +85,8 @@ def load_rows(folder: Path) -> list[Row]:
     return rows
 
 
-def load_clients(folder: Path) -> dict[str, int]:
-    """The cluster of every client of a finished run, by name."""
+def load_clusters(folder: Path) -> dict[str, int]:
+    """Return the cluster of every client of a finished run, by name."""
     return _clusters(load_rows(folder))
 
 
@@ -94,22 +94,22 @@ def _clusters(rows: Sequence[Row]) -> dict[str, int]:
     return {row["client"]: int(row["cluster"]) for row in rows}
 
 
-def members(clusters: Mapping[str, int]) -> dict[int, list[str]]:
-    """The names in each cluster, largest cluster first.
+def names_by_cluster(clusters: Mapping[str, int]) -> dict[int, list[str]]:
+    """Return the names of the clients in each cluster, largest cluster first.
 
-    >>> members({"anna": 1, "bert": 0, "carl": 1})
+    >>> names_by_cluster({"anna": 1, "bert": 0, "carl": 1})
     {1: ['anna', 'carl'], 0: ['bert']}
     """
-    found: dict[int, list[str]] = {}
+    names: dict[int, list[str]] = {}
     for name, cluster in clusters.items():
-        found.setdefault(cluster, []).append(name)
-    return dict(sorted(found.items(), key=lambda item: -len(item[1])))
+        names.setdefault(cluster, []).append(name)
+    return dict(sorted(names.items(), key=lambda item: -len(item[1])))
 
 
 def stability(runs: Sequence[Mapping[str, int]]) -> float | None:
-    """The mean adjusted Rand index between the clusterings of every two runs; None for one run.
+    """Return the mean adjusted Rand index over all pairs of runs; None for one run.
 
-    1: the same clients always end together; 0: no more than by chance.
+    1: the clusters are always the same; 0: they agree no more than by chance.
     """
     pairs = list(combinations(runs, 2))
     if not pairs:
@@ -118,7 +118,7 @@ def stability(runs: Sequence[Mapping[str, int]]) -> float | None:
 
 
 def most_typical(runs: Sequence[Mapping[str, int]]) -> int:
-    """The run that agrees best with the others."""
+    """Return the position of the run that agrees best with the others."""
     total = [sum(_agreement(one, other) for other in runs) for one in runs]
     return int(np.argmax(total))
 
@@ -127,10 +127,10 @@ def _agreement(first: Mapping[str, int], second: Mapping[str, int]) -> float:
     return float(adjusted_rand_score(list(first.values()), [second[name] for name in first]))
 
 
-def together(runs: Mapping[str, Sequence[Mapping[str, int]]]) -> Table | None:
-    """Who ended with whom, by method: the clusters of its most typical seed, and how stable they are over seeds.
+def clusters_table(runs: Mapping[str, Sequence[Mapping[str, int]]]) -> Table | None:
+    """Return a table of each method's clusters: those of its most typical seed, and their stability over seeds.
 
-    Methods that leave all clients in one cluster, or each in its own, have nothing to tell; None if none has.
+    Methods with a single cluster, or with one client in each, are left out; None if that leaves no method.
     """
     table = Table(caption_justify="left", show_lines=True)
     for title in ("algorithm", "stability", "clients", "who"):
@@ -138,12 +138,12 @@ def together(runs: Mapping[str, Sequence[Mapping[str, int]]]) -> Table | None:
             title, justify="right" if title in ("stability", "clients") else "left", no_wrap=title != "who"
         )
     for name, clusterings in runs.items():
-        groups = list(members(clusterings[most_typical(clusterings)]).values())
+        groups = list(names_by_cluster(clusterings[most_typical(clusterings)]).values())
         if not 1 < len(groups) < sum(map(len, groups)):
             continue
         stable = stability(clusterings)
-        for place, group in enumerate(groups):
-            first = (name, "—" if stable is None else f"{stable:.2f}") if place == 0 else ("", "")
+        for position, group in enumerate(groups):
+            first = (name, "—" if stable is None else f"{stable:.2f}") if position == 0 else ("", "")
             table.add_row(*map(cell, (*first, len(group), ", ".join(group))))
     if not table.row_count:
         return None

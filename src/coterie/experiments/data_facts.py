@@ -1,4 +1,4 @@
-"""What is known of the clients' data where a run is scored: nearly all in a simulation, what sites tell elsewhere."""
+"""Facts about the clients' data that scores need: all of them in a simulation, what sites report in a federation."""
 
 from __future__ import annotations
 
@@ -7,21 +7,26 @@ from dataclasses import dataclass
 import numpy as np
 
 from coterie.data import Federated, Schema, Split
-from coterie.experiments.scores import majority_hits
+from coterie.experiments.scores import majority_correct
 from coterie.seeding import Key
 from coterie.typing import Array
 
 UNIFORM_EXAMPLES = 1000
-"""Size of the uniform held-out test on which GF1 is measured."""
+"""The size of the uniform test set on which GF1 is measured."""
 
 
 @dataclass(frozen=True)
 class DataFacts:
-    """Names and sizes of the clients' data, and what their examples look like.
+    """Names and sizes of the clients' data, and the form of their examples.
 
-    Only a simulation knows the true ``groups``, the test examples that the most frequent train class gets right
-    (``hits``), a ``uniform`` test of all clients' examples, the data's ``fingerprint``, whether there are settings
-    that make the data again (``worded``), and a hash of the user's own ``files``.
+    Only a simulation has these, from ``groups`` on:
+
+    groups            the true group of each client
+    majority_correct  how many of each client's test examples are of its most frequent train class
+    uniform           a test set of all clients' examples with the same number of each class
+    fingerprint       a hash of all examples
+    from_settings     whether settings can make the data again; False for data made in Python
+    files             a hash of the user's own files
     """
 
     data: str
@@ -31,15 +36,15 @@ class DataFacts:
     classes: int | None
     train: Array
     test: Array
-    validated: bool = False
+    has_validation: bool = False
     unit: float = 1.0
     notes: tuple[str, ...] = ()
     schema: Schema | None = None
     groups: Array | None = None
-    hits: Array | None = None
+    majority_correct: Array | None = None
     uniform: Split | None = None
     fingerprint: str | None = None
-    worded: bool = True
+    from_settings: bool = True
     files: str | None = None
 
     def __len__(self) -> int:
@@ -47,10 +52,10 @@ class DataFacts:
 
 
 def facts_of(data: Federated) -> DataFacts:
-    """All that a simulation knows of its data."""
-    hits = None
+    """Return the facts about the data of a simulation."""
+    correct = None
     if data.classes is not None:
-        hits = np.array([majority_hits(data.train.of(i)[1], data.test.of(i)[1]) for i in range(len(data))])
+        correct = np.array([majority_correct(data.train.of(i)[1], data.test.of(i)[1]) for i in range(len(data))])
     return DataFacts(
         data=data.data,
         partition=data.partition,
@@ -59,21 +64,21 @@ def facts_of(data: Federated) -> DataFacts:
         classes=data.classes,
         train=data.train.sizes,
         test=data.test.sizes,
-        validated=data.validation is not None,
+        has_validation=data.validation is not None,
         unit=data.unit,
         notes=data.notes,
         schema=data.schema,
         groups=data.groups,
-        hits=hits,
+        majority_correct=correct,
         uniform=uniform_test(data),
         fingerprint=data.fingerprint(),
-        worded=data.words is not None,
+        from_settings=data.words is not None,
         files=data.files,
     )
 
 
 def uniform_test(data: Federated) -> Split | None:
-    """Up to 1000 test examples of all clients, the same number of each class as far as they go."""
+    """Draw up to 1000 test examples of all clients, as far as possible the same number of each class."""
     if data.classes is None:
         return None
     rng = Key(0, 0).generator("uniform test")

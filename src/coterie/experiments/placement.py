@@ -1,6 +1,6 @@
-"""A client that a run has never seen: which cluster it belongs to, by the rule of the run's algorithm.
+"""Newcomers: place a client that took no part in a run in a cluster, by the rule of the run's algorithm.
 
-It is then served its cluster's model, and a warning says when even that serves it far worse than any member.
+It is served as the clients of the run are, with a warning if it is served far worse than any member of its cluster.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from coterie.data.stratify import stratified_split
 from coterie.data.tables.arrays import read_arrays
 from coterie.errors import DataError, FederationError, RunFolderError
 from coterie.experiments import building
-from coterie.experiments.clients import load_rows, own_scores
+from coterie.experiments.clients import load_rows, scores_by_client
 from coterie.experiments.run_folder import (
     CLIENTS,
     CONFIG,
@@ -25,9 +25,9 @@ from coterie.experiments.run_folder import (
     STATE,
     SUMMARY,
     check_finished,
-    known_hashes,
     load_config,
     load_state,
+    recorded_hashes,
 )
 from coterie.experiments.settings import load_settings
 from coterie.models.model import Model
@@ -40,21 +40,24 @@ from coterie.server.serving import evaluate
 from coterie.typing import Array
 
 FEDERATION = "federation"
-"""What the settings of a federation's run call its data."""
+"""The name of the data in the settings of a federation's run."""
 
 HELD_OUT = 0.2
-"""The share of a newcomer's examples on which it is tested where it is fine-tuned on the others."""
+"""The share of a newcomer's examples on which a model is tested that is fine-tuned on the others."""
 
 FEWEST = 5
-"""A cluster with fewer members than this is judged by the clients of all clusters."""
+"""A newcomer to a cluster with fewer members than this is compared with the clients of all clusters."""
 
 
 @dataclass(frozen=True)
 class Placement:
-    """Where a newcomer belongs: its cluster and its score in each, the highest its own.
+    """The cluster of a newcomer, and how well that cluster serves it.
 
-    ``served`` is the accuracy (or rmse) of the cluster's model on the newcomer's data, ``members`` the worst and the
-    best that members have on their test data; ``warning`` says when no cluster fits.
+    scores   its score in each cluster; its cluster has the highest
+    measure  what ``served`` and ``members`` are: accuracy, or rmse
+    served   the measure of the model that serves it, on its examples, or on those held out if the model is fine-tuned
+    members  the worst and the best measure of the cluster's members on their test data
+    warning  a sentence if no cluster fits, else None
     """
 
     cluster: int
@@ -67,7 +70,7 @@ class Placement:
 
 @dataclass(frozen=True)
 class Trained:
-    """What is needed of a run to place a newcomer; ``members`` are the rows of its ``clients.csv``."""
+    """The parts of a run that place a newcomer; ``members`` are the rows of its ``clients.csv``."""
 
     algorithm: Algorithm
     model: Model
@@ -80,24 +83,25 @@ class Trained:
         return f"Trained({self.algorithm!r}, {self.model!r}: {len(self.members)} clients, {self.state.round} rounds)"
 
     def assign(self, x: Array, y: Array) -> Placement:
-        """Return the cluster of a client with these examples, and how well it would be served."""
+        """Place a client with these examples, and test how well it would be served."""
         federation, alone = Simulator(self._client(x, y), self.model, threads=1), np.array([0])
         meter = Meter(federation, Key(self.seed, self.state.round), self.state.shares)
         found = self.algorithm.place(self.state, meter.ask, alone)
         if not len(found.clients):
-            raise FederationError("the newcomer could not be placed: its work failed; look at its data")
+            why = "; ".join(meter.missing.values()) or "it did not answer"
+            raise FederationError(f"the newcomer could not be placed ({why}); check its examples")
         cluster = int(found.clusters[0])
-        judged = evaluate(self.algorithm, federation, self._state_with(cluster, federation), self.seed)
+        tested = evaluate(self.algorithm, federation, self._state_with(cluster, federation), self.seed)
         measure = "rmse" if self.model.classes is None else "accuracy"
-        served = own_scores(judged, self.model.classes, self.unit)[0][0]
-        known = standards(self.members, cluster, measure)
+        served = scores_by_client(tested, self.model.classes, self.unit)[0][0]
+        members = member_scores(self.members, cluster, measure)
         return Placement(
             cluster,
             tuple(map(float, found.values[0])),
             measure,
             served,
-            (known[0], known[-1]),
-            misfit(cluster, measure, served, known),
+            (members[0], members[-1]),
+            misfit_warning(cluster, measure, served, members),
         )
 
     def _state_with(self, cluster: int, federation: Simulator) -> State:
@@ -109,7 +113,7 @@ class Trained:
         return replace(self.state, labels=np.array([cluster]), members=tuple(members))
 
     def _client(self, x: Array, y: Array) -> Federated:
-        """Return the newcomer as a federation of one; where it is fine-tuned, it is tested on examples set aside."""
+        """Return the newcomer as a federation of one; hold out test examples if its model is fine-tuned."""
         classes, shape = self.model.classes, self.model.shape
         if len(x) != len(y) or tuple(x.shape[1:]) != tuple(shape):
             raise DataError(f"x has shape {x.shape} and y {y.shape}; the run's model needs (n, {shape}) and (n,)")
@@ -123,22 +127,23 @@ class Trained:
         return Federated("newcomer", "natural", ("newcomer",), train, tested, classes)
 
 
-def standards(members: Sequence[Mapping[str, Any]], cluster: int, measure: str) -> list[float]:
-    """How well members are served, worst first: those of the cluster, or everyone where these are few."""
-    known = [row for row in members if row[measure] != ""]
-    own = [row for row in known if int(row["cluster"]) == cluster]
-    return sorted((float(row[measure]) for row in (own if len(own) >= FEWEST else known)), reverse=measure == "rmse")
+def member_scores(rows: Sequence[Mapping[str, Any]], cluster: int, measure: str) -> list[float]:
+    """Return how well the members of a cluster are served, worst first; all clients if it has few members."""
+    tested = [row for row in rows if row[measure] != ""]
+    members = [row for row in tested if int(row["cluster"]) == cluster]
+    compared = members if len(members) >= FEWEST else tested
+    return sorted((float(row[measure]) for row in compared), reverse=measure == "rmse")
 
 
-def misfit(cluster: int, measure: str, served: float, known: Sequence[float]) -> str | None:
-    """A warning where a newcomer is served worse than the worst member by more than worst and best are apart.
+def misfit_warning(cluster: int, measure: str, served: float, members: Sequence[float]) -> str | None:
+    """Return a warning if a newcomer is further below the worst member than the worst is below the best.
 
-    >>> misfit(2, "accuracy", 0.75, [0.8, 0.9]) is None
+    >>> misfit_warning(2, "accuracy", 0.75, [0.8, 0.9]) is None
     True
-    >>> misfit(2, "accuracy", 0.65, [0.8, 0.9])
+    >>> misfit_warning(2, "accuracy", 0.65, [0.8, 0.9])
     'no cluster fits: the best, 2, serves it with accuracy 0.65, and its members with 0.8 to 0.9'
     """
-    worst, best = known[0], known[-1]
+    worst, best = members[0], members[-1]
     if abs(served - best) <= 2 * abs(best - worst) or (served > best) == (measure == "accuracy"):
         return None
     return (
@@ -148,34 +153,31 @@ def misfit(cluster: int, measure: str, served: float, known: Sequence[float]) ->
 
 
 def load_trained(folder: Path) -> Trained:
-    """What a run folder holds of a run; it must be finished."""
+    """Load a finished run from its folder."""
     for name in (CONFIG, STATE, CLIENTS, SUMMARY):
         if not (folder / name).exists():
             raise RunFolderError(f"{folder} holds no finished run ({name} is missing); name a folder of coterie run")
     check_finished(folder)
     settings, examples = load_settings(folder / CONFIG, {}), load_config(folder)["examples"]
     if "shape" not in examples:
-        raise RunFolderError(f"{folder / CONFIG} does not say what examples look like; run it again with this version")
+        raise RunFolderError(f"{folder / CONFIG} has no shape of examples; run it again with this version")
     algorithm = building.build_algorithm(settings)
     model = build_model(settings.model, tuple(examples["shape"]), examples.get("classes"))
-    state, rows = load_state(folder / STATE, known_hashes(folder)), load_rows(folder)
+    state, rows = load_state(folder / STATE, recorded_hashes(folder)), load_rows(folder)
     return Trained(algorithm, algorithm.network(model), state, rows, settings.seed, examples["unit"])
 
 
 def read_newcomer(file: Path, folder: Path, schema: Path | None = None) -> tuple[Array, Array]:
-    """The examples of a newcomer's file: an ``.npz`` as it is, a table by the schema of the run, or by another."""
+    """Read the examples in a newcomer's file: an ``.npz`` file, or a table with the schema of the run or another."""
     if not file.exists():
         raise DataError(f"there is no file {file}; name the newcomer's .npz, .csv or .parquet file")
     if file.suffix == ".npz":
         return read_arrays(file)
     found = schema or folder / SCHEMA
     if schema is None and not found.exists():
-        raise DataError(f"{file} is a table and {_without_schema(folder)}; or save it as .npz with x and y")
+        if load_settings(folder / CONFIG, {}).data == FEDERATION:
+            why = f"is a federation's run without a {SCHEMA}: name the one that the sites have with --schema"
+        else:
+            why = "was not trained on tables: give an .npz file like those of its clients"
+        raise DataError(f"{file} is a table and {folder} {why}; or save it as .npz with x and y")
     return Schema.load(found).arrays(file)
-
-
-def _without_schema(folder: Path) -> str:
-    """Why a run has no schema, and what to do about it."""
-    if load_settings(folder / CONFIG, {}).data == FEDERATION:
-        return f"{folder} is a federation's run without a {SCHEMA}: name the one that the sites have with --schema"
-    return f"{folder} was not trained on tables: give an .npz file like those of its clients"

@@ -1,4 +1,4 @@
-"""Run an experiment in a simulation: from Python values, or from settings."""
+"""Simulations: run an experiment from Python values, or from settings."""
 
 from __future__ import annotations
 
@@ -31,7 +31,16 @@ from coterie.typing import Array
 
 @dataclass(frozen=True)
 class Run:
-    """A finished (or stopped) run."""
+    """The results of a finished run.
+
+    summary   one number or text per key, as in ``summary.json``
+    history   the records of all rounds, as in ``rounds.jsonl``
+    state     the models and labels after the last round
+    model     the network that was trained
+    data      the clients' data
+    trained   the parts of the run that place newcomers
+    mix       how the outputs of an ensemble become one; None if there is one model
+    """
 
     summary: dict[str, Any]
     history: list[dict[str, Any]]
@@ -43,49 +52,51 @@ class Run:
     mix: str | None = None
 
     def __repr__(self) -> str:
-        told, score = self.summary, "accuracy" if "accuracy" in self.summary else "rmse"
+        found, score = self.summary, "accuracy" if "accuracy" in self.summary else "rmse"
         return (
-            f"Run({told['algorithm']} on {told['data']}, {told['partition']}: {told['clients']} clients, "
-            f"{told['rounds']} rounds, {told['clusters_found']} clusters, {score} {told[score] or float('nan'):.3f})"
+            f"Run({found['algorithm']} on {found['data']}, {found['partition']}: {found['clients']} clients, "
+            f"{found['rounds']} rounds, {found['clusters_found']} clusters, {score} {found[score] or float('nan'):.3f})"
         )
 
     @property
     def labels(self) -> Array:
-        """The cluster of every client."""
+        """Return the cluster of every client."""
         return self.state.labels
 
     def model_for(self, client: int | str) -> nn.Module:
-        """The network that a client, given by position or name, was tested with last, in evaluation mode.
+        """Return the network with which a client, given by position or name, was last tested, in evaluation mode.
 
-        What it does before a test, such as choosing again or fine-tuning, is done again in the same way. A client that
-        was not there in the last round gets what it would have been served.
+        Steps before a test, such as choosing again or fine-tuning, are repeated. A client that was absent in the last
+        round gets the network that would have served it.
         """
         if client not in (self.data.names if isinstance(client, str) else range(len(self.data))):
             raise UnknownName("client", str(client), self.data.names)
-        place = self.data.names.index(client) if isinstance(client, str) else client
-        tested, places = self._tested
-        found, at = (tested, places[place]) if place in places else (self._hand_over(np.array([place])), 0)
-        if min(member.rows[at] for member in found) < 0:
+        position = self.data.names.index(client) if isinstance(client, str) else client
+        present, served = self._last_served
+        at = int(np.searchsorted(present, position))
+        if position not in present:
+            served, at = self._serve(np.array([position])), 0
+        if min(member.rows[at] for member in served) < 0:
             raise FederationError(
-                f"client {self.data.names[place]!r} has no model: it diverged; lower the learning rate"
+                f"client {self.data.names[position]!r} has no model: it diverged; lower the learning rate"
             )
-        rows = [(member.models, member.rows[at]) for member in found]
+        rows = [(member.models, member.rows[at]) for member in served]
         first, *others = (self.model.with_row(stack.params[row], stack.buffers[row]) for stack, row in rows)
         return first if self.mix is None else Mixture([first, *others], self.mix, self.model.classes)
 
     @cached_property
-    def _tested(self) -> tuple[list[Served], dict[int, int]]:
-        """The models of those who were tested last, asked together as they were then, and where each of them is."""
-        there = building.build_attendance(self.settings, self.data.names).present(self.state.round - 1)
-        return self._hand_over(there), {client: at for at, client in enumerate(there.tolist())}
+    def _last_served(self) -> tuple[Array, list[Served]]:
+        """Return the clients that were present in the last round, and the models that serve them."""
+        present = building.build_attendance(self.settings, self.data.names).present(self.state.round - 1)
+        return present, self._serve(present)
 
-    def _hand_over(self, clients: Array) -> list[Served]:
-        how = self.settings
-        simulator = Simulator(self.data, self.model, how.threads, how.plan, how.device)
-        return served_models(self.trained.algorithm, simulator, self.state, how.seed, clients)
+    def _serve(self, clients: Array) -> list[Served]:
+        settings = self.settings
+        simulator = Simulator(self.data, self.model, settings.threads, settings.plan, settings.device)
+        return served_models(self.trained.algorithm, simulator, self.state, settings.seed, clients)
 
     def assign(self, x: Array, y: Array) -> Placement:
-        """The cluster of a client that the run has never seen, with these examples."""
+        """Place a client that took no part in the run, with these examples."""
         return self.trained.assign(x, y)
 
 
@@ -110,7 +121,7 @@ OPTIONS = (
     "plan",
     "device",
 )
-"""The settings of a run that concern neither algorithm, data, model nor local training."""
+"""Settings of a run that concern neither the algorithm, the data, the model nor local training."""
 
 
 def run(
@@ -124,18 +135,18 @@ def run(
     resume: bool = False,
     **options: Any,
 ) -> Run:
-    """Train an algorithm on a federation's data; with ``resume`` go on where the run in ``out`` stopped.
+    """Train an algorithm on the data of clients; with ``resume`` continue the run in ``out``.
 
     ``options``: advise, participation, join, leave, min_clients, norm_bound, weight_bound, robust, momentum_kept,
     eval_every, until, stop, diagnose, weigh_by, checkpoint_every, runtime, threads, plan, device.
-    How clients train is the algorithm's own: ``ct.wecfl(clusters=4, fit=ct.Fit(steps=20, lr=0.05))``.
+    Local training is set by the algorithm: ``ct.wecfl(clusters=4, fit=ct.Fit(steps=20, lr=0.05))``.
     """
     for name in options:
         if name not in OPTIONS:
             raise UnknownName("option of run (local training is set by the algorithm's fit)", name, OPTIONS)
     built = model if isinstance(model, Model) else build_model(model, clients.shape, clients.classes)
-    own = ("part", "terms", "pull", "half", "keeps", "lr")
-    train_options = {f.name: getattr(algorithm.fit, f.name) for f in fields(Fit) if f.name not in own}
+    no_settings = ("part", "terms", "pull", "half", "keeps", "lr")
+    local_training = {f.name: getattr(algorithm.fit, f.name) for f in fields(Fit) if f.name not in no_settings}
     words = {"data": clients.data, "partition": clients.partition, **(clients.words or {})}
     settings = Settings(
         algorithm.name,
@@ -145,7 +156,7 @@ def run(
         rounds=rounds,
         seed=seed,
         lr=algorithm.fit.lr or built.default_lr,
-        **train_options,
+        **local_training,
         **options,
     )
     return _simulate(algorithm, clients, built, settings, None if out is None else Path(out), resume, progress)
@@ -158,9 +169,9 @@ def run_settings(
     progress: Progress | None = None,
     data: Federated | None = None,
 ) -> Run:
-    """Build everything that the settings name, and train; with ``resume`` go on where ``out`` stopped.
+    """Build what the settings name, and train; with ``resume`` continue the run in ``out``.
 
-    ``data`` are those of the settings, where they have been built already.
+    ``data``: the data of these settings, if they are built already.
     """
     algorithm = building.build_algorithm(settings)
     data = building.build_data(settings) if data is None else data

@@ -1,4 +1,4 @@
-"""The run folder: what a run writes, atomically, so that a kill at any moment loses at most one round."""
+"""The run folder: the files of a run, written atomically, so that a kill at any time loses at most one round."""
 
 from __future__ import annotations
 
@@ -16,12 +16,21 @@ import tomli_w
 
 from coterie.errors import RunFolderError
 from coterie.experiments.checkpoint import load_checkpoint, pack_state
-from coterie.experiments.hashes import HASHES, Growing, as_lines, check_hash, damaged, hash_of, load_hashes, read_file
+from coterie.experiments.hashes import (
+    HASHES,
+    RunningHashes,
+    as_lines,
+    check_hash,
+    damaged,
+    hash_of,
+    load_hashes,
+    read_file,
+)
 from coterie.files import parse_toml, write_atomically
 from coterie.server.contract import State
 from coterie.typing import Array
 
-CONFIG, SCHEMA, ROUNDS, LABELS, STATE, BEFORE, SUMMARY, CLIENTS, MATRIX = (
+CONFIG, SCHEMA, ROUNDS, LABELS, STATE, PREVIOUS, SUMMARY, CLIENTS, MATRIX = (
     "config.toml",
     "schema.json",
     "rounds.jsonl",
@@ -32,48 +41,21 @@ CONFIG, SCHEMA, ROUNDS, LABELS, STATE, BEFORE, SUMMARY, CLIENTS, MATRIX = (
     "clients.csv",
     "distances.csv",
 )
-ALWAYS, SOMETIMES = (CONFIG, ROUNDS, LABELS, CLIENTS, SUMMARY), (SCHEMA, MATRIX)
-"""Files of a finished run that have a line in ``hashes.txt``; checkpoints have one a round, and a hash within."""
+REQUIRED, OPTIONAL = (CONFIG, ROUNDS, LABELS, CLIENTS, SUMMARY), (SCHEMA, MATRIX)
+"""Files of a finished run with a line in ``hashes.txt``; checkpoints have a line for each round, and a hash inside."""
 
 FORMAT = 2
-"""What ``config.toml`` says of a run folder that has hashes, so that none is taken for an older one."""
+"""The format in ``config.toml`` of run folders with hashes; older folders have neither."""
+
+Line = tuple[bytes, dict[str, Any]]
+"""A line of ``rounds.jsonl``: its bytes and its record."""
 
 
-def load_state(path: Path, known: Mapping[str, str] | None = None) -> State:
-    """The state that was saved; a damaged file is an error, and so is one that is not in the ``known`` hashes."""
-    return load_known(path, known)[0]
-
-
-def load_known(path: Path, known: Mapping[str, str] | None = None) -> tuple[State, dict[str, Array], str]:
-    """Return the state of a checkpoint, what clients had kept, and its hash; a damaged file is an error.
-
-    So is a sound one of another run: where the ``known`` hashes of a run folder have any of states, it must be there.
-    """
-    state, kept, value = load_checkpoint(path)
-    states = _states(known or {})
-    if states and states.get(f"{STATE}:{state.round}") != value:
-        raise damaged(path, f"its hash is not that in {HASHES}")
-    return state, kept, value
-
-
-def _states(known: Mapping[str, str]) -> dict[str, str]:
-    """The hashes of checkpoints: ``state.safetensors:3`` is the one after three rounds, whatever its file is called."""
-    return {name: value for name, value in known.items() if name.startswith(f"{STATE}:")}
-
-
-def _line(record: Mapping[str, Any]) -> str:
-    return json.dumps(record, allow_nan=False) + "\n"
-
-
-def npy_bytes(array: Array) -> bytes:
-    """An array as the content of an ``.npy`` file."""
-    file = io.BytesIO()
-    np.save(file, array, allow_pickle=False)
-    return file.getvalue()
+# Reading the files of a run folder. A damaged file is refused.
 
 
 def load_config(folder: Path) -> dict[str, Any]:
-    """What ``config.toml`` says, with its tables of examples and versions; a damaged file is an error."""
+    """Return the content of ``config.toml``, with its tables of examples and versions."""
     try:
         table = parse_toml(read_file(folder / CONFIG))
     except ValueError as error:
@@ -84,253 +66,289 @@ def load_config(folder: Path) -> dict[str, Any]:
     return table
 
 
-def load_rounds(path: Path) -> list[dict[str, Any]]:
-    """The records of all rounds; a line that is no record, as the last one after a kill, ends them."""
-    return [record for _, record in _records(path)]
+def load_rounds(folder: Path) -> list[dict[str, Any]]:
+    """Return the records of all rounds, up to the first line that is no record, such as a last line after a kill."""
+    return [record for _, record in _load_lines(folder)]
 
 
-Records = list[tuple[bytes, dict[str, Any]]]
-
-
-def _led_to(state: State, found: Records) -> int:
-    """How many records led to a state: a warm-up's rounds may have one together."""
-    return sum(record["round"] < state.round for _, record in found)
-
-
-def _records(path: Path) -> list[tuple[bytes, dict[str, Any]]]:
-    """Every line of the records, as it is and as what it says."""
-    if not (path / ROUNDS).exists():
+def _load_lines(folder: Path) -> list[Line]:
+    """Return the lines of ``rounds.jsonl`` up to the first that is no record of the next round."""
+    if not (folder / ROUNDS).exists():
         return []
-    found: list[tuple[bytes, dict[str, Any]]] = []
-    for line in read_file(path / ROUNDS).splitlines(keepends=True):
-        record = _read(line)
+    lines: list[Line] = []
+    for content in read_file(folder / ROUNDS).splitlines(keepends=True):
+        record = _parse_object(content)
         number = None if record is None else record.get("round")
-        if record is None or type(number) is not int or (found and number != found[-1][1]["round"] + 1):
+        if record is None or type(number) is not int or (lines and number != lines[-1][1]["round"] + 1):
             break
-        found.append((line, record))
-    return found
+        lines.append((content, record))
+    return lines
 
 
-def _read(content: bytes) -> dict[str, Any] | None:
-    """The object that these bytes are in JSON; None if they are no object, or hold what is no number."""
+def _parse_object(content: bytes) -> dict[str, Any] | None:
+    """Return a JSON object; None if the bytes are no object, or hold NaN or infinity."""
+
+    def refuse(constant: str) -> NoReturn:
+        raise ValueError(f"{constant} is no number")
+
     try:
-        value = json.loads(content.decode(), parse_constant=_no_number)
+        value = json.loads(content.decode(), parse_constant=refuse)
     except (ValueError, RecursionError):
         return None
     return value if isinstance(value, dict) else None
 
 
-def _no_number(word: str) -> NoReturn:
-    raise ValueError(f"{word} is no number")
-
-
-def load_labels(path: Path) -> Array:
-    """Every client's label after every round, ``(rounds, clients)``."""
-    if not (path / LABELS).exists():
+def load_labels(folder: Path) -> Array:
+    """Return every client's label after every round, ``(rounds, clients)``."""
+    if not (folder / LABELS).exists():
         return np.zeros((0, 0), dtype=np.int64)
-    content = io.BytesIO(read_file(path / LABELS))
+    content = io.BytesIO(read_file(folder / LABELS))
     try:
         labels: Array = np.lib.format.read_array(content, allow_pickle=False)
     except (ValueError, TypeError, EOFError, OverflowError, MemoryError, SyntaxError, TokenError) as error:
-        raise damaged(path / LABELS, " ".join(str(error).split())) from None
+        raise damaged(folder / LABELS, " ".join(str(error).split())) from None
     if labels.ndim != 2 or labels.dtype.kind not in "iu":
-        raise damaged(path / LABELS, f"it holds {labels.dtype} of shape {labels.shape}, not whole numbers by round")
+        raise damaged(folder / LABELS, f"it holds {labels.dtype} of shape {labels.shape}, not whole numbers by round")
     return labels.astype(np.int64)
 
 
-def load_summary(path: Path) -> dict[str, Any] | None:
-    """The summary of a finished run, or None; every file beside it must be as the run wrote it."""
-    if not (path / SUMMARY).exists():
+def load_state(path: Path, hashes: Mapping[str, str] | None = None) -> State:
+    """Return the state in a checkpoint; see ``load_checked``."""
+    return load_checked(path, hashes)[0]
+
+
+def load_checked(path: Path, hashes: Mapping[str, str] | None = None) -> tuple[State, dict[str, Array], str]:
+    """Return the state in a checkpoint, the arrays that clients kept, and its hash.
+
+    Refuse a checkpoint of another run: if the ``hashes`` of the run folder have any of checkpoints, it must be one.
+    """
+    state, kept, digest = load_checkpoint(path)
+    states = _state_hashes(hashes or {})
+    if states and states.get(f"{STATE}:{state.round}") != digest:
+        raise damaged(path, f"its hash is not that in {HASHES}")
+    return state, kept, digest
+
+
+def _state_hashes(hashes: Mapping[str, str]) -> dict[str, str]:
+    """Return the hashes of checkpoints: ``state.safetensors:3`` is that after three rounds, in whichever file it is."""
+    return {name: value for name, value in hashes.items() if name.startswith(f"{STATE}:")}
+
+
+def load_summary(folder: Path) -> dict[str, Any] | None:
+    """Return the summary of a finished run, once all its files are checked; None if the run is not finished."""
+    if not (folder / SUMMARY).exists():
         return None
-    check_finished(path)
-    summary = _read(read_file(path / SUMMARY))
+    check_finished(folder)
+    summary = _parse_object(read_file(folder / SUMMARY))
     if summary is None:
-        raise _to_remake(path, SUMMARY)
+        raise _changed(folder, SUMMARY)
     return summary
 
 
-def check_finished(path: Path) -> None:
-    """Refuse a finished run of which a file is not what it was; a run from before there were hashes is believed."""
-    known = known_hashes(path)
-    for name in sorted({*ALWAYS, *(n for n in SOMETIMES if (path / n).exists()), *_files(known)} if known else ()):
-        if hash_of(read_file(path / name)) != known.get(name):
-            raise _to_remake(path, name)
+def check_finished(folder: Path) -> None:
+    """Refuse a finished run with a file that does not have its recorded hash; runs without hashes are accepted."""
+    hashes = recorded_hashes(folder)
+    if not hashes:
+        return
+    optional = (name for name in OPTIONAL if (folder / name).exists())
+    for name in sorted({*REQUIRED, *optional, *(name for name in hashes if ":" not in name)}):
+        if hash_of(read_file(folder / name)) != hashes.get(name):
+            raise _changed(folder, name)
 
 
-def known_hashes(path: Path) -> dict[str, str]:
-    """The hashes of a run folder; none where it was begun before there were any."""
-    known = load_hashes(path)
-    if not known and (path / CONFIG).exists() and "format" in load_config(path)["made_by"]:
-        raise damaged(path / HASHES, "it is empty or missing")
-    return known
+def _changed(folder: Path, name: str) -> RunFolderError:
+    remedy = f"delete {folder / SUMMARY} and resume (run --resume, or the same compare) to make it again if possible"
+    return RunFolderError(f"{folder / name} is not what the run wrote (its hash in {HASHES} is another); {remedy}")
 
 
-def check_begun(path: Path) -> dict[str, str]:
-    """The hashes of a run folder, once its settings, and how tables became arrays, are those it was begun with."""
-    known, _ = known_hashes(path), load_config(path)
-    begun = {CONFIG, *({SCHEMA} & known.keys())} | ({SCHEMA} if (path / SCHEMA).exists() else set())
-    for name in sorted(begun if known else ()):
-        check_hash(path / name, known)
-    return known
+def check_start(folder: Path) -> dict[str, str]:
+    """Return the hashes of a run folder; refuse changed settings or a changed schema of tables."""
+    hashes, _ = recorded_hashes(folder), load_config(folder)
+    if hashes:
+        schema = {SCHEMA} if SCHEMA in hashes or (folder / SCHEMA).exists() else set()
+        for name in sorted({CONFIG} | schema):
+            check_hash(folder / name, hashes)
+    return hashes
 
 
-def _files(known: Mapping[str, str]) -> list[str]:
-    return [name for name in known if ":" not in name]
-
-
-def _to_remake(path: Path, name: str) -> RunFolderError:
-    remedy = f"delete {path / SUMMARY} and go on (run --resume, or the same compare): what can be made again is"
-    return RunFolderError(f"{path / name} is not what the run wrote (its hash in {HASHES} is another); {remedy}")
+def recorded_hashes(folder: Path) -> dict[str, str]:
+    """Return the hashes of a run folder; none for a run that was begun before there were any."""
+    hashes = load_hashes(folder)
+    if not hashes and (folder / CONFIG).exists() and "format" in load_config(folder)["made_by"]:
+        raise damaged(folder / HASHES, "it is empty or missing")
+    return hashes
 
 
 class RunFolder:
-    """One run on disk. ``create`` starts a new one, ``resume`` reads what is there."""
+    """The folder of a run that is being trained: ``create`` makes a new one, ``resume`` continues an existing one.
 
-    def __init__(self, path: Path, config: Mapping[str, Any] | None = None, made: Sequence[Path] = ()) -> None:
-        self.path, self.config, self.made = path, config, made
+    ``rounds`` and ``labels`` are the records and labels of all rounds so far, ``kept`` the arrays that clients kept.
+    """
+
+    def __init__(self, path: Path, config: Mapping[str, Any] | None = None, created: Sequence[Path] = ()) -> None:
+        self.path, self.config, self.created = path, config, created
         self.rounds: list[dict[str, Any]] = []
         self.labels: list[Array] = []
         self.kept: dict[str, Array] = {}
-        self.growing, self.saved, self.states = Growing(ROUNDS, LABELS), 0, dict[str, str]()
+        self.hashes, self.saved_round, self.state_hashes = RunningHashes(ROUNDS, LABELS), 0, dict[str, str]()
 
     @classmethod
     def create(cls, path: Path, config: Mapping[str, Any]) -> RunFolder:
-        """A new folder; one that already holds a run is never overwritten. It is a run from its first round on."""
+        """Create a folder; refuse one that holds a run. The settings are written with the first round."""
         if (path / CONFIG).exists():
             raise RunFolderError(f"{path} already holds a run; continue it with --resume, or give another --out")
-        if any((path / name).exists() for name in (ROUNDS, STATE, BEFORE, SUMMARY)):
-            raise damaged(path / CONFIG, "it is missing, and what a run wrote is there")
-        made = [folder for folder in (path, *path.parents) if not folder.exists()]
+        if any((path / name).exists() for name in (ROUNDS, STATE, PREVIOUS, SUMMARY)):
+            raise damaged(path / CONFIG, "it is missing, and other files of a run are present")
+        created = [folder for folder in (path, *path.parents) if not folder.exists()]
         try:
             path.mkdir(parents=True, exist_ok=True)
             write_atomically(path / HASHES, b"")
             (path / HASHES).unlink()
         except OSError as error:
             raise RunFolderError(f"cannot write to {path}: {error.strerror}; give another --out") from None
-        return cls(path, config, made)
+        return cls(path, config, created)
 
     def abandon(self) -> None:
-        """Take away the folders that were made for a run without any round; those that hold anything else stay."""
+        """Remove the folders that were created for a run without any round; keep those that hold other files."""
         if self.config is None:
             return
         (self.path / SCHEMA).unlink(missing_ok=True)
         with suppress(OSError):
-            for folder in self.made:
+            for folder in self.created:
                 folder.rmdir()
 
     def resume(self) -> State | None:
-        """The newest sound checkpoint that sound records reach, all cut back to it; None if there is none yet.
+        """Return the newest sound checkpoint with sound records before it; None if there is none.
 
-        What cannot be gone on with is refused, and then nothing is changed.
+        Cut all files back to it. If the folder cannot be resumed, refuse it and change nothing.
         """
-        for name in (ROUNDS, LABELS, STATE, BEFORE, SUMMARY, CLIENTS, MATRIX, HASHES):
+        for name in (ROUNDS, LABELS, STATE, PREVIOUS, SUMMARY, CLIENTS, MATRIX, HASHES):
             if (self.path / name).is_dir():
                 raise damaged(self.path / name, "it is a folder")
-        known, found, labels = check_begun(self.path), _records(self.path), load_labels(self.path)
+        hashes, lines, labels = check_start(self.path), _load_lines(self.path), load_labels(self.path)
         try:
-            state = self._newest(found, labels, known)
-            count = 0 if state is None else _led_to(state, found)
-            self.rounds, self.labels = [record for _, record in found[:count]], list(labels[:count])
+            state = self._newest_state(lines, labels, hashes)
+            count = 0 if state is None else _count_before(state, lines)
+            self.rounds, self.labels = [record for _, record in lines[:count]], list(labels[:count])
             self._cut_back()
-            self.saved = 0 if state is None else state.round
+            self.saved_round = 0 if state is None else state.round
         except OSError as error:
             raise RunFolderError(f"cannot write to {self.path}: {error.strerror}; make it writable") from None
         return state
 
-    def _newest(self, found: Records, labels: Array, known: Mapping[str, str]) -> State | None:
-        """The state, or the one before where that is damaged or what it follows from is; a bad one is removed."""
+    def _newest_state(self, lines: list[Line], labels: Array, hashes: Mapping[str, str]) -> State | None:
+        """Return the last checkpoint, or the previous one if the last, or a record before it, is damaged.
+
+        A damaged last checkpoint is removed.
+        """
         problem: RunFolderError | None = None
-        for path in (self.path / STATE, self.path / BEFORE):
+        for path in (self.path / STATE, self.path / PREVIOUS):
             if not path.exists():
                 continue
             try:
-                state, self.kept, value = load_known(path, known)
-                self._check_past(state, found, labels, known)
+                state, self.kept, digest = load_checked(path, hashes)
+                self._check_past(state, lines, labels, hashes)
             except RunFolderError as error:
                 problem = problem or error
                 continue
-            if path.name == BEFORE:
+            if path.name == PREVIOUS:
                 (self.path / STATE).unlink(missing_ok=True)
-            self.states = {**_states(known), f"{STATE}:{state.round}": value}
+            self.state_hashes = {**_state_hashes(hashes), f"{STATE}:{state.round}": digest}
             return state
         if problem is not None:
             raise problem
         return None
 
-    def _check_past(self, state: State, found: Records, labels: Array, known: Mapping[str, str]) -> None:
-        """Refuse records and labels that are not those of the rounds that led to this state."""
-        count = _led_to(state, found)
-        lines = [line for line, _ in found]
-        if not count or found[count - 1][1]["round"] + 1 != state.round:
+    def _check_past(self, state: State, lines: list[Line], labels: Array, hashes: Mapping[str, str]) -> None:
+        """Refuse records and labels that are not those of the rounds before this state."""
+        count = _count_before(state, lines)
+        if not count or lines[count - 1][1]["round"] + 1 != state.round:
             raise damaged(self.path / ROUNDS, f"its records end after {count} of {state.round} rounds")
         if labels.shape[0] < count or labels.shape[1] != len(state.labels):
             raise damaged(self.path / LABELS, f"its shape is {labels.shape}, not {(count, len(state.labels))}")
-        growing = Growing(ROUNDS, LABELS)
-        hashes = dict(pair for each in zip(lines[:count], labels[:count], strict=True) for pair in growing.add(*each))
-        for name, value in hashes.items() if known else ():
-            if name.endswith(f":{count}") and known.get(name) != value:
+        if not hashes:
+            return
+        running, last = RunningHashes(ROUNDS, LABELS), list[tuple[str, str]]()
+        for (content, _), row in zip(lines[:count], labels[:count], strict=True):
+            last = running.add(content, row)
+        for name, value in last:
+            if hashes.get(name) != value:
                 raise damaged(self.path / name.partition(":")[0], f"its hash is not that in {HASHES}")
 
     def _cut_back(self) -> None:
-        """Records, labels and hashes of the rounds that are left; what says that the run is complete goes first."""
+        """Write the records, labels and hashes of the rounds that are left; first remove the summary."""
         for path in (self.path / SUMMARY, *(path for path in self.path.glob(".*.*") if path.is_file())):
             path.unlink(missing_ok=True)
-        lines = [_line(record).encode() for record in self.rounds]
+        lines = [_line(record) for record in self.rounds]
         write_atomically(self.path / ROUNDS, b"".join(lines))
         if self.labels:
             write_atomically(self.path / LABELS, npy_bytes(np.array(self.labels)))
-        past = [pair for line, row in zip(lines, self.labels, strict=True) for pair in self.growing.add(line, row)]
-        begun = [(name, hash_of(read_file(self.path / name))) for name in (CONFIG, *self._schema())]
-        write_atomically(self.path / HASHES, as_lines([*begun, *past, *self.states.items()]))
+        past = [pair for line, row in zip(lines, self.labels, strict=True) for pair in self.hashes.add(line, row)]
+        start = [(CONFIG, hash_of(read_file(self.path / CONFIG))), *self._schema_hash()]
+        write_atomically(self.path / HASHES, as_lines([*start, *past, *self.state_hashes.items()]))
 
-    def _schema(self) -> list[str]:
-        return [SCHEMA] if (self.path / SCHEMA).exists() else []
+    def _schema_hash(self) -> list[tuple[str, str]]:
+        return [(SCHEMA, hash_of(read_file(self.path / SCHEMA)))] if (self.path / SCHEMA).exists() else []
 
     def add(self, record: dict[str, Any], labels: Array) -> None:
-        """One more round: its record and its hashes on disk at once, its labels with the next checkpoint."""
+        """Add a round: write its record and hashes now, its labels with the next checkpoint.
+
+        Before the first round write the settings, which make the folder a run's, and their hash.
+        """
         if self.config is not None:
-            self._begin(self.config)
+            content = tomli_w.dumps(self.config).encode()
+            write_atomically(self.path / HASHES, as_lines([(CONFIG, hash_of(content)), *self._schema_hash()]))
+            write_atomically(self.path / CONFIG, content)
             self.config = None
-        line = _line(record).encode()
+        line = _line(record)
         self._append(ROUNDS, line)
-        self._append(HASHES, as_lines(self.growing.add(line, labels)))
+        self._append(HASHES, as_lines(self.hashes.add(line, labels)))
         self.rounds.append(record)
         self.labels.append(labels)
-
-    def _begin(self, config: Mapping[str, Any]) -> None:
-        """The settings, which make the folder a run's, and before them their hash."""
-        content = tomli_w.dumps(config).encode()
-        tables = [(name, hash_of(read_file(self.path / name))) for name in self._schema()]
-        write_atomically(self.path / HASHES, as_lines([(CONFIG, hash_of(content)), *tables]))
-        write_atomically(self.path / CONFIG, content)
 
     def _append(self, name: str, content: bytes) -> None:
         with (self.path / name).open("ab") as file:
             file.write(content)
 
     def checkpoint(self, state: State, kept: Mapping[str, Array] | None = None) -> None:
-        """The hash of the state, labels, then state and what clients keep; the state before stays in reserve.
+        """Write the labels and a checkpoint, and keep the previous checkpoint in reserve.
 
-        A state that is saved already is not saved again: it would take the place of the one before.
+        A state that is saved already is not saved again: it would replace the previous checkpoint.
         """
-        if state.round == self.saved:
+        if state.round == self.saved_round:
             return
-        content, value = pack_state(state, kept)
-        self._append(HASHES, as_lines([(f"{STATE}:{state.round}", value)]))
+        content, digest = pack_state(state, kept)
+        self._append(HASHES, as_lines([(f"{STATE}:{state.round}", digest)]))
         for name in (ROUNDS, HASHES):
             with (self.path / name).open("rb") as file:
                 os.fsync(file.fileno())
         write_atomically(self.path / LABELS, npy_bytes(np.array(self.labels)))
         if (self.path / STATE).exists():
-            os.replace(self.path / STATE, self.path / BEFORE)
+            os.replace(self.path / STATE, self.path / PREVIOUS)
         write_atomically(self.path / STATE, content)
-        self.saved = state.round
+        self.saved_round = state.round
 
     def finish(self, summary: Mapping[str, Any]) -> None:
-        """The hashes of all files, then the summary, which says that the run is complete."""
+        """Write the hashes of all files, then the summary, which marks the run as finished."""
         content = (json.dumps(summary, indent=2, allow_nan=False) + "\n").encode()
-        records = "".join(map(_line, self.rounds)).encode()
-        whole = {ROUNDS: records, LABELS: npy_bytes(np.array(self.labels)), SUMMARY: content}
-        whole |= {name: read_file(self.path / name) for name in (CLIENTS, MATRIX) if (self.path / name).exists()}
-        self._append(HASHES, as_lines((name, hash_of(each)) for name, each in whole.items()))
+        records = b"".join(map(_line, self.rounds))
+        files = {ROUNDS: records, LABELS: npy_bytes(np.array(self.labels)), SUMMARY: content}
+        files |= {name: read_file(self.path / name) for name in (CLIENTS, MATRIX) if (self.path / name).exists()}
+        self._append(HASHES, as_lines((name, hash_of(each)) for name, each in files.items()))
         write_atomically(self.path / SUMMARY, content)
+
+
+def _count_before(state: State, lines: Sequence[Line]) -> int:
+    """Return the number of records before a state; several rounds of a warm-up may share one."""
+    return sum(record["round"] < state.round for _, record in lines)
+
+
+def _line(record: Mapping[str, Any]) -> bytes:
+    return (json.dumps(record, allow_nan=False) + "\n").encode()
+
+
+def npy_bytes(array: Array) -> bytes:
+    """Return the content of an ``.npy`` file with an array."""
+    file = io.BytesIO()
+    np.save(file, array, allow_pickle=False)
+    return file.getvalue()

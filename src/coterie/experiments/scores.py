@@ -1,4 +1,4 @@
-"""Numbers that describe a round: how well clients are served, and how the clusters look."""
+"""Scores of a round: how well clients are served, and how good the clusters are."""
 
 from __future__ import annotations
 
@@ -14,14 +14,14 @@ Scores = dict[str, Any]
 
 
 WEIGHTS = ("test", "train")
-"""By which of their examples clients may count in a score over clients."""
+"""The splits by which clients may be weighted in scores over clients: by the number of examples in one of them."""
 
 
 def client_scores(table: Array, classes: int | None, unit: float = 1.0, weights: Array | None = None) -> Scores:
-    """Scores over clients from their metric rows (see ``protocol.replies``), weighted by test examples or as given.
+    """Return scores over clients from their rows of metrics (see ``protocol.replies``).
 
-    ``unit`` is what one unit of a target is in the user's own units, in which errors are given. The worst, ``p10``,
-    ``std`` and the means over clients (``accuracy_mean``, ``pf1``) are without weights.
+    Clients are weighted by ``weights``, by default their test examples. ``worst``, ``p10``, ``std`` and the means over
+    clients (``accuracy_mean``, ``pf1``) are not weighted. ``unit`` converts errors to the units of the user's targets.
     """
     first, second, loss, examples = table.T
     shares = examples if weights is None else weights
@@ -47,7 +47,7 @@ def client_scores(table: Array, classes: int | None, unit: float = 1.0, weights:
 
 
 def agreement(labels: Array, groups: Array) -> Scores:
-    """Found clusters against the true groups, over the clients that are placed.
+    """Compare the clusters with the true groups, over the clients that are in a cluster.
 
     >>> s = agreement(np.array([1, 1, 0, 0]), np.array([0, 0, 1, 1]))
     >>> s["ari"], s["purity"], s["matched"]
@@ -71,7 +71,7 @@ def agreement(labels: Array, groups: Array) -> Scores:
 
 
 def cluster_shape(labels: Array, clusters: int) -> Scores:
-    """Sizes, effective number of clusters exp(entropy), and the largest share, which tells of collapse."""
+    """Return cluster sizes, the effective number of clusters exp(entropy), and the largest share (collapse: near 1)."""
     sizes = np.bincount(labels[labels >= 0], minlength=clusters)
     shares = sizes[sizes > 0] / max(1, sizes.sum())
     return {
@@ -82,9 +82,9 @@ def cluster_shape(labels: Array, clusters: int) -> Scores:
 
 
 def clusterability(updates: Array, labels: Array, weights: Array) -> float:
-    """Thesis definition 3.4.7: the largest distance of a client's update from its cluster's mean, in that mean's units.
+    """Return the largest distance of a client's update from its cluster's mean, relative to the length of that mean.
 
-    0 when all clients of a cluster move alike; the larger, the less they belong together.
+    Thesis definition 3.4.7. 0 if updates within clusters are equal; the larger, the less clients belong together.
     """
     worst = 0.0
     for cluster in np.unique(labels[labels >= 0]):
@@ -97,17 +97,17 @@ def clusterability(updates: Array, labels: Array, weights: Array) -> float:
 
 
 def silhouette(points: Array, labels: Array) -> float | None:
-    """How much nearer clients are to their own cluster than to the next, in [-1, 1]; None where it is undefined."""
+    """Return the mean silhouette coefficient, in [-1, 1]; None where it is undefined."""
     found = len(np.unique(labels))
     if not 2 <= found < len(points):
         return None
     return float(metrics.silhouette_score(points, labels))
 
 
-def majority_hits(train: Array, test: Array) -> int:
-    """How many test labels are the most frequent train class.
+def majority_correct(train: Array, test: Array) -> int:
+    """Return how many test labels equal the most frequent train label.
 
-    >>> majority_hits(np.array([0, 0, 1]), np.array([1, 1, 0, 1]))
+    >>> majority_correct(np.array([0, 0, 1]), np.array([1, 1, 0, 1]))
     1
     """
     return int((test == np.bincount(train).argmax()).sum())

@@ -1,25 +1,29 @@
-"""One run while it goes on: train, evaluate, record, save; resumable at any round."""
+"""One run from its first round to its summary: train, evaluate, record and save, round by round.
+
+Simulations and federations go through here; they differ in how clients are reached. A run can stop after any round and
+be resumed, with the same results bit for bit.
+"""
 
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from functools import partial
 from pathlib import Path
 from typing import Any, NamedTuple
 
 from coterie.algorithms import advised, keeping_momentum
 from coterie.errors import CoterieError
-from coterie.experiments import building, records
+from coterie.experiments import building
 from coterie.experiments.clients import client_rows, save_clients, save_distances
 from coterie.experiments.data_facts import DataFacts
 from coterie.experiments.diagnostics import ask_gradients, check_gradients
-from coterie.experiments.last_rounds import judged
 from coterie.experiments.placement import Trained
-from coterie.experiments.records import fedavg_unit, in_models
-from coterie.experiments.resuming import check_examples, check_same, check_worded, config_table, tell_laid
-from coterie.experiments.run_folder import CONFIG, SCHEMA, RunFolder, check_begun
-from coterie.experiments.settings import Settings, load_settings
+from coterie.experiments.records import Record, RoundRecorder
+from coterie.experiments.resuming import check_resumable, config_table
+from coterie.experiments.run_folder import CONFIG, SCHEMA, RunFolder
+from coterie.experiments.settings import Settings
+from coterie.experiments.summary import costs_in_models, evaluated_rounds, fedavg_bytes, summarise
 from coterie.models.model import Model
 from coterie.protocol.federation import Federation
 from coterie.protocol.replies import Replies
@@ -29,70 +33,89 @@ from coterie.server.exchange import Limits
 from coterie.server.loop import Conditions, Round, check_rounds, rounds
 from coterie.server.one_shot import formed_of
 from coterie.server.serving import evaluate
-from coterie.typing import Array
 
 Progress = Callable[[dict[str, Any]], None]
 """Called with the record of every round."""
 
 
 class Finished(NamedTuple):
-    """What all rounds of a run gave."""
+    """The results of a finished run."""
 
-    summary: dict[str, Any]
-    history: list[dict[str, Any]]
+    summary: Record
+    history: list[Record]
     state: State
     trained: Trained
 
 
 class Session:
-    """One run while it goes on, with clients that are reached in any way: ``reach`` gives them a network to train."""
+    """One run: an algorithm, the facts about the clients' data, a network and settings.
+
+    ``reach`` returns the federation of clients that train a network; the algorithm may extend the user's network first.
+    """
 
     def __init__(
         self,
         algorithm: Algorithm,
-        known: DataFacts,
+        facts: DataFacts,
         model: Model,
         settings: Settings,
         reach: Callable[[Model], Federation],
     ) -> None:
+        # What is trained.
         check_rounds(algorithm, settings.rounds)
         algorithm = advised(algorithm) if settings.advise else algorithm
         algorithm = keeping_momentum(algorithm) if settings.momentum_kept else algorithm
-        self.algorithm, self.known, self.settings = algorithm, known, settings
-        self.unit, self.model = fedavg_unit(model), algorithm.network(model)
-        self.clients = reach(self.model)
-        self.attendance = building.build_attendance(settings, known.names)
-        self.federation = Attended(self.clients, self.attendance)
+        self.algorithm, self.facts, self.settings = algorithm, facts, settings
+        self.model, self.fedavg_bytes = algorithm.network(model), fedavg_bytes(model)
         self.mix = algorithm.serve.mix if algorithm.members else None
-        # A model that is fine-tuned by each client has no common test.
-        general = None if algorithm.serve.fit else partial(self.clients.judge, mix=self.mix)
-        self.recorder = records.RoundRecorder(known, general, settings.rounds, settings.weigh_by)
+        self.goal = settings.goal()
+
+        # Who trains it, and under which conditions.
+        self.clients = reach(self.model)
+        self.attendance = building.build_attendance(settings, facts.names)
+        self.federation = Attended(self.clients, self.attendance)
+        bound, weight = settings.norm_bound, settings.weight_bound or 0
+        limits = Limits(norm_bound=bound, weight_bound=weight, combine=settings.combine())
+        self.conditions = Conditions(
+            participation=settings.participation, min_clients=settings.min_clients, limits=limits
+        )
+
+        # How rounds are recorded. Models that each client fine-tunes have no common test.
+        judge = None if algorithm.serve.fit else partial(self.clients.judge, mix=self.mix)
+        self.recorder = RoundRecorder(facts, judge, settings.rounds, settings.weigh_by)
+
+        # Refuse before the first round what would fail in a later one.
         building.check_enough(settings, self.attendance, algorithm)
         for fit in (fit for each in (algorithm, *algorithm.members) for fit in (each.fit, *each.serve.fit)):
-            fit.check(int(known.train.max()))
-        self.goal = settings.goal()
+            fit.check(int(facts.train.max()))
         if self.goal is not None:
-            self.goal.check(known)
+            self.goal.check(facts)
         if settings.diagnose:
-            check_gradients(known, self.model.layout)
+            check_gradients(facts, self.model.layout)
 
     def train(self, out: Path | None, resume: bool, progress: Progress | None) -> Finished:
-        """All rounds, recorded; a stop by Ctrl-C saves the last recorded round first."""
-        folder, state = self._open(out, resume)
-        history: list[dict[str, Any]] = [] if folder is None else folder.rounds
-        steps = self._rounds(state)
+        """Train, evaluate and record every round, and return the results; Ctrl-C saves the last recorded round."""
+        folder, state = self._open_folder(out, resume)
+        history: list[Record] = [] if folder is None else folder.rounds
         test: Replies | None = None
-        kept = dict(self._kept)
-        begun = time.perf_counter()
+        kept = dict(self.clients.kept)
+        steps = rounds(self.algorithm, self.federation, self.settings.seed, state, self.conditions)
+        started = time.perf_counter()
         try:
-            while state is None or not self._ends(state.round, history[-1]):
+            while state is None or not self._is_over(state.round, history[-1]):
                 step = next(steps)
-                test, *others = self._judge(step)
-                record = self.recorder.describe(step, test, *others)
+                test, validation, gradients = self._evaluate(step)
+                record = self.recorder.describe(step, test, validation, gradients)
                 now = time.perf_counter()
-                record["seconds"], begun = now - begun, now
-                self._keep(record, step.state, folder, history)
-                state, kept = step.state, dict(self._kept)
+                record["seconds"], started = now - started, now
+                if folder is None:
+                    history.append(record)
+                else:
+                    folder.add(record, step.state.labels)
+                    due = step.state.round % self.settings.checkpoint_every == 0
+                    if due or self._is_over(step.state.round, record):
+                        folder.checkpoint(step.state, self.clients.kept)
+                state, kept = step.state, dict(self.clients.kept)
                 if progress is not None:
                     progress(record)
         except CoterieError:
@@ -103,77 +126,58 @@ class Session:
             if folder is not None and state is not None:
                 folder.checkpoint(state, kept)
             raise
-        there = self.attendance.present(state.round - 1)
-        if test is None:  # all rounds were done already, but for what follows
-            test = evaluate(self.algorithm, self.clients, state, self.settings.seed, clients=there)
-        rows = client_rows(self.known, state.labels, test, self.attendance)
-        total = records.summarise(history, self.settings, self.known, state, there) | in_models(history, self.unit)
+        return self._finish(folder, history, state, test)
+
+    def _open_folder(self, out: Path | None, resume: bool) -> tuple[RunFolder | None, State | None]:
+        """Create the run folder, or open it and return the state with which the run resumes."""
+        if out is None:
+            return None, None
+        if resume and (out / CONFIG).exists():
+            check_resumable(out, self.settings, self.facts)
+            folder = RunFolder(out)
+            state = folder.resume()
+            self.clients.kept.update(folder.kept)
+            return folder, state
+        folder = RunFolder.create(out, config_table(self.settings, self.facts))
+        if self.facts.schema is not None:
+            self.facts.schema.save(out / SCHEMA)
+        return folder, None
+
+    def _evaluate(self, step: Round) -> tuple[Replies | None, Replies | None, Replies | None]:
+        """Return the replies about test splits, validation splits and gradients; None for those not asked for.
+
+        All clients that were present in the round are evaluated, also those that leave in the next round.
+        """
+        state, settings = step.state, self.settings
+        if state.round % settings.eval_every and state.round <= settings.rounds - 3:
+            return None, None, None
+        ask = partial(evaluate, self.algorithm, self.clients, state, settings.seed, clients=step.there)
+        gradients = ask_gradients(self.clients, state, settings.seed, step.there) if settings.diagnose else None
+        return ask(split="test"), ask(split="validation") if self.facts.has_validation else None, gradients
+
+    def _is_over(self, number: int, record: Record) -> bool:
+        """Return whether the run ends after this number of rounds, of which the last has this record.
+
+        A run that stops at its goal ends with an evaluated round, so that its last record has its final scores.
+        """
+        if number >= self.settings.rounds:
+            return True
+        reached = self.settings.stop and self.goal is not None and self.goal.holds(record)
+        return bool(reached and evaluated_rounds([record]))
+
+    def _finish(self, folder: RunFolder | None, history: list[Record], state: State, test: Replies | None) -> Finished:
+        """Summarise the run, and write its last files."""
+        present = self.attendance.present(state.round - 1)
+        if test is None:  # resumed after its last round, before the summary was written
+            test = evaluate(self.algorithm, self.clients, state, self.settings.seed, clients=present)
+        rows = client_rows(self.facts, state.labels, test, self.attendance)
+        summary = summarise(history, self.settings, self.facts, state, present)
+        summary |= costs_in_models(history, self.fedavg_bytes)
         if folder is not None:
             save_clients(folder.path, rows)
             formed = formed_of(state)
             if formed is not None and formed.distances is not None:
-                save_distances(folder.path, self.known.names, formed.distances)
-            folder.finish(total)
-        trained = Trained(self.algorithm, self.model, state, rows, self.settings.seed, self.known.unit)
-        return Finished(total, history, state, trained)
-
-    @property
-    def _kept(self) -> dict[str, Array]:
-        """What clients keep to themselves between rounds, where that is here; sites keep nothing."""
-        return self.clients.kept
-
-    def _open(self, out: Path | None, resume: bool) -> tuple[RunFolder | None, State | None]:
-        if out is None:
-            return None, None
-        if resume and (out / CONFIG).exists():
-            check_begun(out)
-            check_worded(out, self.known)
-            check_same(load_settings(out / CONFIG, {}), self.settings, out)
-            check_examples(out, self.known)
-            if self.known.fingerprint is not None:
-                tell_laid(out, self.settings)
-            folder = RunFolder(out)
-            state = folder.resume()
-            self._kept.update(folder.kept)
-            return folder, state
-        folder = RunFolder.create(out, config_table(self.settings, self.known))
-        if self.known.schema is not None:
-            self.known.schema.save(out / SCHEMA)
-        return folder, None
-
-    def _rounds(self, state: State | None) -> Iterator[Round]:
-        how = self.settings
-        limits = Limits(norm_bound=how.norm_bound, weight_bound=how.weight_bound or 0, combine=how.combine())
-        conditions = Conditions(participation=how.participation, min_clients=how.min_clients, limits=limits)
-        return rounds(self.algorithm, self.federation, how.seed, state, conditions)
-
-    def _judge(self, step: Round) -> tuple[Replies | None, Replies | None, Replies | None]:
-        """The replies of those who were there on their test and validation splits and on their gradients, if asked for.
-
-        It is measurement, so it does not matter whether they are still there in the next round.
-        """
-        state = step.state
-        if state.round % self.settings.eval_every and state.round <= self.settings.rounds - 3:
-            return None, None, None
-        ask = partial(evaluate, self.algorithm, self.clients, state, self.settings.seed, clients=step.there)
-        found = partial(ask_gradients, self.clients, state, self.settings.seed, step.there)
-        gradients = found() if self.settings.diagnose else None
-        return ask(split="test"), ask(split="validation") if self.known.validated else None, gradients
-
-    def _keep(
-        self, record: dict[str, Any], state: State, folder: RunFolder | None, history: list[dict[str, Any]]
-    ) -> None:
-        if folder is None:
-            history.append(record)
-            return
-        folder.add(record, state.labels)
-        if state.round % self.settings.checkpoint_every == 0 or self._ends(state.round, record):
-            folder.checkpoint(state, self._kept)
-
-    def _ends(self, number: int, record: dict[str, Any]) -> bool:
-        """Whether so many rounds, of which this is the last record, are all: in number, or since the goal is reached.
-
-        A run ends with a round that was evaluated, so that its last record says how it ended.
-        """
-        reached = self.settings.stop and self.goal is not None and self.goal.holds(record) and judged([record])
-        return number >= self.settings.rounds or bool(reached)
+                save_distances(folder.path, self.facts.names, formed.distances)
+            folder.finish(summary)
+        trained = Trained(self.algorithm, self.model, state, rows, self.settings.seed, self.facts.unit)
+        return Finished(summary, history, state, trained)

@@ -17,7 +17,7 @@ from coterie.data import Federated
 from coterie.data.tables.files import own_hash
 from coterie.errors import RunFolderError, UsageError
 from coterie.experiments.building import about_data, build_data, completed, is_own
-from coterie.experiments.resuming import check_files, check_same
+from coterie.experiments.resuming import check_files, check_settings
 from coterie.experiments.run import run_settings
 from coterie.experiments.run_folder import CONFIG, load_summary
 from coterie.experiments.session import Progress
@@ -95,7 +95,7 @@ def _finished(settings: Settings, folder: Path) -> dict[str, Any] | None:
     )
     if settings.clients not in (None, old.clients):
         known = replace(known, clients=settings.clients)
-    check_same(old, known, folder)
+    check_settings(old, known, folder)
     if summary["rounds"] > settings.rounds:
         raise RunFolderError(
             f"{folder} holds {summary['rounds']} rounds, more than the {settings.rounds} asked for; give another --out"

@@ -13,7 +13,7 @@ from rich.text import Text
 from scipy import stats
 
 from coterie.experiments.goal import read_goal
-from coterie.experiments.last_rounds import which
+from coterie.experiments.summary import last_in_words
 from coterie.experiments.tuning import Result
 from coterie.terminal import cell, plain
 
@@ -91,7 +91,7 @@ def gain(ours: Sequence[float], first: Sequence[float], scale: float = 100.0) ->
 
 
 def comparison(runs: dict[str, list[Summary]], console: Console) -> Table:
-    """Return the table of a comparison; ``runs`` has the summaries ``with_shown`` of each method, of the same seeds.
+    """Return the table of a comparison; ``runs`` has the summaries of each method with ``shown``, of the same seeds.
 
     On a narrow screen the last columns are left out rather than squeezed; ``--json`` has all numbers.
     """
@@ -154,7 +154,7 @@ def _caption(runs: dict[str, list[Summary]], everything: list[Summary], regressi
     lines = [
         f"{some['data']}, {some['partition']}, {some['clients']} clients, {some['model']}, {rounds} rounds, "
         f"seed{'s' * (len(seeds) > 1)} {', '.join(map(str, seeds))}",
-        f"{'Errors' if regression else 'Accuracy, macro-F1'} and worst client: {which(some['last'])}.",
+        f"{'Errors' if regression else 'Accuracy, macro-F1'} and worst client: {last_in_words(some['last'])}.",
     ]
     if some.get("weigh_by") == "train":
         lines.append("Clients count by their train examples.")

@@ -10,7 +10,7 @@ import numpy as np
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
-from coterie.experiments.last_rounds import judged, of_last, which
+from coterie.experiments.summary import evaluated_rounds, last_in_words, mean_of_last
 from coterie.terminal import plain
 from coterie.typing import Array
 
@@ -28,7 +28,7 @@ COLOURS = ("#000000", "#E69F00", "#56B4E9", "#009E73", "#D55E00", "#0072B2", "#C
 
 def save_comparison(path: Path, runs: dict[str, list[History]], title: str, last: int) -> None:
     """Draw accuracy and worst client by round, and the gain of each seed over the first method, into a PNG file."""
-    target = "rmse" if "rmse" in judged(next(iter(runs.values()))[0])[-1] else "accuracy"
+    target = "rmse" if "rmse" in evaluated_rounds(next(iter(runs.values()))[0])[-1] else "accuracy"
     with mpl.rc_context(STYLE):
         figure = Figure(figsize=(11, 3.6), layout="constrained")
         curve, worst, *gains = figure.subplots(1, 3 if len(runs) > 1 else 2)
@@ -42,7 +42,7 @@ def save_comparison(path: Path, runs: dict[str, list[History]], title: str, last
             _label(
                 axes,
                 f"gain over {next(iter(runs))}, each seed",
-                f"{'points' if target == 'accuracy' else 'lower rmse'}, {which(last)}",
+                f"{'points' if target == 'accuracy' else 'lower rmse'}, {last_in_words(last)}",
             )
         curve.legend(frameon=False, loc="best")
         figure.suptitle(plain(title), x=0.01, ha="left", fontsize=10)
@@ -63,10 +63,10 @@ def curves(histories: list[History], key: str) -> tuple[Array, Array]:
     >>> [part.tolist() for part in curves([short, long], "worst")]
     [[1, 2], [[0.5, 0.5], [0.25, 0.75]]]
     """
-    own = [np.array([r["round"] + 1 for r in judged(h)]) for h in histories]
+    own = [np.array([r["round"] + 1 for r in evaluated_rounds(h)]) for h in histories]
     rounds = np.unique(np.concatenate(own))
     places = [np.maximum(np.searchsorted(numbers, rounds, side="right") - 1, 0) for numbers in own]
-    scores = [np.array([r[key] for r in judged(h)], dtype=float) for h in histories]
+    scores = [np.array([r[key] for r in evaluated_rounds(h)], dtype=float) for h in histories]
     return rounds, np.array([values[place] for values, place in zip(scores, places, strict=True)])
 
 
@@ -74,7 +74,7 @@ def gains_by_seed(runs: dict[str, list[History]], key: str, last: int) -> dict[s
     """Return the gain of each method over the first, by seed, in points of accuracy or as lower rmse."""
     sign = 100 if key == "accuracy" else -1
     found = {
-        name: sign * np.array([of_last(h, last)[key] for h in histories], dtype=float)
+        name: sign * np.array([mean_of_last(h, last)[key] for h in histories], dtype=float)
         for name, histories in runs.items()
     }
     first = found.pop(next(iter(runs)))

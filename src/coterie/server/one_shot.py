@@ -158,6 +158,7 @@ def cluster_once(
     enough = max(2, clusterer.least_points)
 
     def rule(state: State, replies: Replies, key: Key, ask: Ask) -> Assignment | None:
+        state = replace(state, memory=state.memory or OneShot())
         answers, sent = models_to_compare(state, replies, fit, ask, all_clients, compared), sent_when_formed(state)
         if len(answers) < enough:
             return None
