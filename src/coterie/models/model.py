@@ -103,11 +103,13 @@ class Model:
             raise ModelError(f"model {self.text!r} {what}: {reason(error)}") from error
 
     def _copy(self) -> nn.Module:
+        """Return a copy of the template."""
         with self.blamed("cannot be copied; build what copy.deepcopy takes, without locks, files and generators"):
             return deepcopy(self._template)
 
     @cached_property
     def _template(self) -> nn.Module:
+        """Return a module that gives the shapes of all others, and what is not in the flat vectors."""
         with torch.random.fork_rng(devices=[]):
             torch.manual_seed(0)
             return self.module()
@@ -133,13 +135,14 @@ class Model:
         return tuple(slot for slot, kept in zip(self.slots, inside, strict=True) if kept)
 
     @cached_property
-    def _chosen(self) -> dict[str, set[str]]:
+    def _parameter_names(self) -> dict[str, set[str]]:
+        """Return the names of the parameters of each part."""
         return _parts(self._template, [slot.name for slot in self.slots], self.cluster_part)
 
     @cached_property
     def homes(self) -> dict[str, set[str]]:
         """Return the names of the modules of each part: those with parameters in it, and all of a sum's two parts."""
-        homes = {part: {name.rpartition(".")[0] for name in keep} for part, keep in self._chosen.items()}
+        homes = {part: {name.rpartition(".")[0] for name in keep} for part, keep in self._parameter_names.items()}
         if self.cluster_part:
             modules = {name for name, _ in self._template.named_modules()}
             own = {name for name in modules if f"{name}.".startswith(f"{self.cluster_part}.")}
@@ -149,7 +152,9 @@ class Model:
     @cached_property
     def layout(self) -> Layout:
         """Return the sizes and the named parts of the two vectors."""
-        parts = {part: _numbers(s for s in self.slots if s.name in keep) for part, keep in self._chosen.items()}
+        parts = {
+            part: _numbers(s for s in self.slots if s.name in keep) for part, keep in self._parameter_names.items()
+        }
         buffers = {
             part: _numbers(s for s in self.buffer_slots if s.name.rpartition(".")[0] in home)
             for part, home in self.homes.items()
@@ -245,10 +250,22 @@ class Model:
         return total
 
     def check(self) -> Model:
-        """Run examples through the model and refuse it if it does not fit the data, before a run begins."""
+        """Run examples through the model and refuse it, before a run begins, if it does not fit the data or draws.
+
+        Random draws must have an address, so torch's global generator may not be used.
+        """
+        zeros = torch.zeros(2, *self.shape)
         with self.blamed(f"does not fit examples of shape {self.shape}"), torch.no_grad():
-            self.check_outputs(self._template.eval()(torch.zeros(2, *self.shape)), 2)
-        self._check_draws()
+            self.check_outputs(self._template.eval()(zeros), 2)
+        module, before = self._copy().train(), torch.get_rng_state()
+        with torch.no_grad(), self.blamed("fails in training mode"):
+            module(zeros)
+        if not torch.equal(before, torch.get_rng_state()):
+            torch.set_rng_state(before)
+            raise ModelError(
+                f"model {self.text!r} draws from torch's global generator in training, so no run could be repeated; "
+                "use nn.Dropout layers in place of torch.nn.functional.dropout"
+            )
         if not self.slots:
             raise ModelError(f"model {self.text!r} has no trainable parameter")
         return self
@@ -270,19 +287,6 @@ class Model:
             kind = str(out.dtype).removeprefix("torch.")
             raise ModelError(f"model {self.text!r} gives outputs of {kind}; return float32, without argmax or casts")
         return out
-
-    def _check_draws(self) -> None:
-        """Refuse a module that draws from torch's global generator: random draws must have an address."""
-        module = self._copy().train()
-        before = torch.get_rng_state()
-        with torch.no_grad(), self.blamed("fails in training mode"):
-            module(torch.zeros(2, *self.shape))
-        if not torch.equal(before, torch.get_rng_state()):
-            torch.set_rng_state(before)
-            raise ModelError(
-                f"model {self.text!r} draws from torch's global generator in training, so no run could be repeated; "
-                "use nn.Dropout layers in place of torch.nn.functional.dropout"
-            )
 
 
 def reason(error: BaseException) -> str:

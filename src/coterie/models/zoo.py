@@ -25,7 +25,7 @@ Recipe = Callable[[tuple[int, ...], int], nn.Module]
 
 
 def mlp(*hidden: int) -> Recipe:
-    """Fully connected ReLU layers; ``mlp`` alone is ``mlp(64)``, ifca's is ``mlp(200)``, joint's ``mlp(512,128)``.
+    """Build fully connected ReLU layers; ``mlp`` is ``mlp(64)``, ifca's is ``mlp(200)``, joint's ``mlp(512,128)``.
 
     The joint paper's for CIFAR-10 is ``mlp(2048,512)`` (its fig. 3).
     """
@@ -35,12 +35,12 @@ def mlp(*hidden: int) -> Recipe:
 
 
 def logistic() -> Recipe:
-    """One linear layer: logistic regression, or linear regression on a real target."""
+    """Build one linear layer: logistic regression, or linear regression on a real target."""
     return partial(_dense, ())
 
 
 def tabular(width: int = 128, depth: int = 2, dropout: float = 0.1) -> Recipe:
-    """A perceptron for tables: ``depth`` layers of ``width`` with ReLU and dropout."""
+    """Build a perceptron for tables: ``depth`` layers of ``width`` with ReLU and dropout."""
     _check_width("width", width)
     _check_size(0 <= depth <= DEPTH, "depth", depth, f"from 0 to {DEPTH}")
     _check_size(0 <= dropout < 1, "dropout", dropout, "in [0, 1)")
@@ -54,17 +54,17 @@ def tabular(width: int = 128, depth: int = 2, dropout: float = 0.1) -> Recipe:
 
 
 def cnn() -> Recipe:
-    """Thesis tables A.1 and A.4: 5x5 convolutions (16, 32) with batch normalisation and pooling, one linear layer."""
+    """Build 5x5 convolutions (16, 32) with batch normalisation and pooling, one linear layer (thesis, A.1 and A.4)."""
     return partial(_conv_net, lambda c: [*_normed(c, 16), *_normed(16, 32)], ())
 
 
 def lenet() -> Recipe:
-    """Thesis tables A.2 and A.3: two 5x5 convolutions (6, 16) with pooling, linear 120, 84."""
+    """Build two 5x5 convolutions (6, 16) with pooling, linear 120, 84 (thesis tables A.2 and A.3)."""
     return partial(_conv_net, lambda c: [*_pooled(c, 6, 5), *_pooled(6, 16, 5)], (120, 84))
 
 
 def cnn_joint(kernel: int = 3) -> Recipe:
-    """The joint paper's CNN for 28x28: two 3x3 convolutions (32, 64), one pooling, linear 128.
+    """Build the joint paper's CNN for 28x28: two 3x3 convolutions (32, 64), one pooling, linear 128.
 
     Its fig. 3. ``kernel`` is the side of the first convolution: 3 for MNIST and Fashion-MNIST, 5 for EMNIST. For
     CIFAR-10 the paper has ``lenet``.
@@ -74,17 +74,17 @@ def cnn_joint(kernel: int = 3) -> Recipe:
 
 
 def cnn_lcfl(padding: int = 2) -> Recipe:
-    """The lcfl authors' CNN for rotated MNIST: two 5x5 convolutions (16, 32), padded, with pooling, linear 256.
+    """Build the lcfl authors' CNN for rotated MNIST: two padded 5x5 convolutions (16, 32) with pooling, linear 256.
 
     The paper does not print its layers; in the authors' code they are padded by 2. ``padding=0`` is the smaller net
-    with which results were measured here before.
+    of earlier measurements here.
     """
     _check_size(0 <= padding <= 4, "padding", padding, "from 0 to 4")
     return partial(_conv_net, lambda c: [*_pooled(c, 16, 5, padding), *_pooled(16, 32, 5, padding)], (256,))
 
 
 def tiny_vgg(width: int = 16) -> Recipe:
-    """A small VGG-like net as in the ocfl paper: two blocks of two 3x3 convolutions and a pooling, one linear layer."""
+    """Build a small VGG-like net as in the ocfl paper: two blocks of two 3x3 convolutions and a pooling, one linear."""
     _check_width("width", width)
 
     def layers(channels: int) -> list[nn.Module]:
@@ -96,7 +96,7 @@ def tiny_vgg(width: int = 16) -> Recipe:
 
 
 def resnet34() -> Recipe:
-    """ResNet-34 with the 3x3 first layer usual for 32x32 images (ocfl's net for CIFAR-10)."""
+    """Build ResNet-34 with the 3x3 first layer usual for 32x32 images (ocfl's net for CIFAR-10)."""
     return _resnet
 
 

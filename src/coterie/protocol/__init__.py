@@ -1,1 +1,1 @@
-"""What is said between server and clients: values only, no input or output, no mathematics."""
+"""Messages between server and clients: values only, no input or output, no mathematics."""

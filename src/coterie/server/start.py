@@ -94,7 +94,7 @@ def warn_if_equal(start: Start) -> Start:
         if len(models) > 1 and all((part == part[:1]).all() for part in models):
             _log.warning(
                 "all %d cluster models are equal at the start, so all clients will choose the same one and the method "
-                "collapses into fedavg; use start=farthest, or a model whose initial weights are drawn at random",
+                "collapses into fedavg; use start=farthest, or a model with random initial weights",
                 len(models),
             )
         return state

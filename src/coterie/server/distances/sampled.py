@@ -182,7 +182,7 @@ def still_open(
     These are pairs on which the clustering depends (``Clusterer.ties``). If all of them have been seen to the end, it
     is other pairs on which one clustering depends and another does not. If there are none of these, the sums that a
     ``central`` clusterer compares are known; for any other clusterer all pairs are open. A client's own model is seen
-    as far as any other on its data. Every ``step`` draws new errors: with the same ones it would end too early.
+    on as many examples as any other. Every ``step`` draws new errors: with the same ones it would end too early.
     """
     losses, errors = finite(known.means), sampling.bound * known.errors
     now = formula(losses)
