@@ -1,8 +1,8 @@
 """Read the reply of a client that may be broken or hostile: refuse what the task did not ask for.
 
 A reply is refused with a ``FederationError`` if it is too large, cannot be read, holds other arrays than the task asks
-for, or a number out of its range. Its signature is checked before, by ``wire.envelope``; updates that are far longer than
-the others are refused after, by ``server.bounds``, in simulations too.
+for, or a number out of its range. Its signature is checked before, by ``wire.envelope``. An update that is far longer
+than the others is refused later, by ``server.bounds``, in simulations too.
 """
 
 from __future__ import annotations
