@@ -83,7 +83,7 @@ def pair(cluster, images):
     def make(kind):
         if kind not in made:
             net = kinds[kind]()
-            made[kind] = Simulator(data, net, 2, "workers"), RayFederation(data, net, 2, "workers")
+            made[kind] = tuple(federation(data, net, 2, plan="workers") for federation in (Simulator, RayFederation))
         return made[kind]
 
     yield make

@@ -9,7 +9,7 @@ from coterie.errors import UsageError, require
 from coterie.protocol.task import Fit, Task
 from coterie.server.aggregate import optimiser_named
 from coterie.server.clustering.clusterers import Clusterer, agglomerative, clusterers
-from coterie.server.contract import Algorithm, Place, by_examples
+from coterie.server.contract import Algorithm, Place, Update, by_examples, replace_models
 from coterie.server.distances.losses import crosses
 from coterie.server.distances.separation import certain_differences
 from coterie.server.distances.vectors import KeyedMeasure, of_parameters, of_updates, plain
@@ -46,7 +46,16 @@ def lcfl(
     by = clusterers.build(clusterer, clusters=clusters)
     measure = crosses.build(cross)(losses, by, loss)
     compared = None if iterations is None else steps_of(iterations, fit)
-    made = _once(measure, by, warmup, start, least_loss_when_formed, server, server_lr, fit, compared)
+    made = _once(
+        measure,
+        by,
+        fit,
+        warmup=warmup,
+        start=start,
+        place=least_loss_when_formed,
+        update=optimiser_named(server, server_lr),
+        compared=compared,
+    )
     opinion = None if loss is None else certain_differences(loss, compared or fit)
     return replace(made, start=judged_by(loss, made.start), opinion=opinion)
 
@@ -67,7 +76,8 @@ def diffnorm(
     which counts as a difference here. The baseline "DiffNorm" of Gu et al.
     """
     by = clusterers.build(clusterer, clusters=clusters)
-    return _once(plain(of_parameters("euclidean")), by, warmup, start, least_loss_when_formed, server, server_lr, fit)
+    measure, update = plain(of_parameters("euclidean")), optimiser_named(server, server_lr)
+    return _once(measure, by, fit, warmup=warmup, start=start, place=least_loss_when_formed, update=update)
 
 
 @method
@@ -85,7 +95,8 @@ def gradcos(
     The baseline "Gradcos" of Gu et al. Small updates are mostly noise, and noise has no direction.
     """
     by = clusterers.build(clusterer, clusters=clusters)
-    return _once(plain(of_updates("cosine")), by, warmup, start, nearest_update(fit), server, server_lr, fit)
+    measure, update = plain(of_updates("cosine")), optimiser_named(server, server_lr)
+    return _once(measure, by, fit, warmup=warmup, start=start, place=nearest_update(fit), update=update)
 
 
 @method
@@ -107,7 +118,7 @@ def briggs(
     if linkage == "ward" and metric != "euclidean":
         raise UsageError(f"metric is {metric}; linkage=ward needs metric=euclidean")
     by = agglomerative(cut=cut, linkage=linkage, most=most)
-    return _once(plain(of_updates(metric)), by, warmup, "mean", nearest_update(fit), None, 1, fit)
+    return _once(plain(of_updates(metric)), by, fit, warmup=warmup, place=nearest_update(fit))
 
 
 def steps_of(iterations: int, fit: Fit) -> Fit | None:
@@ -124,20 +135,21 @@ def steps_of(iterations: int, fit: Fit) -> Fit | None:
 def _once(
     measure: KeyedMeasure,
     clusterer: Clusterer,
-    warmup: int,
-    start: str,
-    place: Place,
-    server: str | None,
-    server_lr: float,
     fit: Fit,
+    *,
+    warmup: int,
+    place: Place,
+    start: str = "mean",
+    update: Update = replace_models,
     compared: Fit | None = None,
 ) -> Algorithm:
+    """Train one model for ``warmup`` rounds, cluster by a measure, and train a model for each cluster."""
     rule = cluster_once(measure, clusterer, by_examples, fit, start=start, compared=compared)
     return Algorithm(
         start=one_model_for(clusterer.least_points),
         task=always(Task(fit=(fit,))),
         assign=once(after(warmup), rule, join(place)),
-        update=optimiser_named(server, server_lr),
+        update=update,
         place=place,
         least_rounds=warmup + 1,
     )

@@ -27,7 +27,7 @@ def fesem(
     min sum_i |w_i - T_c(i)|^2. Xie et al., "Multi-center federated learning", 2021 (thesis eq. 3.2). ``weights`` are
     those of the means inside clusters: examples, or uniform. See ``wecfl``.
     """
-    return cluster_parameters(KMeansClusters(fixed(clusters)), layer, shots, uniform, weighing(weights), fit)
+    return cluster_parameters(fixed(clusters), layer, shots, fit, count=uniform, weigh=weighing(weights))
 
 
 @method
@@ -47,19 +47,19 @@ def wecfl(
     means inside clusters: examples, or uniform; k-means always weighs by examples. ``clusters=auto`` finds the number
     first (docs/choosing-clusters.md).
     """
-    return cluster_parameters(KMeansClusters(fixed(clusters)), layer, shots, by_examples, weighing(weights), fit)
+    return cluster_parameters(fixed(clusters), layer, shots, fit, count=by_examples, weigh=weighing(weights))
 
 
 def cluster_parameters(
-    clusterer: KMeansClusters, layer: str, shots: int | None, count: Weigh, weigh: Weigh, fit: Fit
+    clusters: int, layer: str, shots: int | None, fit: Fit, *, count: Weigh, weigh: Weigh
 ) -> Algorithm:
     """Start from one model, train, cluster a layer with the weights ``count``, and average with ``weigh``."""
     return Algorithm(
-        start=one_model_for(clusterer.clusters),
+        start=one_model_for(clusters),
         task=always(Task(fit=(fit,))),
-        assign=until(shots, cluster_parts(layer, clusterer, count), join_nearest(layer)),
+        assign=until(shots, cluster_parts(layer, KMeansClusters(clusters), count), join_nearest(layer)),
         weigh=weigh,
         place=nearest_centre(layer, fit),
         least_rounds=shots or 1,
-        least_answers=clusterer.clusters,
+        least_answers=clusters,
     )

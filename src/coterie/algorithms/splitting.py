@@ -37,7 +37,8 @@ def ocfl(
     """
     require(not isinstance(clusters, int) or clusters >= 1, "clusters", clusters, "at least 1, auto or none")
     given = {} if clusters is None else {"clusters": clusters}
-    return _ocfl(clusterers.build(clusterer, **given), shots, weights, fit, p, optimiser_named(server, server_lr))
+    update = optimiser_named(server, server_lr)
+    return _ocfl(clusterers.build(clusterer, **given), shots, weights, fit, p=p, update=update)
 
 
 @method
@@ -76,8 +77,9 @@ def ocfl_kmeans(clusters: int | str = 2, shots: int = 1, weights: str = "example
 
 
 def _ocfl(
-    clusterer: Clusterer, shots: int, weights: str, fit: Fit, p: float = 2.0, update: Update = replace_models
+    clusterer: Clusterer, shots: int, weights: str, fit: Fit, *, p: float = 2.0, update: Update = replace_models
 ) -> Algorithm:
+    """Train one model until the temperature rises, cluster the updates, and train a model for each cluster."""
     weigh, place = weighing(weights), nearest_update(fit)
     rule = cluster_once(plain(of_updates("cosine")), clusterer, weigh, fit, all_clients=False)
     return Algorithm(

@@ -68,6 +68,7 @@ class Engine:
         model: Model,
         data: Federated,
         threads: int | None = None,
+        *,
         plan: str = "auto",
         device: str = "cpu",
         spill: int = SPILL,

@@ -154,8 +154,8 @@ def _train_one(work: Work, fit: Fit, number: int, position: int, workers: Worker
         start = torch.from_numpy(begin.params).to(work.pool.like.device)
         first = int(work.pool.offsets[work.clients[position]])
         batches = _batches_of_one(work.pool, work.batches(position, fit, number), first)
-        read = work.received(position, fit), work.momentum(position, fit)
-        loss = trainer.fit(start, fit, work.rate(fit), batches, *read)
+        received, momentum = work.received(position, fit), work.momentum(position, fit)
+        loss = trainer.fit(start, fit, work.rate(fit), batches, received=received, momentum=momentum)
         work.keep(position, fit, trainer)
         return float(loss)
     except (RuntimeError, ValueError) as error:
@@ -168,8 +168,9 @@ def _train_group(work: Work, fit: Fit, number: int, positions: Array, workers: W
     trainer = trainer_for(work, workers, len(positions))
     drawn = [work.batches(position, fit, number) for position in positions]
     start = torch.from_numpy(work.start(positions).params).to(work.pool.like.device)
-    read = work.received(positions, fit), work.momentum(positions, fit)
-    loss = trainer.fit(start, fit, work.rate(fit), batches_of_group(work, positions, drawn), *read)
+    batches = batches_of_group(work, positions, drawn)
+    received, momentum = work.received(positions, fit), work.momentum(positions, fit)
+    loss = trainer.fit(start, fit, work.rate(fit), batches, received=received, momentum=momentum)
     work.keep(positions, fit, trainer)
     return loss.cpu().numpy().astype(np.float64)
 

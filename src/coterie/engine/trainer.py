@@ -168,6 +168,7 @@ class Trainer:
         fit: Fit,
         lr: float,
         batches: Iterable[Batch],
+        *,
         received: Received = NOTHING,
         momentum: Tensor | None = None,
     ) -> Tensor:

@@ -73,7 +73,7 @@ def build_model(settings: Settings, data: Federated) -> Model:
 
 def build_federation(settings: Settings, data: Federated, model: Model) -> Simulator | RayFederation:
     """Build all clients where they are to run."""
-    return RUNTIMES[settings.runtime](data, model, settings.threads, settings.plan, settings.device)
+    return RUNTIMES[settings.runtime](data, model, settings.threads, plan=settings.plan, device=settings.device)
 
 
 def build_attendance(settings: Settings, names: tuple[str, ...]) -> Attendance:

@@ -92,7 +92,7 @@ class Run:
 
     def _serve(self, clients: Array) -> list[Served]:
         settings = self.settings
-        simulator = Simulator(self.data, self.model, settings.threads, settings.plan, settings.device)
+        simulator = Simulator(self.data, self.model, settings.threads, plan=settings.plan, device=settings.device)
         return served_models(self.trained.algorithm, simulator, self.state, settings.seed, clients)
 
     def assign(self, x: Array, y: Array) -> Placement:

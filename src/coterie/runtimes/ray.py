@@ -77,6 +77,7 @@ class RayFederation:
         data: Federated,
         model: Model,
         threads: int | None = None,
+        *,
         plan: str = "auto",
         device: str = "cpu",
         spill: int = SPILL,

@@ -25,12 +25,13 @@ class Simulator:
         data: Federated,
         model: Model,
         threads: int | None = None,
+        *,
         plan: str = "auto",
         device: str = "cpu",
         spill: int = SPILL,
     ) -> None:
         self.data, self.model = data, model
-        self.engine = Engine(model, data, threads, plan, device, spill)
+        self.engine = Engine(model, data, threads, plan=plan, device=device, spill=spill)
 
     @property
     def names(self) -> tuple[str, ...]:

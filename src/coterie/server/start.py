@@ -47,7 +47,8 @@ def one_model_for(clusters: int) -> Start:
     def start(federation: Federation, key: Key, ask: Ask) -> State:
         check_clusters(clusters, len(federation.names))
         check_room(federation, clusters)
-        return replace(one_model()(federation, key, ask), formed=False)
+        first = initial(federation, key, 1)
+        return replace(first_state(first, np.zeros(len(federation.names), dtype=np.int64)), formed=False)
 
     return start
 
