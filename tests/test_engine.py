@@ -47,9 +47,9 @@ FITS = {
     "contrast of the head, near of the body": replace(
         PLAIN, terms=(Contrast(2.0, 0.1, part="head"), Near(0.1, "body"))
     ),
-    "contrast of representations": replace(PLAIN, momentum=0.9, terms=(Contrast(2.0, 0.1, "inputs"),)),
-    "contrast of outputs": replace(PLAIN, momentum=0.9, terms=(Contrast(2.0, 0.1, "outputs", "example"),)),
-    "contrast of each example": replace(PLAIN, terms=(Contrast(2.0, 0.1, "inputs", "example"),)),
+    "contrast of representations": replace(PLAIN, momentum=0.9, terms=(Contrast(2.0, 0.1, of="inputs"),)),
+    "contrast of outputs": replace(PLAIN, momentum=0.9, terms=(Contrast(2.0, 0.1, of="outputs", each="example"),)),
+    "contrast of each example": replace(PLAIN, terms=(Contrast(2.0, 0.1, of="inputs", each="example"),)),
     "pull": replace(PLAIN, momentum=0.9, pull=0.1),
     "pull over epochs": replace(PLAIN, steps=None, epochs=2, optimizer="adam", lr=0.01, pull=0.1),
 }
@@ -325,7 +325,7 @@ class TestTerms:
     @pytest.mark.parametrize("kind", PLANS)
     @pytest.mark.parametrize(
         "term",
-        [Near(1000.0), Others(1000.0, (0.5, 0.5)), Contrast(1000.0, 1.0), Contrast(1000.0, 1.0, "inputs")],
+        [Near(1000.0), Others(1000.0, (0.5, 0.5)), Contrast(1000.0, 1.0), Contrast(1000.0, 1.0, of="inputs")],
         ids=lambda term: type(term).__name__,
     )
     def test_a_strong_term_changes_even_the_first_step(self, dense, kind, term):
@@ -374,7 +374,7 @@ class TestTerms:
     def test_outputs_of_a_regression_cannot_be_contrasted(self, simulator, targets):
         sim = simulator(targets(), "mlp(4)", threads=1)
         with pytest.raises(UsageError, match="a regression has one; use of=inputs"):
-            trained(sim, replace(PLAIN, terms=(Contrast(1.0, 1.0, "outputs"),)), make_stack(sim))
+            trained(sim, replace(PLAIN, terms=(Contrast(1.0, 1.0, of="outputs"),)), make_stack(sim))
 
     def test_terms_vanish_where_they_should(self):
         w = torch.from_numpy(np.random.default_rng(0).normal(size=(1, 6)))
