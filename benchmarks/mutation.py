@@ -34,7 +34,13 @@ from typing import Any
 import pytest
 
 ROOT = Path(__file__).resolve().parents[1]
-MODULES = ("server/**/*.py", "engine/terms.py", "experiments/scores.py", "experiments/records.py")
+MODULES = (
+    "server/**/*.py",
+    "engine/terms.py",
+    "experiments/scores.py",
+    "experiments/records.py",
+    "experiments/summary.py",
+)
 ABOUT = re.compile(r"\bcoterie\.(server|experiments|engine|algorithms)\b")
 SLOW = ("deploy", "test_federate", "test_ray", "test_site", "test_runtimes", "test_docs", "slow")
 """A mutant may meet the tests whose files speak of these packages, but for the slow ones."""

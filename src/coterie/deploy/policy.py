@@ -1,4 +1,7 @@
-"""A site's policy: what it answers and what it refuses. No message from a server can change it."""
+"""A site's policy: what it answers and what it refuses. No message from a server can change it.
+
+What a server asks for is a task (``protocol.task``); what it asks to come back is the task's ``Report``.
+"""
 
 from __future__ import annotations
 

@@ -26,6 +26,8 @@ Limit = float | tuple[float, ...]
 ABSURD = 1e10
 """No parameter of a sound model is larger than this."""
 
+BROKEN = f"sent numbers that are not finite or above {ABSURD:g}; lower the learning rate"
+
 
 class Field(NamedTuple):
     """An array of a reply: its shape and type, and the least and the largest number that it may hold."""
@@ -222,6 +224,18 @@ def collect(layout: Layout, wanted: Form, answers: Mapping[int, Arrays], missing
         for name, each in wanted.items()
     }
     return Replies(layout, np.array(clients, dtype=np.int64), **rows, missing=missing)
+
+
+def drop_broken(replies: Replies, names: tuple[str, ...]) -> Replies:
+    """Turn models with NaN, infinite or absurdly large numbers into missing rows with a reason.
+
+    Losses and metrics are left as they are: a model that has diverged is still evaluated.
+    """
+    broken = np.zeros(len(replies), dtype=bool)
+    for rows in (replies.params, replies.buffers):
+        if rows is not None:
+            broken |= np.array([not (np.abs(row) <= ABSURD).all() for row in rows], dtype=bool)
+    return replies.without(broken, {names[c]: BROKEN for c in replies.clients[broken]})
 
 
 def cost(task: Task, sent: Sent, replies: Replies, asked: int) -> Cost:

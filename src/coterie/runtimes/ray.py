@@ -28,7 +28,6 @@ from coterie.protocol import message
 from coterie.protocol.replies import Replies
 from coterie.protocol.stack import Sent, Stack
 from coterie.protocol.task import Task
-from coterie.runtimes.simulator import drop_broken
 from coterie.seeding import Key
 from coterie.typing import Array
 
@@ -123,7 +122,7 @@ class RayFederation:
             reply = self._workers[home].run.remote(plan, task, shared, labels[positions], numbers, key)
             asked[home] = Asked(positions, numbers, reply)
         form = message.form(task, sent, self.model.layout, served=np.size(labels) // max(len(clients), 1))
-        replies = drop_broken(self._collect(form, clients, asked), self.names)
+        replies = message.drop_broken(self._collect(form, clients, asked), self.names)
         return replace(replies, cost=message.cost(task, sent, replies, len(clients)))
 
     def judge(self, models: Stack, split: Split, rows: Array | None = None, mix: str | None = None) -> Array:

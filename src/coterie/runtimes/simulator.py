@@ -16,8 +16,6 @@ from coterie.protocol.task import Task
 from coterie.seeding import Key
 from coterie.typing import Array
 
-BROKEN = f"sent numbers that are not finite or above {message.ABSURD:g}; lower the learning rate"
-
 
 class Simulator:
     """A federation of any number of clients on one machine."""
@@ -46,7 +44,7 @@ class Simulator:
 
     def ask(self, task: Task, sent: Sent, labels: Array, clients: Array, key: Key) -> Replies:
         """Run the engine on these clients; a result that is not finite is a missing row."""
-        replies = drop_broken(self.engine.run(task, sent, labels, clients, key), self.names)
+        replies = message.drop_broken(self.engine.run(task, sent, labels, clients, key), self.names)
         return replace(replies, cost=message.cost(task, sent, replies, len(clients)))
 
     def judge(self, models: Stack, split: Split, rows: Array | None = None, mix: str | None = None) -> Array:
@@ -60,15 +58,3 @@ class Simulator:
 
     def close(self) -> None:
         """Do nothing: a simulator starts nothing that must be ended."""
-
-
-def drop_broken(replies: Replies, names: tuple[str, ...]) -> Replies:
-    """Turn models with NaN, infinite or absurdly large numbers into missing rows with a reason.
-
-    Losses and metrics are left as they are: a model that has diverged is still evaluated.
-    """
-    broken = np.zeros(len(replies), dtype=bool)
-    for rows in (replies.params, replies.buffers):
-        if rows is not None:
-            broken |= np.array([not (np.abs(row) <= message.ABSURD).all() for row in rows], dtype=bool)
-    return replies.without(broken, {names[c]: BROKEN for c in replies.clients[broken]})

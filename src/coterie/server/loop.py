@@ -1,4 +1,7 @@
-"""The loop, written once for all algorithms: ask, assign, average, update, repeat."""
+"""The loop, written once for all algorithms: ask, assign, average, update, repeat.
+
+``experiments.session`` drives it: it evaluates, records, saves and stops.
+"""
 
 from __future__ import annotations
 

@@ -1,7 +1,8 @@
 """Read the reply of a client that may be broken or hostile: refuse what the task did not ask for.
 
 A reply is refused with a ``FederationError`` if it is too large, cannot be read, holds other arrays than the task asks
-for, or a number out of its range. Its signature is checked before, by ``wire.envelope``.
+for, or a number out of its range. Its signature is checked before, by ``wire.envelope``. An update that is far longer
+than the others is refused later, by ``server.bounds``, in simulations too.
 """
 
 from __future__ import annotations
@@ -13,7 +14,6 @@ import numpy as np
 from coterie.errors import FederationError
 from coterie.protocol import message
 from coterie.protocol.task import Task
-from coterie.runtimes.simulator import BROKEN
 from coterie.terminal import line
 from coterie.typing import Array
 from coterie.wire import codec
@@ -59,7 +59,7 @@ def _check_array(name: str, array: Array, field: message.Field) -> None:
     if not outside.any():
         return
     if name in message.FIELDS:
-        raise FederationError(BROKEN)
+        raise FederationError(message.BROKEN)
     first = np.unravel_index(int(outside.argmax()), array.shape)
     low, high = (np.broadcast_to(limit, array.shape)[first] for limit in (field.low, field.high))
     allowed = f"{low:.12g}" if low == high else f"{low:.12g} to {high:.12g}"

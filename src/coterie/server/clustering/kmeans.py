@@ -1,4 +1,7 @@
-"""K-means of weighted points, for fesem and wecfl, and cluster numbers that follow those of the round before."""
+"""K-means of weighted points, for fesem and wecfl, and cluster numbers that follow those of the round before.
+
+K-means on the rows of a distance matrix, for ocfl-kmeans and ``clusterer=kmeans``, is ``methods.kmeans``.
+"""
 
 from __future__ import annotations
 
