@@ -96,7 +96,8 @@ def dress(federation: Federation, algorithm: Algorithm) -> Federation:
     if network is federation.model:
         return federation
     engine = federation.engine
-    return Simulator(federation.data, network, engine.workers.count, engine.plan, str(engine.device), engine.spill)
+    threads, options = engine.workers.count, {"plan": engine.plan, "device": str(engine.device), "spill": engine.spill}
+    return Simulator(federation.data, network, threads, **options)
 
 
 class Flaky:
