@@ -111,7 +111,11 @@ def hashes(out: Path) -> dict[str, str]:
 
 
 def numbers(record: dict[str, Any]) -> dict[str, Any]:
-    return {name: record[name] for name in sorted(record) if name not in NOT_NUMBERS}
+    """Return a record or summary without what differs between two runs, and without the sentence of an advice."""
+    found = {name: record[name] for name in sorted(record) if name not in NOT_NUMBERS}
+    if "advise" in found:
+        found["advise"] = {name: value for name, value in found["advise"].items() if name != "text"}
+    return found
 
 
 def main() -> None:
