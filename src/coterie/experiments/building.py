@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import fields, replace
 from pathlib import Path
 from typing import Any
@@ -14,6 +14,7 @@ from coterie.errors import UsageError
 from coterie.experiments.settings import OWN, Settings
 from coterie.models import zoo
 from coterie.models.model import Model
+from coterie.protocol.federation import Federation
 from coterie.protocol.task import Fit
 from coterie.runtimes.attendance import Attendance, attendance
 from coterie.runtimes.ray import RayFederation
@@ -76,16 +77,21 @@ def build_federation(settings: Settings, data: Federated, model: Model) -> Simul
     return RUNTIMES[settings.runtime](data, model, settings.threads, plan=settings.plan, device=settings.device)
 
 
-def build_attendance(settings: Settings, names: tuple[str, ...]) -> Attendance:
-    """Return who is there in which round."""
+def build_attendance(settings: Settings, names: tuple[str, ...]) -> Attendance | None:
+    """Return who is there in which round; None if nobody joins or leaves."""
+    if not settings.join and not settings.leave:
+        return None
     return attendance(names, settings.seed, settings.join, settings.leave)
 
 
-def check_enough(settings: Settings, who: Attendance, algorithm: Algorithm) -> None:
-    """Refuse rounds without clients, with fewer than must answer, or never as many as clustering needs."""
+def check_enough(settings: Settings, federation: Federation, changes: Iterable[int], algorithm: Algorithm) -> None:
+    """Refuse rounds without clients, with fewer than must answer, or never as many as clustering needs.
+
+    ``changes`` are the rounds in which the clients that are there change, and round 0.
+    """
     most, least = 0, max(each.least_answers for each in (algorithm, *algorithm.members))
-    for number in (number for number in who.changes() if number < settings.rounds):
-        there = len(who.present(number))
+    for number in (number for number in changes if number < settings.rounds):
+        there = len(federation.present(number))
         asked = len(participants(there, settings.participation, Key(settings.seed, number)))
         if not there:
             raise UsageError(f"nobody is there in round {number}; let fewer clients join late or leave")
@@ -94,7 +100,7 @@ def check_enough(settings: Settings, who: Attendance, algorithm: Algorithm) -> N
                 f"min-clients is {settings.min_clients}; {asked} are asked in round {number}, so 1 to {asked}"
             )
         most = max(most, asked)
-    if most < least <= len(who.names):
+    if most < least <= len(federation.names):
         raise UsageError(
             f"participation is {settings.participation:g}, so that at most {most} clients are asked in a round; "
             f"{algorithm.name} needs {least} answers to cluster: raise it"

@@ -25,12 +25,12 @@ from coterie.typing import Array
 Row = Mapping[str, Any]
 
 
-def client_rows(facts: DataFacts, labels: Array, test: Replies, attendance: Attendance) -> list[Row]:
+def client_rows(facts: DataFacts, labels: Array, test: Replies, attendance: Attendance | None) -> list[Row]:
     """Return a row for each client: name, cluster, true group, sizes, and test scores (empty if it did not answer).
 
     If clients join or leave during the run, also the rounds in which they do (empty for those that do not).
     """
-    dated = {"joined": attendance.joins, "left": attendance.leaves} if len(attendance.changes()) > 1 else {}
+    dated = {} if attendance is None else {"joined": attendance.joins, "left": attendance.leaves}
     scores: tuple[str, ...] = ("rmse",) if facts.classes is None else ("accuracy", "macro_f1")
     found = dict(zip(test.clients.tolist(), scores_by_client(test, facts.classes, facts.unit), strict=True))
     return [

@@ -87,7 +87,8 @@ class Run:
     @cached_property
     def _last_served(self) -> tuple[Array, list[Served]]:
         """Return the clients that were present in the last round, and the models that serve them."""
-        present = building.build_attendance(self.settings, self.data.names).present(self.state.round - 1)
+        who = building.build_attendance(self.settings, self.data.names)
+        present = np.arange(len(self.data)) if who is None else who.present(self.state.round - 1)
         return present, self._serve(present)
 
     def _serve(self, clients: Array) -> list[Served]:

@@ -73,7 +73,7 @@ class Session:
         # Who trains it, and under which conditions.
         self.clients = reach(self.model)
         self.attendance = building.build_attendance(settings, facts.names)
-        self.federation = Attended(self.clients, self.attendance)
+        self.federation = self.clients if self.attendance is None else Attended(self.clients, self.attendance)
         bound, weight = settings.norm_bound, settings.weight_bound or 0
         limits = Limits(norm_bound=bound, weight_bound=weight, combine=settings.combine())
         self.conditions = Conditions(
@@ -85,7 +85,8 @@ class Session:
         self.recorder = RoundRecorder(facts, judge, settings.rounds, settings.weigh_by)
 
         # Refuse before the first round what would fail in a later one.
-        building.check_enough(settings, self.attendance, algorithm)
+        changes = [0] if self.attendance is None else self.attendance.changes()
+        building.check_enough(settings, self.federation, changes, algorithm)
         for fit in (fit for each in (algorithm, *algorithm.members) for fit in (each.fit, *each.serve.fit)):
             fit.check(int(facts.train.max()))
         if self.goal is not None:
@@ -167,7 +168,7 @@ class Session:
 
     def _finish(self, folder: RunFolder | None, history: list[Record], state: State, test: Replies | None) -> Finished:
         """Summarise the run, and write its last files."""
-        present = self.attendance.present(state.round - 1)
+        present = self.federation.present(state.round - 1)
         if test is None:  # resumed after its last round, before the summary was written
             test = evaluate(self.algorithm, self.clients, state, self.settings.seed, clients=present)
         rows = client_rows(self.facts, state.labels, test, self.attendance)
