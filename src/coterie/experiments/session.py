@@ -22,7 +22,7 @@ from coterie.experiments.placement import Trained
 from coterie.experiments.records import Record, RoundRecorder
 from coterie.experiments.resuming import check_resumable, config_table
 from coterie.experiments.run_folder import CONFIG, SCHEMA, RunFolder
-from coterie.experiments.settings import Settings
+from coterie.experiments.settings import Settings, read_goal
 from coterie.experiments.summary import costs_in_models, evaluated_rounds, fedavg_bytes, summarise
 from coterie.models.model import Model
 from coterie.protocol.federation import Federation
@@ -32,6 +32,7 @@ from coterie.server.contract import Algorithm, State
 from coterie.server.exchange import Limits
 from coterie.server.loop import Conditions, Round, check_rounds, rounds
 from coterie.server.one_shot import formed_of
+from coterie.server.robust import rules
 from coterie.server.serving import evaluate
 
 Progress = Callable[[dict[str, Any]], None]
@@ -68,14 +69,14 @@ class Session:
         self.algorithm, self.facts, self.settings = algorithm, facts, settings
         self.model, self.fedavg_bytes = algorithm.network(model), fedavg_bytes(model)
         self.mix = algorithm.serve.mix if algorithm.members else None
-        self.goal = settings.goal()
+        self.goal = None if settings.until is None else read_goal(settings.until)
 
         # Who trains it, and under which conditions.
         self.clients = reach(self.model)
         self.attendance = building.build_attendance(settings, facts.names)
         self.federation = self.clients if self.attendance is None else Attended(self.clients, self.attendance)
         bound, weight = settings.norm_bound, settings.weight_bound or 0
-        limits = Limits(norm_bound=bound, weight_bound=weight, combine=settings.combine())
+        limits = Limits(norm_bound=bound, weight_bound=weight, combine=rules.build(settings.robust))
         self.conditions = Conditions(
             participation=settings.participation, min_clients=settings.min_clients, limits=limits
         )
@@ -163,7 +164,7 @@ class Session:
         """
         if number >= self.settings.rounds:
             return True
-        reached = self.settings.stop and self.goal is not None and self.goal.holds(record)
+        reached = self.settings.stop and self.goal is not None and self.goal.first([record]) is not None
         return bool(reached and evaluated_rounds([record]))
 
     def _finish(self, folder: RunFolder | None, history: list[Record], state: State, test: Replies | None) -> Finished:

@@ -5,14 +5,14 @@ from __future__ import annotations
 import resource
 import sys
 from collections.abc import Sequence
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 
 from coterie.errors import FederationError, UsageError
 from coterie.experiments.data_facts import DataFacts
-from coterie.experiments.goal import PURE, Goal
 from coterie.experiments.records import Record, finite, learning_gap, mean_score
+from coterie.experiments.settings import PURE, Settings, read_goal
 from coterie.models.model import Model
 from coterie.protocol.message import down, form
 from coterie.protocol.stack import UNPLACED, Sent, Stack
@@ -24,7 +24,7 @@ AGREEMENT = ("ari", "ami", "nmi", "homogeneity", "completeness", "purity", "matc
 """The scores of clusters against the true groups."""
 
 
-def summarise(history: Sequence[Record], settings: Any, facts: DataFacts, state: State, present: Array) -> Record:
+def summarise(history: Sequence[Record], settings: Settings, facts: DataFacts, state: State, present: Array) -> Record:
     """Return the summary of a run from its records; ``present`` are the clients of the last round."""
     evaluated = evaluated_rounds(history)
     if not evaluated:
@@ -32,7 +32,6 @@ def summarise(history: Sequence[Record], settings: Any, facts: DataFacts, state:
         listed = "; ".join(f"{name}: {why}" for name, why in reasons) or "none was asked"
         raise FederationError(f"nobody evaluated a model, so there is nothing to sum up; reasons: {listed}")
     steps, seconds = sum(r["steps"] for r in history), sum(r["seconds"] for r in history)
-    goal: Goal | None = settings.goal()
     summary = {
         "algorithm": settings.algorithm,
         "data": facts.data,
@@ -47,7 +46,8 @@ def summarise(history: Sequence[Record], settings: Any, facts: DataFacts, state:
         **_quality(evaluated, facts, settings.weigh_by, present),
         **_agreement(history, facts),
     }
-    if goal is not None:
+    if settings.until is not None:
+        goal = read_goal(settings.until)
         stopped = history[-1]["round"] + 1 < settings.rounds
         summary |= {"until": str(goal), goal.key: goal.first(history), "stopped": stopped}
     summary |= {

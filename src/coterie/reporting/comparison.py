@@ -12,7 +12,7 @@ from rich.table import Table
 from rich.text import Text
 from scipy import stats
 
-from coterie.experiments.goal import read_goal
+from coterie.experiments.settings import read_goal
 from coterie.experiments.summary import last_in_words
 from coterie.experiments.tuning import Result
 from coterie.terminal import cell, plain
