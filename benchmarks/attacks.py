@@ -25,7 +25,7 @@ from rich.table import Table
 
 from coterie.errors import FederationError
 from coterie.experiments import building
-from coterie.experiments.data_facts import facts_of
+from coterie.experiments.records import facts_of
 from coterie.experiments.session import Session
 from coterie.experiments.settings import Settings
 from coterie.protocol.federation import Federation

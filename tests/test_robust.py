@@ -13,7 +13,7 @@ import coterie as ct
 from coterie.cli.main import app
 from coterie.errors import UsageError
 from coterie.experiments import building
-from coterie.experiments.data_facts import facts_of
+from coterie.experiments.records import facts_of
 from coterie.experiments.run import run_settings
 from coterie.experiments.session import Session
 from coterie.experiments.settings import Settings, load_settings

@@ -10,14 +10,12 @@ import pytest
 
 import coterie as ct
 from coterie.experiments import records, summary
-from coterie.experiments.data_facts import facts_of
-from coterie.experiments.records import count_moved, finite
+from coterie.experiments.records import count_moved, facts_of, finite, majority_correct
 from coterie.experiments.scores import (
     agreement,
     client_scores,
     cluster_shape,
     clusterability,
-    majority_correct,
     silhouette,
 )
 from coterie.protocol.replies import Cost

@@ -13,8 +13,8 @@ import numpy as np
 from rich.table import Table
 from sklearn.metrics import adjusted_rand_score
 
-from coterie.experiments.data_facts import DataFacts
 from coterie.experiments.hashes import damaged, read_file
+from coterie.experiments.records import DataFacts
 from coterie.experiments.run_folder import CLIENTS, MATRIX
 from coterie.files import write_atomically
 from coterie.protocol.replies import Replies
@@ -43,7 +43,7 @@ def client_rows(facts: DataFacts, labels: Array, test: Replies, attendance: Atte
             **{name: rounds.get(facts.names[i], "") for name, rounds in dated.items()},
             **dict(zip(scores, found.get(i, ("",) * len(scores)), strict=True)),
         }
-        for i in range(len(facts))
+        for i in range(len(facts.names))
     ]
 
 

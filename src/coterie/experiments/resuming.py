@@ -13,7 +13,7 @@ from typing import Any
 from coterie.engine.plan import available_cores
 from coterie.errors import RunFolderError
 from coterie.experiments import building
-from coterie.experiments.data_facts import DataFacts
+from coterie.experiments.records import DataFacts
 from coterie.experiments.run_folder import CONFIG, FORMAT, check_start, load_config
 from coterie.experiments.settings import Settings, in_words, load_settings
 

@@ -14,8 +14,8 @@ from torch import nn
 from coterie.data import Federated
 from coterie.errors import FederationError, UnknownName
 from coterie.experiments import building
-from coterie.experiments.data_facts import facts_of
 from coterie.experiments.placement import Placement, Trained
+from coterie.experiments.records import facts_of
 from coterie.experiments.session import Progress, Session
 from coterie.experiments.settings import Settings
 from coterie.models.combined import Mixture

@@ -16,12 +16,11 @@ from coterie.algorithms import advised, keeping_momentum
 from coterie.errors import CoterieError
 from coterie.experiments import building
 from coterie.experiments.clients import client_rows, save_clients, save_distances
-from coterie.experiments.data_facts import DataFacts
-from coterie.experiments.diagnostics import ask_gradients, check_gradients
 from coterie.experiments.placement import Trained
-from coterie.experiments.records import Record, RoundRecorder
+from coterie.experiments.records import DataFacts, Record, RoundRecorder
 from coterie.experiments.resuming import check_resumable, config_table
 from coterie.experiments.run_folder import CONFIG, SCHEMA, RunFolder
+from coterie.experiments.scores import ask_gradients, check_gradients
 from coterie.experiments.settings import Settings, read_goal
 from coterie.experiments.summary import costs_in_models, evaluated_rounds, fedavg_bytes, summarise
 from coterie.models.model import Model
@@ -93,7 +92,7 @@ class Session:
         if self.goal is not None:
             self.goal.check(facts)
         if settings.diagnose:
-            check_gradients(facts, self.model.layout)
+            check_gradients(facts.train, self.model.layout)
 
     def train(self, out: Path | None, resume: bool, progress: Progress | None) -> Finished:
         """Train, evaluate and record every round, and return the results; Ctrl-C saves the last recorded round."""

@@ -21,7 +21,7 @@ from coterie.server.bounds import FACTOR
 from coterie.typed import COMMAND_LINE, at_least, at_least_or, check_limits, make, one_of, option, types_of, within
 
 if TYPE_CHECKING:
-    from coterie.experiments.data_facts import DataFacts
+    from coterie.experiments.records import DataFacts
     from coterie.protocol.task import Fit
 
 OF_EVERY_RUN = ("validation", "seed")

@@ -10,8 +10,7 @@ from typing import NamedTuple
 import numpy as np
 
 from coterie.errors import FederationError, UsageError
-from coterie.experiments.data_facts import DataFacts
-from coterie.experiments.records import Record, finite, learning_gap, mean_score
+from coterie.experiments.records import DataFacts, Record, finite, learning_gap, mean_score
 from coterie.experiments.settings import PURE, Settings, read_goal
 from coterie.models.model import Model
 from coterie.protocol.message import down, form
@@ -37,7 +36,7 @@ def summarise(history: Sequence[Record], settings: Settings, facts: DataFacts, s
         "data": facts.data,
         "partition": facts.partition,
         "model": settings.model,
-        "clients": len(facts),
+        "clients": len(facts.names),
         "clusters_found": len(set(state.labels[present].tolist()) - {UNPLACED}),
         "rounds": history[-1]["round"] + 1,
         "seed": settings.seed,
