@@ -13,7 +13,6 @@ from typer.testing import CliRunner
 
 from coterie.cli.main import app
 from coterie.errors import RunFolderError
-from coterie.experiments.clients import load_clusters
 from coterie.experiments.placement import load_trained
 from coterie.experiments.run import run_settings
 from coterie.experiments.run_folder import (
@@ -25,6 +24,7 @@ from coterie.experiments.run_folder import (
     recorded_hashes,
 )
 from coterie.experiments.settings import Settings
+from coterie.experiments.summary import load_clusters
 
 ROUNDS = 4
 SETTINGS = Settings(

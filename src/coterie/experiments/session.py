@@ -15,14 +15,21 @@ from typing import Any, NamedTuple
 from coterie.algorithms import advised, keeping_momentum
 from coterie.errors import CoterieError
 from coterie.experiments import building
-from coterie.experiments.clients import client_rows, save_clients, save_distances
 from coterie.experiments.placement import Trained
 from coterie.experiments.records import DataFacts, Record, RoundRecorder
 from coterie.experiments.resuming import check_resumable, config_table
 from coterie.experiments.run_folder import CONFIG, SCHEMA, RunFolder
 from coterie.experiments.scores import ask_gradients, check_gradients
 from coterie.experiments.settings import Settings, read_goal
-from coterie.experiments.summary import costs_in_models, evaluated_rounds, fedavg_bytes, summarise
+from coterie.experiments.summary import (
+    client_rows,
+    costs_in_models,
+    evaluated_rounds,
+    fedavg_bytes,
+    save_clients,
+    save_distances,
+    summarise,
+)
 from coterie.models.model import Model
 from coterie.protocol.federation import Federation
 from coterie.protocol.replies import Replies
