@@ -28,6 +28,7 @@ from coterie.experiments import building
 from coterie.experiments.records import facts_of
 from coterie.experiments.session import Session
 from coterie.experiments.settings import Settings
+from coterie.models.zoo import build_model
 from coterie.protocol.federation import Federation
 from coterie.protocol.replies import Replies
 from coterie.protocol.stack import Sent
@@ -110,9 +111,8 @@ def accuracies(case: Case) -> list[float]:
     def reach(network: Any) -> Any:
         return Attacked(building.build_federation(settings, data, network), case)
 
-    session = Session(
-        building.build_algorithm(settings), facts_of(data), building.build_model(settings, data), settings, reach
-    )
+    model = build_model(settings.model, data.shape, data.classes)
+    session = Session(building.build_algorithm(settings), facts_of(data), model, settings, reach)
     try:
         return [row["accuracy"] for row in session.train(None, False, None).trained.members]
     except FederationError:

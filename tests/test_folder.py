@@ -395,7 +395,7 @@ def test_resuming_with_other_threads_or_another_plan_is_warned_of(true, begun, t
 
 def test_a_machine_with_other_cores_is_warned_of_too(true, tmp_path, caplog, monkeypatch):
     free = replace(SETTINGS, threads=None, rounds=3)
-    monkeypatch.setattr("coterie.experiments.resuming.available_cores", lambda: 1)
+    monkeypatch.setattr("coterie.experiments.session.available_cores", lambda: 1)
     run_settings(free, tmp_path / "run", data=true[1])
     monkeypatch.setattr("coterie.experiments.resuming.available_cores", lambda: 3)
     run_settings(replace(free, rounds=4), tmp_path / "run", resume=True, data=true[1])

@@ -18,6 +18,7 @@ from coterie.experiments.run import run_settings
 from coterie.experiments.session import Session
 from coterie.experiments.settings import Settings, load_settings
 from coterie.models.layout import Layout
+from coterie.models.zoo import build_model
 from coterie.protocol.replies import Replies
 from coterie.protocol.stack import UNPLACED, Sent, Stack
 from coterie.protocol.task import Fit, Report, Task
@@ -201,7 +202,7 @@ class TestOneOfForty:
         """The mean accuracy of the clients but the first on rotated digits."""
         settings = Settings("fedavg", rounds=10, threads=1, eval_every=10, **options)
         data = building.build_data(settings)
-        model = building.build_model(settings, data)
+        model = build_model(settings.model, data.shape, data.classes)
 
         def reach(network):
             return Boasting(building.build_federation(settings, data, network), attackers)

@@ -10,7 +10,7 @@ import pytest
 
 from coterie.deploy.order import Order
 from coterie.errors import UsageError
-from coterie.experiments.building import meaning
+from coterie.experiments.resuming import meaning
 from coterie.experiments.settings import Settings
 from coterie.models.layout import Layout
 from coterie.protocol.replies import Replies

@@ -176,7 +176,7 @@ def run_settings(
     """
     algorithm = building.build_algorithm(settings)
     data = building.build_data(settings) if data is None else data
-    model = building.build_model(settings, data)
+    model = build_model(settings.model, data.shape, data.classes)
     full = replace(
         building.completed(settings), model=model.text, lr=settings.lr or model.default_lr, clients=len(data)
     )

@@ -6,19 +6,23 @@ be resumed, with the same results bit for bit.
 
 from __future__ import annotations
 
+import platform
+import subprocess
 import time
 from collections.abc import Callable
 from functools import partial
+from importlib import metadata
 from pathlib import Path
 from typing import Any, NamedTuple
 
 from coterie.algorithms import advised, keeping_momentum
+from coterie.engine.plan import available_cores
 from coterie.errors import CoterieError
 from coterie.experiments import building
 from coterie.experiments.placement import Trained
 from coterie.experiments.records import DataFacts, Record, RoundRecorder
-from coterie.experiments.resuming import check_resumable, config_table
-from coterie.experiments.run_folder import CONFIG, SCHEMA, RunFolder
+from coterie.experiments.resuming import check_resumable
+from coterie.experiments.run_folder import CONFIG, FORMAT, SCHEMA, RunFolder
 from coterie.experiments.scores import ask_gradients, check_gradients
 from coterie.experiments.settings import Settings, read_goal
 from coterie.experiments.summary import (
@@ -189,3 +193,28 @@ class Session:
             folder.finish(summary)
         trained = Trained(self.algorithm, self.model, state, rows, self.settings.seed, self.facts.unit)
         return Finished(summary, history, state, trained)
+
+
+def config_table(settings: Settings, facts: DataFacts) -> dict[str, Any]:
+    """Return the content of config.toml: the settings, the form of examples, and the versions that make the run."""
+    classes = {} if facts.classes is None else {"classes": facts.classes}
+    names = {"clients": list(facts.names)} if facts.partition.startswith("natural") else {}
+    marks = {} if facts.fingerprint is None else {"fingerprint": facts.fingerprint, "words": facts.from_settings}
+    marks |= {} if facts.files is None else {"files": facts.files}
+    examples = {"shape": list(facts.shape), **classes, "unit": float(facts.unit), **names, **marks}
+    versions = {name: metadata.version(name) for name in ("coterie", "torch", "numpy", "scikit-learn")}
+    threads = {} if facts.fingerprint is None else {"threads": settings.threads or available_cores()}
+    made_by = {"format": FORMAT, "python": platform.python_version(), **threads, **versions, **_revision()}
+    return {**settings.table(), "examples": examples, "made_by": made_by}
+
+
+def _revision() -> dict[str, str]:
+    """Return the git revision of the code if it runs from a checkout."""
+    here = Path(__file__)
+    ask = partial(subprocess.run, check=True, capture_output=True, text=True, timeout=5, cwd=here.parent)
+    try:
+        ask(["git", "ls-files", "--error-unmatch", here.name])
+        answer = ask(["git", "rev-parse", "HEAD"])
+    except (OSError, subprocess.SubprocessError):
+        return {}
+    return {"git": answer.stdout.strip()}

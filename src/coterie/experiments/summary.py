@@ -13,9 +13,8 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from coterie.errors import FederationError, UsageError
-from coterie.experiments.hashes import damaged, read_file
 from coterie.experiments.records import DataFacts, Record, finite, learning_gap, mean_score
-from coterie.experiments.run_folder import CLIENTS, MATRIX
+from coterie.experiments.run_folder import CLIENTS, MATRIX, damaged, read_file
 from coterie.experiments.settings import PURE, Settings, read_goal
 from coterie.files import write_atomically
 from coterie.models.model import Model
