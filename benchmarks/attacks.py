@@ -33,6 +33,7 @@ from coterie.protocol.federation import Federation
 from coterie.protocol.replies import Replies
 from coterie.protocol.stack import Sent
 from coterie.protocol.task import Task
+from coterie.runtimes.simulator import Simulator
 from coterie.seeding import Key
 from coterie.typing import Array
 
@@ -109,7 +110,7 @@ def accuracies(case: Case) -> list[float]:
     data = building.build_data(settings)
 
     def reach(network: Any) -> Any:
-        return Attacked(building.build_federation(settings, data, network), case)
+        return Attacked(Simulator(data, network, settings.threads), case)
 
     model = build_model(settings.model, data.shape, data.classes)
     session = Session(building.build_algorithm(settings), facts_of(data), model, settings, reach)

@@ -22,6 +22,7 @@ from coterie.models.zoo import build_model
 from coterie.protocol.replies import Replies
 from coterie.protocol.stack import UNPLACED, Sent, Stack
 from coterie.protocol.task import Fit, Report, Task
+from coterie.runtimes.simulator import Simulator
 from coterie.server.aggregate import average
 from coterie.server.bounds import bounded, update_lengths
 from coterie.server.robust import rules
@@ -205,7 +206,7 @@ class TestOneOfForty:
         model = build_model(settings.model, data.shape, data.classes)
 
         def reach(network):
-            return Boasting(building.build_federation(settings, data, network), attackers)
+            return Boasting(Simulator(data, network, settings.threads), attackers)
 
         done = Session(building.build_algorithm(settings), facts_of(data), model, settings, reach).train(
             None, False, None

@@ -1,4 +1,4 @@
-"""What settings name: data, models, algorithms, federations."""
+"""What settings name: data, algorithms, and who is there in which round."""
 
 from __future__ import annotations
 
@@ -12,22 +12,16 @@ from coterie.data import SUFFIXES, Federated, load, load_own, load_pooled, natur
 from coterie.data.sources.registry import sources
 from coterie.errors import UsageError
 from coterie.experiments.settings import OWN, Settings
-from coterie.models.model import Model
 from coterie.protocol.federation import Federation
 from coterie.runtimes.attendance import Attendance, attendance
-from coterie.runtimes.ray import RayFederation
-from coterie.runtimes.simulator import Simulator
 from coterie.seeding import Key
 from coterie.server.contract import Algorithm
 from coterie.server.loop import check_rounds, participants
 
-RUNTIMES: dict[str, type[Simulator | RayFederation]] = {"simulator": Simulator, "ray": RayFederation}
-"""Where clients can run."""
-
 
 def completed(settings: Settings) -> Settings:
     """Fill in the defaults that depend on the data."""
-    if _has_clients(settings):
+    if has_clients(settings):
         return replace(settings, partition=settings.partition or "natural", clusters=settings.clusters or 4)
     small = settings.data == "digits"
     return replace(
@@ -49,7 +43,7 @@ def build_algorithm(settings: Settings) -> Algorithm:
 def build_data(settings: Settings) -> Federated:
     """Load the data and deal them to clients."""
     own, full = is_own(settings.data), completed(settings)
-    if own and _has_clients(settings):
+    if own and has_clients(settings):
         _refuse(settings, ("classes",), f"{settings.data} has clients of its own: choose their rows there")
         return _own_clients(settings)
     _refuse(settings, () if own else OWN, f"{settings.data} is no table of yours")
@@ -62,11 +56,6 @@ def about_data(settings: Settings) -> tuple[Any, ...]:
     """Return everything that the data depend on: settings that agree in this have the same data."""
     names = ("data", "classes", "partition", "clients", "validation", "seed", *OWN)
     return tuple(getattr(settings, name) for name in names)
-
-
-def build_federation(settings: Settings, data: Federated, model: Model) -> Simulator | RayFederation:
-    """Build all clients where they are to run."""
-    return RUNTIMES[settings.runtime](data, model, settings.threads, plan=settings.plan, device=settings.device)
 
 
 def build_attendance(settings: Settings, names: tuple[str, ...]) -> Attendance | None:
@@ -106,15 +95,16 @@ def is_own(data: str) -> bool:
     )
 
 
-def is_federated(data: str) -> bool:
-    """Return whether the data come with clients: a user's folder, or a naturally federated set."""
-    return Path(data).is_dir() if is_own(data) else data.partition("(")[0].strip() in naturally_federated
+def has_clients(settings: Settings) -> bool:
+    """Return whether the data come with clients: a naturally federated set does, and so does a user's folder.
 
-
-def _has_clients(settings: Settings) -> bool:
-    """Return whether the data come with clients; a user's single file does unless a partition divides it."""
-    undivided = is_own(settings.data) and settings.partition is None
-    return undivided or settings.client is not None or is_federated(settings.data)
+    A user's single file does if a column names them, or if no partition divides it.
+    """
+    if settings.client is not None:
+        return True
+    if is_own(settings.data):
+        return settings.partition is None or Path(settings.data).is_dir()
+    return settings.data.partition("(")[0].strip() in naturally_federated
 
 
 def _own_clients(settings: Settings) -> Federated:

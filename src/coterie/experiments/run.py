@@ -23,6 +23,7 @@ from coterie.models.model import Model
 from coterie.models.zoo import build_model
 from coterie.protocol.federation import Federation
 from coterie.protocol.task import Fit
+from coterie.runtimes.ray import RayFederation
 from coterie.runtimes.simulator import Simulator
 from coterie.server.contract import Algorithm, State
 from coterie.server.serving import Served, served_models
@@ -100,6 +101,9 @@ class Run:
         """Place a client that took no part in the run, with these examples."""
         return self.trained.assign(x, y)
 
+
+RUNTIMES: dict[str, type[Simulator | RayFederation]] = {"simulator": Simulator, "ray": RayFederation}
+"""Where clients can run."""
 
 OPTIONS = (
     "advise",
@@ -192,10 +196,13 @@ def _simulate(
     resume: bool,
     progress: Progress | None,
 ) -> Run:
+    """Train on clients of this machine, which are ended with the run."""
     with ExitStack() as stack:
 
         def reach(network: Model) -> Federation:
-            return stack.enter_context(closing(building.build_federation(settings, data, network)))
+            start = RUNTIMES[settings.runtime]
+            clients = start(data, network, settings.threads, plan=settings.plan, device=settings.device)
+            return stack.enter_context(closing(clients))
 
         session = Session(algorithm, facts_of(data), model, settings, reach)
         done = session.train(out, resume, progress)
