@@ -23,7 +23,7 @@ from coterie.outside import find_outside, is_outside, reason
 
 Value = int | float | bool | str | None
 
-_NAME = re.compile(r"[A-Za-z][A-Za-z0-9_:.\-]*")
+_NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_:.\-]*")
 _WORDS: dict[str, Value] = {"true": True, "false": False, "none": None}
 
 

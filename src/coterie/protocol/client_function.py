@@ -16,7 +16,8 @@ import numpy as np
 
 from coterie.errors import UsageError
 from coterie.outside import find_outside, is_outside
-from coterie.textforms import Call, parse_one
+from coterie.protocol.task import Describe, Report
+from coterie.textforms import Call, Value, parse_one
 from coterie.typing import Array
 
 if TYPE_CHECKING:
@@ -56,7 +57,8 @@ class ClientData:
 class ClientFunction:
     """A function of ``ClientData`` and further arguments, the shape of the array that it gives, and what it needs.
 
-    The shape consists of numbers, of the words in ``SIZES``, and of names of the function's own arguments.
+    The shape consists of numbers, of the words in ``SIZES``, and of names of the function's own arguments. ``name`` is
+    ``package.module:function``.
     """
 
     function: Callable[..., Array] = field(repr=False)
@@ -69,6 +71,18 @@ class ClientFunction:
     def __call__(self, client: ClientData, *args: Any, **kwargs: Any) -> Array:
         """Compute the array of one client."""
         return self.function(client, *args, **kwargs)
+
+    def report(self, *args: Value, **kwargs: Value) -> Report:
+        """Return the report that asks clients for this function's array, with these arguments, and nothing else.
+
+        >>> from coterie.client_functions import label_counts
+        >>> label_counts.report().describe.function
+        'coterie.client_functions:label_counts'
+        """
+        if "<" in self.name:
+            raise UsageError(f"{self.name} is defined inside a function; define it at the top of a module")
+        text = str(Call(self.name, args, tuple(kwargs.items())))
+        return Report(params=None, describe=Describe(text, self.all_models))
 
     @property
     def parameters(self) -> dict[str, inspect.Parameter]:
@@ -93,7 +107,8 @@ def client_function(
     """
 
     def declare(function: Callable[..., Array]) -> ClientFunction:
-        made = ClientFunction(function, function.__name__, shape, all_models=all_models, labels=labels)
+        name = f"{function.__module__}:{function.__qualname__}"
+        made = ClientFunction(function, name, shape, all_models=all_models, labels=labels)
         for size in shape:
             if isinstance(size, str) and size not in SIZES and size not in made.parameters:
                 known = ", ".join((*SIZES, *made.parameters))
