@@ -228,7 +228,7 @@ class Engine:
         self, describe: Describe, sent: Sent, own: Stack, clients: Array, key: Key, failures: dict[int, str]
     ) -> Array:
         """Return the array of a client function for each client; note who failed, and why."""
-        shape = declared_shape(describe.function, self.model, len(sent.models))
+        shape = declared_shape(describe, self.model, len(sent.models))
         everyone = sent.models if describe.all_models else sent.models.take([])
         models = tuple(self.model.with_row(*row) for row in zip(*everyone, strict=True))
         found = np.zeros((len(clients), *shape))

@@ -4,16 +4,28 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import fields, replace
+from functools import lru_cache
 from pathlib import Path
 from typing import Any
 
 from coterie import algorithms
-from coterie.data import SUFFIXES, Federated, Reading, load, load_own, load_pooled, naturally_federated, parse_partition
+from coterie.data import (
+    SUFFIXES,
+    Dataset,
+    Federated,
+    Reading,
+    load,
+    load_own,
+    load_pooled,
+    naturally_federated,
+    parse_partition,
+)
 from coterie.data.sources.registry import sources
 from coterie.errors import UsageError
 from coterie.experiments.settings import OWN, Settings
 from coterie.models import zoo
 from coterie.models.model import Model
+from coterie.outside import is_outside
 from coterie.protocol.task import Fit
 from coterie.runtimes.attendance import Attendance, attendance
 from coterie.runtimes.ray import RayFederation
@@ -55,7 +67,7 @@ def build_data(settings: Settings) -> Federated:
         _refuse(settings, ("classes",), f"{settings.data} has clients of its own: choose their rows there")
         return _own_clients(settings)
     _refuse(settings, () if is_own(settings.data) else OWN, f"{settings.data} is no table of yours")
-    whole = load_pooled(settings.data, **settings.reading()) if is_own(settings.data) else load(settings.data)
+    whole = load_pooled(settings.data, **settings.reading()) if is_own(settings.data) else _loaded(settings.data)
     whole = whole if settings.classes is None else whole.only(settings.classes)
     return whole.partition(full.partition, full.clients, full.seed, full.validation)
 
@@ -123,8 +135,17 @@ def is_own(data: str) -> bool:
 
 
 def is_federated(data: str) -> bool:
-    """Return whether the data come with clients: a user's folder, or a naturally federated set."""
-    return Path(data).is_dir() if is_own(data) else data.partition("(")[0].strip() in naturally_federated
+    """Return whether the data come with clients: a user's folder, a naturally federated set, a function's owners."""
+    if is_own(data):
+        return Path(data).is_dir()
+    name = data.partition("(")[0].strip()
+    return _loaded(data).owners is not None if is_outside(name) else name in naturally_federated
+
+
+@lru_cache(maxsize=1)
+def _loaded(data: str) -> Dataset:
+    """Load the data set of a user's own function, once for all questions about it."""
+    return load(data)
 
 
 def _has_clients(settings: Settings) -> bool:

@@ -133,9 +133,11 @@ def find_client_function(text: str) -> tuple[ClientFunction, Call]:
     return found, call
 
 
-def declared_shape(text: str, model: Model, models: int) -> tuple[int, ...]:
-    """Return the shape of the array that a client function gives, for a network and a number of cluster models."""
-    found, call = find_client_function(text)
+def declared_shape(describe: Describe | None, model: Model, models: int) -> tuple[int, ...]:
+    """Return the shape of the array that a report asks for, for a network and a number of cluster models."""
+    if describe is None:
+        return ()
+    found, call = find_client_function(describe.function)
     known = {
         "classes": 1 if model.classes is None else model.classes,
         "features": math.prod(model.shape),

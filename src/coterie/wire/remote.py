@@ -82,8 +82,7 @@ class Remote:
         heard, layout = self._exchange(task, sent, rows, key), self.model.layout
         missing = {self.names[client]: line(why, codec.LONGEST_PROBLEM) for client, why in heard.missing.items()}
         served, classes = np.size(labels) // max(len(clients), 1), self.model.classes
-        describe = task.report.describe
-        described = () if describe is None else declared_shape(describe.function, self.model, len(sent.models))
+        described = declared_shape(task.report.describe, self.model, len(sent.models))
         form = partial(message.form, task, sent, layout, served=served, described=described)
         answers: dict[int, message.Arrays] = {}
         for client, content in heard.answers.items():
