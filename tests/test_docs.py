@@ -60,7 +60,8 @@ def commands():
 
 
 @pytest.mark.parametrize("words", list(commands()))
-def test_commands_name_what_exists(words):
+def test_commands_name_what_exists(words, monkeypatch):
+    monkeypatch.syspath_prepend(str(ROOT / "examples"))
     flags = dict(pairwise(words))
     for word in words[2:]:
         if word.startswith("-"):
@@ -86,6 +87,13 @@ def test_the_four_papers_are_called_by_their_titles():
     cited = re.findall(r"^Source: ([\w. ]+), \*([^*]+)\*", text, re.M)
     assert set(TITLES) <= {author for author, _ in cited}
     assert not {(author, title) for author, title in cited if TITLES.get(author, title) != title}
+
+
+def test_the_page_of_an_own_method_shows_the_example_that_runs():
+    assert (
+        f"```python\n{(ROOT / 'examples' / 'own_method.py').read_text()}```"
+        in (ROOT / "docs/own-method.md").read_text()
+    )
 
 
 def test_every_partition_and_add_on_has_a_section_and_a_picture():

@@ -48,12 +48,14 @@ if TYPE_CHECKING:
     from coterie.algorithms import algorithms as methods
     from coterie.data import Dataset, Federated, Schema, Split, check_own, load, load_folder, load_own, load_pooled
     from coterie.experiments.run import Run, run
+    from coterie.protocol.client_function import ClientData, client_function
     from coterie.protocol.task import Fit, Loss, Proximal, Report, Task
     from coterie.server.contract import Algorithm
     from coterie.server.distances.separation import separation_threshold
 
 __all__ = [
     "Algorithm",
+    "ClientData",
     "Dataset",
     "Federated",
     "Fit",
@@ -70,6 +72,7 @@ __all__ = [
     "cam",
     "check_own",
     "cks",
+    "client_function",
     "con_cks",
     "con_para",
     "con_rep",
@@ -109,6 +112,7 @@ _HOMES = {
         *("check_own", "load", "load_folder", "load_own", "load_pooled"),
     ),
     "coterie.experiments.run": ("Run", "run"),
+    "coterie.protocol.client_function": ("ClientData", "client_function"),
     "coterie.protocol.task": ("Fit", "Loss", "Proximal", "Report", "Task"),
     "coterie.server.contract": ("Algorithm",),
     "coterie.server.distances.separation": ("separation_threshold",),

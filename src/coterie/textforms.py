@@ -5,7 +5,8 @@ with arguments in parentheses, and may chain further calls with a joiner::
 
     name | name(value, ...) | name(key=value, ...) | call + call + ...
 
-Values are numbers, ``true``/``false``, ``none``, bare words or further calls, which stay text.
+Values are numbers, ``true``/``false``, ``none``, bare words or further calls, which stay text. Where a name may stand,
+``package.module:function`` names a function of a user's own package.
 """
 
 from __future__ import annotations
@@ -16,12 +17,13 @@ from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from coterie.errors import UnknownName, UsageError
+from coterie.errors import CoterieError, UnknownName, UsageError
 from coterie.limits import LETTERS, NESTED, check_most
+from coterie.outside import find_outside, is_outside, reason
 
 Value = int | float | bool | str | None
 
-_NAME = re.compile(r"[A-Za-z][A-Za-z0-9_:.\-]*")
+_NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_:.\-]*")
 _WORDS: dict[str, Value] = {"true": True, "false": False, "none": None}
 
 
@@ -134,6 +136,7 @@ class Catalogue:
     """Named functions of one kind, listed by ``coterie list``.
 
     ``hidden`` arguments cannot be set by a text; a ``typed`` catalogue checks values of a text against annotations.
+    ``adopt(function, name)`` makes a user's own function one of this kind; None: only the entries are known.
 
     >>> tiny = Catalogue("shape", {"square": lambda side=1: side * side})
     >>> tiny.build("square(3)")
@@ -144,12 +147,15 @@ class Catalogue:
     entries: Mapping[str, Callable[..., Any]] = field(repr=False)
     hidden: tuple[str, ...] = ()
     typed: bool = False
+    adopt: Callable[[Callable[..., Any], str], Callable[..., Any]] | None = None
 
     def __iter__(self) -> Iterator[str]:
         return iter(self.entries)
 
     def find(self, name: str) -> Callable[..., Any]:
         """Return the function of a name; an unknown name is an error that offers the nearest."""
+        if self.adopt is not None and is_outside(name):
+            return self.adopt(find_outside(self.kind, name), name)
         if name not in self.entries:
             raise UnknownName(self.kind, name, self.entries)
         return self.entries[name]
@@ -180,7 +186,14 @@ class Catalogue:
             raise UsageError(f"{call}: {error}; `coterie list {call.name}` shows its arguments") from None
         for name, value in said.arguments.items() if self.typed else ():
             _check_kind(call, name, value, open_[name])
-        return function(*call.args, **kwargs, **extra)
+        try:
+            return function(*call.args, **kwargs, **extra)
+        except CoterieError:
+            raise
+        except Exception as error:
+            if not is_outside(call.name):
+                raise
+            raise UsageError(f"{self.kind} {str(call)!r} fails: {reason(error)}") from error
 
 
 _KINDS: dict[str, tuple[tuple[type, ...], str]] = {
@@ -193,7 +206,8 @@ _KINDS: dict[str, tuple[tuple[type, ...], str]] = {
 
 def _check_kind(call: Call, name: str, value: Any, parameter: inspect.Parameter) -> None:
     """Refuse a value of a text that is of none of the kinds in the function's annotation."""
-    kinds = str(parameter.annotation).split(" | ")
+    annotation = parameter.annotation
+    kinds = (annotation.__name__ if isinstance(annotation, type) else str(annotation)).split(" | ")
     values = value if parameter.kind is parameter.VAR_POSITIONAL else (value,)
     if kinds[0] not in _KINDS:
         return

@@ -8,6 +8,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, replace
 from typing import Any, TypeVar, cast
 
+from coterie.errors import UsageError
 from coterie.protocol.task import Fit, Task
 from coterie.server.contract import Algorithm, State
 from coterie.textforms import text_of
@@ -17,17 +18,21 @@ Change = Callable[[Algorithm], Algorithm]
 Configure = TypeVar("Configure", bound=Callable[..., Change])
 
 
-def method(compose: Compose) -> Compose:
+def method(compose: Compose, name: str | None = None) -> Compose:
     """Name an algorithm by the text of the call that made it, and record the local training it was given.
 
-    A method that changes the local training sets ``Algorithm.fit`` itself.
+    A method that changes the local training sets ``Algorithm.fit`` itself. ``name``: what the text calls it, if that is
+    not the name of the function.
     """
+    called = name or _name_of(compose)
 
     @functools.wraps(compose)
     def build(*args: Any, **kwargs: Any) -> Algorithm:
         bound = inspect.signature(compose).bind(*args, **kwargs)
-        text = text_of(bound, compose.__name__.replace("_", "-"), leave_out=("fit",), keep=("clusters",))
+        text = text_of(bound, called, leave_out=("fit",), keep=("clusters",))
         made = compose(*args, **kwargs)
+        if not isinstance(made, Algorithm):
+            raise UsageError(f"{text} gives a {type(made).__name__}; a method must return a coterie.Algorithm")
         return replace(made, name=text, fit=bound.arguments.get("fit", Fit()) if made.fit == Fit() else made.fit)
 
     return cast(Compose, build)
@@ -45,16 +50,32 @@ class Named:
         return replace(self.change(algorithm), name=f"{algorithm.name}+{self.name}")
 
 
-def add_on(configure: Configure) -> Configure:
-    """Name an add-on by the text of the call that made it."""
+def add_on(configure: Configure, name: str | None = None) -> Configure:
+    """Name an add-on by the text of the call that made it; ``name`` is what the text calls it, as for ``method``."""
+    called = name or _name_of(configure)
 
     @functools.wraps(configure)
     def build(*args: Any, **kwargs: Any) -> Named:
         bound = inspect.signature(configure).bind(*args, **kwargs)
-        text = text_of(bound, configure.__name__.replace("_", "-"), leave_out=(), keep=())
-        return Named(configure(*args, **kwargs), text)
+        text = text_of(bound, called, leave_out=(), keep=())
+        change = configure(*args, **kwargs)
+        if not callable(change):
+            raise UsageError(
+                f"{text} gives a {type(change).__name__}; an add-on must return a function from algorithm to algorithm"
+            )
+        return Named(change.change if isinstance(change, Named) else change, text)
 
     return cast(Configure, build)
+
+
+def _name_of(function: Callable[..., Any]) -> str:
+    """Return what a text calls a function: its name in the catalogue, or ``package.module:function`` of a user's own.
+
+    A script's own functions cannot be imported by others and have their plain name.
+    """
+    if function.__module__.partition(".")[0] in ("coterie", "__main__"):
+        return function.__name__.replace("_", "-")
+    return f"{function.__module__}:{function.__qualname__}"
 
 
 def always(task: Task) -> Callable[[State], Task]:

@@ -9,7 +9,7 @@ from coterie.algorithms.auto import AUTO
 from coterie.algorithms.cam import cam
 from coterie.algorithms.choosing import ifca, joint
 from coterie.algorithms.ensembles import fedavg_ensemble, fedprox_ensemble, soft_vote
-from coterie.algorithms.method import method
+from coterie.algorithms.method import add_on, method
 from coterie.algorithms.one_model import fedavg, fedopt, fedprox, local
 from coterie.algorithms.one_shot import briggs, diffnorm, gradcos, lcfl
 from coterie.algorithms.parameter_clustering import fesem, wecfl
@@ -67,6 +67,7 @@ algorithms = Catalogue(
     },
     hidden=("fit",),
     typed=True,
+    adopt=method,
 )
 
 REDUCES_TO = {
@@ -162,9 +163,15 @@ add_ons = Catalogue(
         "finetune": finetune,
     },
     typed=True,
+    adopt=add_on,
 )
 
-parts = Catalogue("algorithm or add-on", {**algorithms.entries, **add_ons.entries}, hidden=algorithms.hidden)
+parts = Catalogue(
+    "algorithm or add-on",
+    {**algorithms.entries, **add_ons.entries},
+    hidden=algorithms.hidden,
+    adopt=lambda function, name: function,
+)
 """Everything that the text of an algorithm may be made of."""
 
 

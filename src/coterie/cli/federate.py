@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import tempfile
 import threading
 import time
@@ -191,6 +192,9 @@ def try_out(
     target: Annotated[str, typer.Argument(metavar="ALGORITHM|FILE.toml", help="e.g. wecfl")] = "wecfl",
     folder: Annotated[Path | None, typer.Option(help="keep the deployment in this new folder")] = None,
     check: Annotated[bool, typer.Option(help="run the simulator too, and compare")] = True,
+    function: Annotated[
+        list[str] | None, typer.Option(help="a client function that the sites' policies list; may be repeated")
+    ] = None,
     quiet: Quiet = False,
     **given: Any,
 ) -> None:
@@ -204,7 +208,7 @@ def try_out(
     began = time.perf_counter()
     with _folder_or_temporary(folder) as kept:
         tell(f"starting a server{' behind nginx' if proxy else ''} and {len(data)} sites ...")
-        with trial(data, kept, proxy) as found:
+        with importable_here(), trial(data, kept, proxy, functions=function or ()) as found:
             tell(f"all sites are connected after {time.perf_counter() - began:.0f} s")
             order = make_order(found.place, settings)
             submit(found.place, order)
@@ -214,6 +218,20 @@ def try_out(
         say(f"{lines} requests are in the sites' audit logs; {time.perf_counter() - began:.0f} s in all")
         if check:
             say(_compare_with_simulator(settings, Path(order.out)))
+
+
+@contextmanager
+def importable_here() -> Iterator[None]:
+    """Let the programs that are started in the block import from the current folder, as this command does."""
+    before = os.environ.get("PYTHONPATH")
+    os.environ["PYTHONPATH"] = os.pathsep.join(filter(None, [before, str(Path.cwd())]))
+    try:
+        yield
+    finally:
+        if before is None:
+            del os.environ["PYTHONPATH"]
+        else:
+            os.environ["PYTHONPATH"] = before
 
 
 @contextmanager

@@ -42,7 +42,7 @@ from coterie.deploy.policy import DEFAULT_POLICY_TEXT
 from coterie.deploy.proxy import CONFIGURATION, nginx_text
 from coterie.errors import UsageError
 
-SCHEMA = "schema.json"
+SCHEMA, POLICY = "schema.json", "policy.toml"
 """The file that says how tables become arrays, the same at all sites; a run on tables writes one."""
 
 HOME = "/var/lib/coterie"
@@ -130,7 +130,7 @@ def _write_site(folder: Path, config: ServerConfig, name: str) -> SiteConfig:
         (own / SCHEMA).write_bytes((folder / SCHEMA).read_bytes())
     texts = {
         SITE: site_text(site),
-        "policy.toml": DEFAULT_POLICY_TEXT,
+        POLICY: DEFAULT_POLICY_TEXT,
         "coterie-site.service": agent_unit(),
         "coterie-node.service": node_unit(),
     }

@@ -50,6 +50,10 @@ models = [
 {chr(10).join(f'  "{name}",' for name in zoo)}
 ]
 
+# The client functions whose arrays may leave, "package.module:function(arguments)": each is code that runs here on the
+# train data, and allowed only if it is listed, to the letter. The array of one that is listed leaves as it is.
+functions = []
+
 # The largest message that is read, in megabytes, and the most models that one message may hold.
 largest_mb = 1024
 most_models = 1000
@@ -75,6 +79,7 @@ class Policy:
     largest_batch: int = option(4096, limit=at_least(1))
     least_examples: int = option(10, limit=at_least(1))
     models: tuple[str, ...] = tuple(zoo)
+    functions: tuple[str, ...] = ()
     largest_mb: int = option(1024, limit=at_least(1))
     most_models: int = option(1000, limit=at_least(1))
     runs: tuple[str, ...] = ("*",)
@@ -135,6 +140,10 @@ class Policy:
             _allow(not wanted or name in self.reports, f"the report asks for {name}", _list(self.reports), "reports")
         part = report.params
         _allow(part is None or part in self.parts, f"the report asks for the part {part!r}", _list(self.parts), "parts")
+        if report.describe is not None:
+            asked_for = report.describe.function
+            listed = asked_for in self.functions
+            _allow(listed, f"the client function is {asked_for!r}", _list(self.functions), "functions")
 
 
 def _rests_on(task: Task, sizes: Mapping[str, int]) -> list[tuple[str, int]]:

@@ -16,7 +16,7 @@ import tomli_w
 from coterie.data import Federated
 from coterie.deploy import flower
 from coterie.deploy.config import FEDERATION, SITE, load_site
-from coterie.deploy.deployment import write_deployment
+from coterie.deploy.deployment import POLICY, write_deployment
 from coterie.deploy.processes import Program, end_together, running, wait_until
 from coterie.deploy.server import ServerFolder, online, serving
 from coterie.files import read_toml
@@ -37,13 +37,20 @@ class Trial:
 
 @contextmanager
 def trial(
-    data: Federated, folder: Path, proxy: bool = True, configure: Mapping[str, str | int] | None = None
+    data: Federated,
+    folder: Path,
+    proxy: bool = True,
+    configure: Mapping[str, str | int] | None = None,
+    functions: Sequence[str] = (),
 ) -> Iterator[Trial]:
     """Run a federation of these clients during the block, which begins when all sites are connected.
 
-    ``configure`` changes keys of the server's configuration.
+    ``configure`` changes keys of the server's configuration; ``functions`` are the client functions that the policies
+    of all sites list.
     """
     server = write_trial(data, folder, proxy)
+    for name in data.names if functions else ():
+        set_keys(folder / "sites" / name / POLICY, functions=list(functions))
     set_keys(server / FEDERATION, **(configure or {}))
     with ExitStack() as stack:
         programs = stack.enter_context(serving(server, proxy))
@@ -83,7 +90,7 @@ def free_ports(count: int) -> list[int]:
     return ports
 
 
-def set_keys(path: Path, **values: str | int) -> None:
+def set_keys(path: Path, **values: str | int | list[str]) -> None:
     """Set keys of a TOML file."""
     table = read_toml(path) | values
     path.write_text(tomli_w.dumps(table))

@@ -35,11 +35,17 @@ from coterie.engine.pool import Pool, SpareBlock
 from coterie.errors import DataError, UsageError
 from coterie.models.combined import mix_outputs
 from coterie.models.model import Model
+from coterie.outside import reason
+from coterie.protocol.client_function import ClientData, compute, declared_shape
 from coterie.protocol.replies import Replies
 from coterie.protocol.stack import Sent, Stack
-from coterie.protocol.task import Report, Task, check_bounded
+from coterie.protocol.task import Describe, Report, Task, check_bounded
 from coterie.seeding import Key
+from coterie.terminal import line
 from coterie.typing import Array
+
+LONGEST_REASON = 300
+"""The most letters of why a client function failed."""
 
 SPILL = 1 << 30
 """Bytes of client models kept in memory; more than this goes to a temporary file."""
@@ -112,6 +118,10 @@ class Engine:
             fields["metrics"] = self._metrics(report, report.metrics, sent, labels, clients, trained)
         if fits:
             fields["loss"] = np.mean([fit.loss for fit in fits], axis=0)
+        failures = {i: why for fit in fits for i, why in fit.failures.items()}
+        if report.describe is not None:
+            own = trained[0] if trained else sent.take(labels)
+            fields["description"] = self._describe(report.describe, sent, own, clients, key, failures)
         replies = Replies(
             layout=self.model.layout,
             clients=clients,
@@ -120,7 +130,6 @@ class Engine:
             evaluations=choice.evaluations,
             **fields,
         )
-        failures = {i: why for fit in fits for i, why in fit.failures.items()}
         broken = np.isin(np.arange(len(clients)), list(failures))
         return replies.without(broken, {self.data.names[clients[i]]: why for i, why in failures.items()})
 
@@ -214,6 +223,28 @@ class Engine:
         pool = self._pool("train", stack)
         found = self._evaluator(stack, row).judge(pool, where)
         return found.losses if bounded is None else bound(found, pool.y.numpy()[where], bounded, self.model.classes)
+
+    def _describe(
+        self, describe: Describe, sent: Sent, own: Stack, clients: Array, key: Key, failures: dict[int, str]
+    ) -> Array:
+        """Return the array of a client function for each client; note who failed, and why."""
+        shape = declared_shape(describe, self.model, len(sent.models))
+        everyone = sent.models if describe.all_models else sent.models.take([])
+        models = tuple(self.model.with_row(*row) for row in zip(*everyone, strict=True))
+        found = np.zeros((len(clients), *shape))
+
+        def one(position: int) -> None:
+            name, (x, y) = self.data.names[clients[position]], self.data.train.of(clients[position])
+            model = self.model.with_row(own.params[position], own.buffers[position])
+            rng = key.generator(name, "describe", describe.function)
+            client = ClientData(x, y, self.model.classes, model=model, models=models, rng=rng)
+            try:
+                found[position] = compute(describe.function, client, shape)
+            except Exception as error:  # a client function may fail in any way, and at some clients only
+                failures[position] = line(f"{describe.function} failed: {reason(error)}", LONGEST_REASON)
+
+        self.workers.map(one, range(len(clients)))
+        return found
 
     def _metrics(
         self, report: Report, split: str, sent: Sent, labels: Array, clients: Array, trained: list[Stack]

@@ -4,14 +4,16 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from dataclasses import replace
+from functools import lru_cache
 from pathlib import Path
 from typing import Any
 
 from coterie import algorithms
-from coterie.data import SUFFIXES, Federated, load, load_own, load_pooled, naturally_federated
+from coterie.data import SUFFIXES, Dataset, Federated, load, load_own, load_pooled, naturally_federated
 from coterie.data.sources.registry import sources
 from coterie.errors import UsageError
 from coterie.experiments.settings import OWN, Settings
+from coterie.outside import is_outside
 from coterie.protocol.federation import Federation
 from coterie.runtimes.attendance import Attendance, attendance
 from coterie.seeding import Key
@@ -47,7 +49,7 @@ def build_data(settings: Settings) -> Federated:
         _refuse(settings, ("classes",), f"{settings.data} has clients of its own: choose their rows there")
         return _own_clients(settings)
     _refuse(settings, () if own else OWN, f"{settings.data} is no table of yours")
-    whole = load_pooled(settings.data, **settings.reading()) if own else load(settings.data)
+    whole = load_pooled(settings.data, **settings.reading()) if own else _published(settings.data)
     whole = whole if settings.classes is None else whole.only(settings.classes)
     return whole.partition(full.partition, full.clients, full.seed, full.validation)
 
@@ -98,13 +100,26 @@ def is_own(data: str) -> bool:
 def has_clients(settings: Settings) -> bool:
     """Return whether the data come with clients: a naturally federated set does, and so does a user's folder.
 
-    A user's single file does if a column names them, or if no partition divides it.
+    A user's single file does if a column names them, or if no partition divides it; a function's data if they have
+    owners.
     """
     if settings.client is not None:
         return True
     if is_own(settings.data):
         return settings.partition is None or Path(settings.data).is_dir()
-    return settings.data.partition("(")[0].strip() in naturally_federated
+    name = settings.data.partition("(")[0].strip()
+    return _loaded(settings.data).owners is not None if is_outside(name) else name in naturally_federated
+
+
+def _published(data: str) -> Dataset:
+    """Load a data set of the catalogue, or of a user's own function."""
+    return _loaded(data) if is_outside(data) else load(data)
+
+
+@lru_cache(maxsize=1)
+def _loaded(data: str) -> Dataset:
+    """Load the data set that a user's own function returns, once for all questions about it."""
+    return load(data)
 
 
 def _own_clients(settings: Settings) -> Federated:

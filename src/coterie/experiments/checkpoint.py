@@ -92,6 +92,7 @@ def _flatten(state: State, prefix: str, arrays: dict[str, Array]) -> dict[str, A
         if stack is not None:
             arrays |= {f"{prefix}{name}params": stack.params, f"{prefix}{name}buffers": stack.buffers}
     arrays |= {f"{prefix}labels": state.labels, f"{prefix}shares": state.shares}
+    arrays |= {} if state.memberships is None else {f"{prefix}memberships": state.memberships}
     arrays |= {f"{prefix}moments.{name}": rows for name, rows in state.moments.items()}
     return {
         "formed": state.formed,
@@ -120,6 +121,7 @@ def _rebuild(arrays: Mapping[str, Array], values: Mapping[str, Any], number: int
         waiting=stack("waiting.") if f"{prefix}waiting.params" in arrays else None,
         members=tuple(_rebuild(arrays, own, number, f"{prefix}members.{i}.") for i, own in members),
         formed=values["formed"],
+        memberships=arrays.get(f"{prefix}memberships"),
     )
 
 

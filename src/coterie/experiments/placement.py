@@ -34,7 +34,7 @@ from coterie.models.model import Model
 from coterie.models.zoo import build_model
 from coterie.runtimes.simulator import Simulator
 from coterie.seeding import Key, generator
-from coterie.server.contract import Algorithm, State
+from coterie.server.contract import Algorithm, Scores, State
 from coterie.server.exchange import Meter
 from coterie.server.serving import evaluate
 from coterie.typing import Array
@@ -91,7 +91,8 @@ class Trained:
             why = "; ".join(meter.missing.values()) or "it did not answer"
             raise FederationError(f"the newcomer could not be placed ({why}); check its examples")
         cluster = int(found.clusters[0])
-        tested = evaluate(self.algorithm, federation, self._state_with(cluster, federation), self.seed)
+        placed = self._state_with(found, federation)
+        tested = evaluate(self.algorithm, federation, placed, self.seed)
         measure = "rmse" if self.model.classes is None else "accuracy"
         served = scores_by_client(tested, self.model.classes, self.unit)[0][0]
         members = member_scores(self.members, cluster, measure)
@@ -104,13 +105,17 @@ class Trained:
             misfit_warning(cluster, measure, served, members),
         )
 
-    def _state_with(self, cluster: int, federation: Simulator) -> State:
-        """Return the run's state with the newcomer as its only client, placed by every member of an ensemble."""
+    def _state_with(self, found: Scores, federation: Simulator) -> State:
+        """Return the run's state with the newcomer as its only client, placed by every member of an ensemble.
+
+        Where clusters are soft its scores are its memberships.
+        """
         members = []
         for algorithm, state in zip(self.algorithm.members, self.state.members, strict=True):
             meter = Meter(federation, Key(self.seed, state.round), state.shares)
             members.append(replace(state, labels=algorithm.place(state, meter.ask, np.array([0])).clusters))
-        return replace(self.state, labels=np.array([cluster]), members=tuple(members))
+        soft = None if self.state.memberships is None else found.values
+        return replace(self.state, labels=found.clusters, members=tuple(members), memberships=soft)
 
     def _client(self, x: Array, y: Array) -> Federated:
         """Return the newcomer as a federation of one; hold out test examples if its model is fine-tuned."""

@@ -20,7 +20,7 @@ from torch.nn.parameter import is_lazy
 from coterie.errors import CoterieError, ModelError
 from coterie.models.dropout import AddressedDropout, address_dropout
 from coterie.models.layout import Layout
-from coterie.terminal import line
+from coterie.outside import is_outside, reason
 from coterie.typing import Array
 
 _NORMALISATION = (nn.modules.batchnorm._NormBase,)
@@ -90,7 +90,7 @@ class Model:
     @property
     def is_users(self) -> bool:
         """Return whether a user's function builds it."""
-        return ":" in self.text
+        return is_outside(self.text)
 
     @contextmanager
     def blamed(self, what: str) -> Iterator[None]:
@@ -225,6 +225,21 @@ class Model:
         # Padding is harmless only where no example affects the output of another.
         return bool(torch.allclose(before[:, :2], after[:, :2], rtol=1e-4, atol=1e-6))
 
+    @cached_property
+    def latent(self) -> int:
+        """Return the number of inputs of the last layer, the head: how many latent features an example has."""
+        found: list[int] = []
+        name = head_of(self._template, self.cluster_part)
+        if name is None:
+            raise ModelError(f"model {self.text!r} has no head with inputs; name a submodule head")
+        module = self._copy().eval()
+        module.get_submodule(name).register_forward_pre_hook(
+            lambda _, inputs: found.append(inputs[0].flatten(1).shape[1])
+        )
+        with torch.no_grad():
+            module(torch.zeros(2, *self.shape))
+        return found[-1]
+
     @property
     def default_lr(self) -> float:
         """Return the learning rate where none is given: 0.1 for dense nets, 0.01 for convolutions."""
@@ -287,15 +302,6 @@ class Model:
             kind = str(out.dtype).removeprefix("torch.")
             raise ModelError(f"model {self.text!r} gives outputs of {kind}; return float32, without argmax or casts")
         return out
-
-
-def reason(error: BaseException) -> str:
-    """Return an error's type and the first line of its message, made safe for a terminal.
-
-    >>> reason(ValueError("no\\nmore"))
-    'ValueError: no'
-    """
-    return line(f"{type(error).__name__}: {str(error).partition(chr(10))[0]}", 500)
 
 
 def head_of(module: nn.Module, part: str = "") -> str | None:

@@ -6,7 +6,6 @@ the two commute, and ReLU then has a quarter of the work.
 
 from __future__ import annotations
 
-import importlib
 import math
 from collections.abc import Callable
 from functools import partial
@@ -17,8 +16,9 @@ from torch import Tensor, nn
 
 from coterie.errors import ModelError
 from coterie.limits import COPIES, DEPTH, WIDTH, check_memory
-from coterie.models.model import Model, reason
+from coterie.models.model import Model
 from coterie.models.rehearsal import rehearsed
+from coterie.outside import find_outside, is_outside
 from coterie.textforms import Call, Catalogue, parse_one
 
 Recipe = Callable[[tuple[int, ...], int], nn.Module]
@@ -127,7 +127,7 @@ def build_model(text: str | None, shape: tuple[int, ...], classes: int | None) -
     text = text or default_for(shape)
     outputs = 1 if classes is None else classes
     call = parse_one(text)
-    recipe = _users(call) if ":" in call.name else _recipe(call)
+    recipe = _users(call) if is_outside(call.name) else _recipe(call)
 
     def build() -> nn.Module:
         module = recipe(shape, outputs)
@@ -185,15 +185,7 @@ def default_for(shape: tuple[int, ...]) -> str:
 
 def _users(call: Call) -> Recipe:
     """Return the recipe of a user's ``module:function``, called with ``(shape, outputs)`` and the text's arguments."""
-    module_name, _, name = call.name.partition(":")
-    try:
-        module = importlib.import_module(module_name)
-    except (Exception, SystemExit) as error:  # a user's code may fail in any way
-        why = f"{reason(error)}; is it on PYTHONPATH?"
-        raise ModelError(f"cannot import {module_name!r} of model {str(call)!r}: {why}") from None
-    function = getattr(module, name, None)
-    if not callable(function):
-        raise ModelError(f"{module_name!r} has no function {name!r} for model {str(call)!r}; write module:function")
+    function = find_outside("model", call.name, ModelError)
     return lambda shape, outputs: function(shape, outputs, *call.args, **dict(call.kwargs))
 
 

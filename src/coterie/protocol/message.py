@@ -26,6 +26,8 @@ Limit = float | tuple[float, ...]
 ABSURD = 1e10
 """No parameter of a sound model is larger than this."""
 
+FINITE = float(np.finfo(np.float64).max)
+
 BROKEN = f"sent numbers that are not finite or above {ABSURD:g}; lower the learning rate"
 
 
@@ -164,11 +166,13 @@ def form(
     served: int = 1,
     classes: int | None = None,
     sizes: Sizes = UNKNOWN_SIZES,
+    described: tuple[int, ...] = (),
 ) -> Form:
     """Return shape, type and range of every array that one client sends back.
 
     ``served`` models are mixed where the report says so. The ranges are those of data with this number of ``classes``
     (None: a real target) and of a client of these ``sizes``. The label of a client that does not choose is its ``row``.
+    ``described`` is the declared shape of the client function's array, where the report names one.
 
     >>> from coterie.models.layout import Layout
     >>> layout = Layout(3, 0, {"all": np.arange(3)}, {"all": np.arange(0)})
@@ -195,6 +199,8 @@ def form(
         found["loss"] = Field((1,), real, 0.0, math.inf)
     if task.races:
         found["evaluations"] = Field((1,), whole, 0, models * _count(sizes.train)[1])
+    if report.describe is not None:
+        found["description"] = Field((1, *described), real, -FINITE, FINITE)
     return found
 
 
@@ -246,7 +252,9 @@ def cost(task: Task, sent: Sent, replies: Replies, asked: int) -> Cost:
     """
     models, served = len(sent.models), replies.labels.shape[1] if task.report.mix else 1
     to_one = _bytes_to_one(task, sent, replies.layout, served)
-    from_one = sum(field.nbytes for field in form(task, sent, replies.layout, served=served).values())
+    described = () if replies.description is None else replies.description.shape[1:]
+    wanted = form(task, sent, replies.layout, served=served, described=described)
+    from_one = sum(field.nbytes for field in wanted.values())
     sizes, report = replies.examples, task.report
     looked_at = [score.examples for score in task.choose if isinstance(score, Loss)]
     looked_at += [task.fit[0].batch] if task.looks_ahead else []

@@ -284,6 +284,17 @@ def check_bounded(loss: str | None, classes: int | None) -> None:
 
 
 @dataclass(frozen=True)
+class Describe:
+    """Name a client function, ``package.module:function(arguments)``, whose array comes back.
+
+    ``all_models``: the function reads all cluster models, so that the client must be sent them.
+    """
+
+    function: str
+    all_models: bool = False
+
+
+@dataclass(frozen=True)
 class Report:
     """What comes back from a client.
 
@@ -296,6 +307,7 @@ class Report:
     With a ``sample`` the losses are means over a part of the train split, and their spread comes back beside them; with
     a ``half``, over the half that ``Fit.half`` names, which a pass of the same key on the other half does not see.
     ``mix``: how the outputs of several models become one (``models.layout.MIXES``), where a client is served several.
+    ``describe``: a client function whose array comes back (``protocol.client_function``).
     """
 
     params: str | None = "all"
@@ -307,6 +319,7 @@ class Report:
     bounded: str | None = None
     half: int | None = None
     differences: bool = False
+    describe: Describe | None = None
 
     def __post_init__(self) -> None:
         known = (None, "train", "validation", "test")
@@ -379,7 +392,8 @@ class Task:
     def receives_all(self) -> bool:
         """Return whether a client must be sent every cluster model, or only its own."""
         compared = any(isinstance(term, Others | Contrast) for fit in self.fit for term in fit.terms)
-        return bool(self.choose) or self.report.losses or compared
+        described = self.report.describe is not None and self.report.describe.all_models
+        return bool(self.choose) or self.report.losses or compared or described
 
 
 def _check_examples(examples: int | None) -> None:

@@ -25,6 +25,7 @@ from coterie.engine.pool import SpareBlock
 from coterie.errors import FederationError, UsageError
 from coterie.models.model import Model
 from coterie.protocol import message
+from coterie.protocol.client_function import declared_shape
 from coterie.protocol.replies import Replies
 from coterie.protocol.stack import Sent, Stack
 from coterie.protocol.task import Task
@@ -121,7 +122,11 @@ class RayFederation:
             numbers = np.searchsorted(np.flatnonzero(homes == home), clients[positions])
             reply = self._workers[home].run.remote(plan, task, shared, labels[positions], numbers, key)
             asked[home] = Asked(positions, numbers, reply)
-        form = message.form(task, sent, self.model.layout, served=np.size(labels) // max(len(clients), 1))
+        served, described = (
+            np.size(labels) // max(len(clients), 1),
+            declared_shape(task.report.describe, self.model, len(sent.models)),
+        )
+        form = message.form(task, sent, self.model.layout, served=served, described=described)
         replies = message.drop_broken(self._collect(form, clients, asked), self.names)
         return replace(replies, cost=message.cost(task, sent, replies, len(clients)))
 

@@ -24,14 +24,15 @@ def average(
 ) -> tuple[Stack, Array]:
     """Return each cluster's mean model, or what the rule of the replies combines, and its share of the total weight.
 
-    ``labels`` and ``weights`` are of the clients that answered. A cluster without any keeps its row of ``kept``. The
-    part named ``shared`` is averaged over all clients instead and is the same in all rows.
+    ``labels`` and ``weights`` are of the clients that answered; soft clusters have memberships ``(r, K)`` in the place
+    of labels. A cluster without any client keeps its row of ``kept``. The part named ``shared`` is averaged over all
+    clients instead and is the same in all rows.
     """
     mean = _means(replies.models(), labels, weights, kept, replies.combine)
     if shared is not None:
         _share(mean, replies, weights, shared)
-    totals = np.bincount(labels[labels >= 0], weights[labels >= 0], minlength=len(kept))
-    return mean, totals / totals.sum() if totals.any() else np.full(len(kept), 1 / len(kept))
+    found = totals(labels, weights, len(kept))
+    return mean, found / found.sum() if found.any() else np.full(len(kept), 1 / len(kept))
 
 
 def _means(models: Stack, labels: Array, weights: Array, kept: Stack, combine: Combine | None) -> Stack:
@@ -40,9 +41,10 @@ def _means(models: Stack, labels: Array, weights: Array, kept: Stack, combine: C
         A = matrix(labels, weights, len(kept))
         return Stack(multiply(A, models.params, kept.params), multiply(A, models.buffers, kept.buffers))
     made = Stack(*(rows.copy() for rows in kept))
-    for cluster in np.unique(labels[labels >= 0]):
-        own = np.flatnonzero(labels == cluster)
-        for target, row in zip(made, combine(models, own, weights[own]), strict=True):
+    counted = memberships(labels, len(kept)) * weights[:, None]
+    for cluster in np.flatnonzero(counted.any(axis=0)):
+        own = np.flatnonzero(counted[:, cluster])
+        for target, row in zip(made, combine(models, own, counted[own, cluster]), strict=True):
             target[cluster] = row[0]
     return made
 
@@ -66,10 +68,29 @@ def matrix(labels: Array, weights: Array, clusters: int) -> sparse.csr_array:
     >>> matrix(np.array([0, 1, 0]), np.array([1.0, 5.0, 3.0]), 3).toarray().tolist()
     [[0.25, 0.0, 0.75], [0.0, 1.0, 0.0], [0.0, 0.0, 0.0]]
     """
+    found = totals(labels, weights, clusters)
+    if labels.ndim == 2:
+        return sparse.csr_array((labels * weights[:, None]).T / np.where(found > 0, found, 1)[:, None])
     placed = np.flatnonzero(labels >= 0)
-    totals = np.bincount(labels[placed], weights[placed], minlength=clusters)
-    shares = weights[placed] / totals[labels[placed]]
+    shares = weights[placed] / found[labels[placed]]
     return sparse.csr_array((shares, (labels[placed], placed)), shape=(clusters, len(labels)))
+
+
+def totals(labels: Array, weights: Array, clusters: int) -> Array:
+    """Return the weight in each cluster, of clients with these labels, or these memberships ``(r, K)``.
+
+    >>> totals(np.array([0, 2, 0, -1]), np.ones(4), 3).tolist()
+    [2.0, 0.0, 1.0]
+    """
+    if labels.ndim == 2:
+        found: Array = weights @ labels
+        return found
+    return np.bincount(labels[labels >= 0], weights[labels >= 0], minlength=clusters)
+
+
+def memberships(labels: Array, clusters: int) -> Array:
+    """Return how much every client belongs to each cluster, ``(r, K)``: 1 where its label says so."""
+    return labels if labels.ndim == 2 else (labels[:, None] == np.arange(clusters)).astype(np.float64)
 
 
 def multiply(A: sparse.csr_array, rows: Array, kept: Array) -> Array:

@@ -50,6 +50,8 @@ class State:
     waiting   cluster models that are put to use when a warm-up ends
     members   the states of an ensemble's further members
     formed    False as long as all clients work on one model because no clustering has taken place yet
+    memberships  soft clusters: how much of each cluster's model every client works on and is served, ``(m, K)``, rows
+              that sum to 1; None where a client has the model of one cluster
     """
 
     stack: Stack
@@ -64,6 +66,13 @@ class State:
     waiting: Stack | None = None
     members: tuple[State, ...] = ()
     formed: bool = True
+    memberships: Array | None = None
+
+    def models_of(self, clients: Array) -> tuple[Stack, Array]:
+        """Return the models on which these clients work, and the row of each: its cluster's, or its own mixture."""
+        if self.memberships is None:
+            return self.stack, self.labels[clients]
+        return self.stack.mix(self.memberships[clients]), np.arange(len(clients))
 
     @property
     def placed(self) -> Array:
@@ -88,6 +97,8 @@ class Assignment:
     rounds    how many rounds the exchange counts as
     formed    True if clusters have formed in this round, even a single one
     advice    what the rule found out about the number of clusters, if no probe has before
+    memberships  soft clusters, ``(m, K)``: a client's model counts in every cluster by its weight times its membership;
+              see ``State``
     """
 
     labels: Array
@@ -98,6 +109,7 @@ class Assignment:
     rounds: int = 1
     formed: bool = False
     advice: Mapping[str, Any] | None = None
+    memberships: Array | None = None
 
 
 Remembered = TypeVar("Remembered", bound=type)

@@ -14,7 +14,7 @@ from coterie.errors import FederationError, UsageError
 from coterie.protocol.federation import Federation
 from coterie.protocol.replies import Cost, Replies
 from coterie.seeding import Key
-from coterie.server.aggregate import average
+from coterie.server.aggregate import average, totals
 from coterie.server.contract import Algorithm, Assignment, State
 from coterie.server.exchange import Limits, Meter
 from coterie.server.start import BEGINNING
@@ -84,7 +84,8 @@ def _rounds_of_one(
         there = federation.present(state.round)
         clients = there[participants(len(there), conditions.participation, key)]
         task, references = algorithm.task(state), algorithm.references(state)
-        replies = meter.ask(task, state.stack, state.labels[clients], clients, references)
+        models, rows = state.models_of(clients)
+        replies = meter.ask(task, models, rows, clients, references)
         check_answers(replies, len(clients), conditions.min_clients, state.round)
         before = state
         state = advance(algorithm, state, replies, algorithm.assign(state, replies, key, meter.ask))
@@ -101,9 +102,9 @@ def advance(algorithm: Algorithm, state: State, replies: Replies, assignment: As
     if assignment.parents is not None:
         parents = list(assignment.parents)
         kept, moments = kept.take(parents), {name: rows[parents] for name, rows in moments.items()}
-    labels = assignment.labels[replies.clients]
-    mean, shares = average(replies, labels, algorithm.weigh(replies), kept, algorithm.shared)
-    answered = np.bincount(labels[labels >= 0], minlength=len(kept)) > 0
+    belongs = assignment.labels if assignment.memberships is None else assignment.memberships
+    mean, shares = average(replies, belongs[replies.clients], algorithm.weigh(replies), kept, algorithm.shared)
+    answered = totals(belongs[replies.clients], np.ones(len(replies)), len(kept)) > 0
     update = algorithm.update if state.formed else algorithm.update_before
     stack, moments = update(kept, mean, moments, answered)
     if assignment.finish is not None:
@@ -120,6 +121,7 @@ def advance(algorithm: Algorithm, state: State, replies: Replies, assignment: As
         advice=state.advice if assignment.advice is None else assignment.advice,
         waiting=None if assignment.formed else state.waiting,
         formed=state.formed or assignment.formed,
+        memberships=assignment.memberships,
     )
 
 

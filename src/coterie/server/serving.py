@@ -51,7 +51,8 @@ def served_models(
     """Return the very models with which ``evaluate`` tests these clients, member by member."""
     key, serving = Key(seed, state.round), algorithm.serve
     chosen = _serve(replace(serving, fit=()), federation, state, key, Report(params=None), clients).labels
-    stack, rows = rows_that_serve(state, chosen)
+    soft = state.memberships is not None and not state.members
+    stack, rows = state.models_of(clients) if soft else rows_that_serve(state, chosen)
     columns = np.atleast_2d(rows.T)
     if not serving.fit:
         return [Served(stack, column) for column in columns]
@@ -67,13 +68,20 @@ def rows_that_serve(state: State, labels: Array | None = None) -> tuple[Stack, A
     """
     if not state.members:
         return with_mean(state.stack, state.labels if labels is None else labels, state.shares)
-    stack, rows = with_mean(state.stack, state.labels, state.shares)
+    stack, rows = _rows_of(state)
     columns = [rows]
     for member in state.members:
-        models, rows = with_mean(member.stack, member.labels, member.shares)
+        models, rows = _rows_of(member)
         columns.append(len(stack) + rows)
         stack = stack.plus(models)
     return stack, np.column_stack(columns) if labels is None else labels
+
+
+def _rows_of(state: State) -> tuple[Stack, Array]:
+    """Return the models of one member, and the row that serves each client."""
+    if state.memberships is None:
+        return with_mean(state.stack, state.labels, state.shares)
+    return state.models_of(np.arange(len(state.labels)))
 
 
 def _serve(serving: Serving, federation: Federation, state: State, key: Key, report: Report, clients: Array) -> Replies:
@@ -83,7 +91,8 @@ def _serve(serving: Serving, federation: Federation, state: State, key: Key, rep
     if mix is not None:
         stack, rows = rows_that_serve(state)
         return federation.ask(task, Sent(stack), rows[clients], clients, key)
-    return Meter(federation, key, state.shares).ask(task, state.stack, state.labels[clients], clients)
+    models, rows = state.models_of(clients)
+    return Meter(federation, key, state.shares).ask(task, models, rows, clients)
 
 
 def _trained(replies: Replies, clients: Array) -> Served:

@@ -21,6 +21,7 @@ from coterie.protocol.task import (
     Agreement,
     BatchLoss,
     Contrast,
+    Describe,
     Fit,
     Loss,
     Near,
@@ -34,7 +35,8 @@ from coterie.protocol.task import (
 from coterie.terminal import line
 
 SCORES = (Agreement, BatchLoss, Loss, Race)
-PARTS: dict[str, Any] = {p.__name__: p for p in (Contrast, Fit, Near, Others, Proximal, Report, Sample, Task, *SCORES)}
+_OTHERS = (Contrast, Describe, Fit, Near, Others, Proximal, Report, Sample, Task)
+PARTS: dict[str, Any] = {part.__name__: part for part in (*_OTHERS, *SCORES)}
 """The parts that a decoded task may consist of, by name."""
 
 LARGEST_HEADER = 1 << 24

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
+from functools import partial
 from typing import NamedTuple
 
 import numpy as np
@@ -15,6 +16,7 @@ from coterie.data.federated import Split
 from coterie.errors import FederationError
 from coterie.models.model import Model
 from coterie.protocol import message
+from coterie.protocol.client_function import declared_shape
 from coterie.protocol.replies import Replies
 from coterie.protocol.stack import Sent, Stack
 from coterie.protocol.task import Task
@@ -80,14 +82,16 @@ class Remote:
         heard, layout = self._exchange(task, sent, rows, key), self.model.layout
         missing = {self.names[client]: line(why, codec.LONGEST_PROBLEM) for client, why in heard.missing.items()}
         served, classes = np.size(labels) // max(len(clients), 1), self.model.classes
+        described = declared_shape(task.report.describe, self.model, len(sent.models))
+        form = partial(message.form, task, sent, layout, served=served, described=described)
         answers: dict[int, message.Arrays] = {}
         for client, content in heard.answers.items():
-            wanted = message.form(task, sent, layout, served=served, classes=classes, sizes=self.sizes[client])
+            wanted = form(classes=classes, sizes=self.sizes[client])
             try:
                 answers[client] = read_reply(content, wanted, task, rows[client])
             except FederationError as error:
                 missing[self.names[client]] = line(error, codec.LONGEST_PROBLEM)
-        replies = message.collect(layout, message.form(task, sent, layout, served=served), answers, missing)
+        replies = message.collect(layout, form(), answers, missing)
         return replace(replies, cost=message.cost(task, sent, replies, len(clients)))
 
     def _exchange(self, task: Task, sent: Sent, rows: Mapping[int, Array], key: Key) -> PackedReplies:

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any, ParamSpec
 
 import numpy as np
 
+from coterie.errors import PartitionError
 from coterie.seeding import generator
 from coterie.textforms import Call, Value
 from coterie.typing import Array
@@ -100,27 +101,41 @@ class Partition:
         return shares
 
 
-def named(make: Callable[P, Divide]) -> Callable[P, Partition]:
-    """Turn a function that returns a ``divide`` into one that returns a partition, named by the call."""
+def named(make: Callable[P, Divide], name: str | None = None) -> Callable[P, Partition]:
+    """Turn a function that returns a ``divide`` into one that returns a partition, named by the call.
+
+    ``name`` is what the text calls it, if that is not the name of the function.
+    """
 
     @functools.wraps(make)
     def build(*args: P.args, **kwargs: P.kwargs) -> Partition:
-        return Partition(_text(make, *args, **kwargs), make(*args, **kwargs))
+        made = make(*args, **kwargs)
+        divide = made.divide if isinstance(made, Partition) else made
+        return Partition(_text(make, name, *args, **kwargs), _checked(divide, make, "(data, clients, rng) -> Shares"))
 
     return build
 
 
-def add_on(make: Callable[P, Change]) -> Callable[P, AddOn]:
-    """Turn a function that returns a ``change`` into one that returns an add-on, named by the call."""
+def add_on(make: Callable[P, Change], name: str | None = None) -> Callable[P, AddOn]:
+    """Turn a function that returns a ``change`` into one that returns an add-on, named by the call, as ``named``."""
 
     @functools.wraps(make)
     def build(*args: P.args, **kwargs: P.kwargs) -> AddOn:
-        return AddOn(_text(make, *args, **kwargs), make(*args, **kwargs))
+        made = make(*args, **kwargs)
+        change = made.change if isinstance(made, AddOn) else made
+        return AddOn(_text(make, name, *args, **kwargs), _checked(change, make, "(data, shares, rng) -> Shares"))
 
     return build
 
 
-def _text(make: Callable[..., Any], *args: Any, **kwargs: Any) -> str:
+def _checked(made: Any, make: Callable[..., Any], form: str) -> Any:
+    """Return what a function made, if it can be called."""
+    if not callable(made):
+        raise PartitionError(f"{make.__name__} gives a {type(made).__name__}; it must return a function {form}")
+    return made
+
+
+def _text(make: Callable[..., Any], name: str | None, *args: Any, **kwargs: Any) -> str:
     """Return the text form of a call, without arguments that have their default."""
     signature = inspect.signature(make)
     bound = signature.bind(*args, **kwargs)
@@ -130,7 +145,7 @@ def _text(make: Callable[..., Any], *args: Any, **kwargs: Any) -> str:
     while values and len(values) <= len(plain) and values[-1] == plain[len(values) - 1]:
         values.pop()
     options = tuple((k, _plain(v)) for k, v in bound.kwargs.items() if v != signature.parameters[k].default)
-    return str(Call(make.__name__.replace("_", "-"), tuple(map(_plain, values)), options))
+    return str(Call(name or make.__name__.replace("_", "-"), tuple(map(_plain, values)), options))
 
 
 def _plain(value: Any) -> Value:

@@ -9,7 +9,7 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
-from coterie.data.partitions.base import Divide, Partition, Rng, Share, Shares, named
+from coterie.data.partitions.base import Divide, Partition, Rng, Share, Shares, add_on, named
 from coterie.data.partitions.class_table import table
 from coterie.data.partitions.division import divide_equally, rows_of
 from coterie.data.partitions.feature_skew import blur, noise, rotation, stroke
@@ -52,6 +52,7 @@ def natural() -> Divide:
 add_ons = Catalogue(
     "add-on of a partition",
     {"quantity": quantity, "few": few, "blur": blur, "noise": noise, "stroke": stroke, "label-noise": label_noise},
+    adopt=add_on,
 )
 partitions = Catalogue(
     "partition",
@@ -68,6 +69,7 @@ partitions = Catalogue(
         "permute": permute,
         "natural": natural,
     },
+    adopt=named,
 )
 
 

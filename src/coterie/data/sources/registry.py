@@ -8,8 +8,10 @@ that no registry has can also be read from files that the user names.
 from __future__ import annotations
 
 import logging
+from collections.abc import Callable
 from dataclasses import replace
-from functools import partial
+from functools import partial, wraps
+from typing import Any
 
 import numpy as np
 
@@ -24,6 +26,7 @@ from coterie.data.sources.femnist import writers
 from coterie.data.sources.fetching import Origin, debian, npm, pypi, web, web_archive
 from coterie.data.sources.hapt import HAPT
 from coterie.data.stratify import stratified_split
+from coterie.errors import DataError
 from coterie.seeding import generator
 from coterie.textforms import Catalogue
 
@@ -146,6 +149,22 @@ def fars() -> Source:
     return FARS.source()
 
 
+def users_source(function: Callable[..., Dataset], name: str) -> Callable[..., Source]:
+    """Turn a user's function that returns a data set into one that returns a source."""
+
+    @wraps(function)
+    def build(*args: Any, **kwargs: Any) -> Source:
+        def load(report: Report) -> Dataset:
+            made = function(*args, **kwargs)
+            if not isinstance(made, Dataset):
+                raise DataError(f"data {name!r} is a {type(made).__name__}; the function must return a coterie.Dataset")
+            return made
+
+        return Source(name, load)
+
+    return build
+
+
 sources = Catalogue(
     "data",
     {
@@ -160,6 +179,7 @@ sources = Catalogue(
         "fars": fars,
     },
     typed=True,
+    adopt=users_source,
 )
 naturally_federated = frozenset({"femnist", "hapt", "fars"})
 """The data sets that come with clients."""

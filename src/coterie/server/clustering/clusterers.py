@@ -5,6 +5,7 @@ from __future__ import annotations
 import warnings
 from collections.abc import Callable, Mapping
 from dataclasses import KW_ONLY, dataclass, field
+from functools import wraps
 from typing import Any
 
 import numpy as np
@@ -223,6 +224,22 @@ def _checked(members: int | None) -> int | None:
     return members
 
 
+def users_clusterer(function: Callable[..., Any], name: str) -> Callable[..., Clusterer]:
+    """Turn a user's function that returns a clusterer, or ``find(distances, clusters, seed)``, into a clusterer's."""
+
+    @wraps(function)
+    def build(*args: Any, **kwargs: Any) -> Clusterer:
+        made = function(*args, **kwargs)
+        if isinstance(made, Clusterer):
+            return made
+        if not callable(made):
+            form = "a Clusterer, or a function (distances, clusters, seed) -> labels"
+            raise UsageError(f"clusterer {name!r} gives a {type(made).__name__}; it must return {form}")
+        return Clusterer(made, kwargs.get("clusters"))
+
+    return build
+
+
 clusterers = Catalogue(
     "clusterer",
     {
@@ -237,5 +254,6 @@ clusterers = Catalogue(
         "spectral": spectral,
     },
     typed=True,
+    adopt=users_clusterer,
 )
 """Clusterers of a distance matrix, by name; ``kmeans.KMeansClusters`` works on weighted points, for fesem and wecfl."""

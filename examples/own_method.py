@@ -1,0 +1,98 @@
+"""A method of your own in one file: cluster clients by how often they have each label, then run FedAvg in each cluster.
+
+From the folder of this file the command line runs it like any other method::
+
+    coterie run 'own_method:by_labels(clusters=2)' --partition 'classes(5)' --clients 20 --rounds 5
+
+It asks clients for one array that coterie does not know, the shares of their labels, so it brings a client function.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from sklearn.cluster import KMeans
+
+import coterie as ct
+from coterie.parts import (
+    UNPLACED,
+    Ask,
+    Assign,
+    Assignment,
+    Key,
+    Replies,
+    Scores,
+    State,
+    always,
+    join,
+    memory_type,
+    method,
+    one_model_for,
+)
+
+Array = np.ndarray[Any, Any]
+
+
+@ct.client_function("classes")
+def label_shares(client: ct.ClientData) -> Array:
+    """Return the share of each class among a client's train examples: runs at the client, and alone leaves it."""
+    counts = np.bincount(client.y, minlength=client.classes or 0)
+    return counts / counts.sum()
+
+
+@memory_type
+@dataclass(frozen=True)
+class Centres:
+    """What the rule remembers between rounds, saved with every checkpoint: the mean shares of each cluster."""
+
+    shares: Array
+
+
+@method  # names it by its call in tables and run folders: own_method:by_labels(clusters=4)
+def by_labels(clusters: int = 2, fit: ct.Fit = ct.Fit()) -> ct.Algorithm:  # noqa: B008 - a frozen value
+    """Cluster clients by their label shares before round 0, then run FedAvg in each cluster."""
+    return ct.Algorithm(
+        start=one_model_for(clusters),
+        task=always(ct.Task(fit=(fit,))),
+        assign=cluster_by_shares(clusters),
+        place=nearest_shares,
+    )
+
+
+def cluster_by_shares(clusters: int) -> Assign:
+    """Cluster all clients in the first round; afterwards keep them, and place those that come later."""
+    join_later = join(nearest_shares)
+
+    def assign(state: State, replies: Replies, key: Key, ask: Ask) -> Assignment:
+        if state.formed:
+            return join_later(state, replies, key, ask)
+        everyone = np.arange(len(state.labels))
+        heard = ask(ct.Task(report=label_shares.report()), state.stack, np.zeros_like(everyone), everyone)
+        seed = key.number("by-labels") % 2**32
+        found = KMeans(clusters, n_init=10, random_state=seed).fit(heard.description)
+        labels = np.full(len(everyone), UNPLACED)
+        labels[heard.clients] = found.labels_
+        return Assignment(labels, Centres(found.cluster_centers_), parents=(0,) * clusters, formed=True)
+
+    return assign
+
+
+def nearest_shares(state: State, ask: Ask, clients: Array) -> Scores:
+    """Score clusters for clients that have none by minus the distance of their label shares to the cluster's."""
+    heard = ask(ct.Task(report=label_shares.report()), state.stack, np.zeros_like(clients), clients)
+    assert heard.description is not None
+    apart = np.linalg.norm(heard.description[:, None] - state.memory.shares, axis=-1)
+    return Scores(heard.clients, -apart)
+
+
+def main() -> None:
+    """Run it beside FedAvg on digits of which every client has five classes."""
+    clients = ct.load("digits").partition("classes(5)", clients=20, seed=1)
+    for algorithm in (ct.fedavg(), by_labels(clusters=4)):
+        print(ct.run(algorithm, clients, model="mlp(32)", rounds=5))
+
+
+if __name__ == "__main__":
+    main()

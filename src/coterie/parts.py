@@ -1,0 +1,119 @@
+"""The parts that methods are made of, in one place, for those who write their own.
+
+The types are explained in ``coterie.server.contract``, what clients can be asked in ``coterie.protocol.task``; the page
+"your own method in one file" puts them together.
+"""
+
+from coterie.algorithms.auto import finds_number
+from coterie.algorithms.method import add_on, always, method
+from coterie.errors import FederationError, UsageError
+from coterie.protocol.client_function import ClientData, client_function
+from coterie.protocol.replies import Replies
+from coterie.protocol.stack import UNPLACED, Stack
+from coterie.protocol.task import (
+    Agreement,
+    BatchLoss,
+    Contrast,
+    Describe,
+    Fit,
+    Loss,
+    Near,
+    Others,
+    Proximal,
+    Race,
+    Report,
+    Task,
+)
+from coterie.seeding import Key
+from coterie.server.aggregate import server_optimiser, uniform
+from coterie.server.assign import cluster_parts, join_nearest, keep, until
+from coterie.server.clustering.clusterers import Clusterer, clusterers
+from coterie.server.clustering.kmeans import KMeansClusters
+from coterie.server.contract import (
+    Algorithm,
+    Ask,
+    Assign,
+    Assignment,
+    Place,
+    Scores,
+    Serving,
+    Start,
+    State,
+    Update,
+    Weigh,
+    by_examples,
+    least_loss,
+    mean_model,
+    memory_type,
+    previous_models,
+    replace_models,
+)
+from coterie.server.one_shot import after, cluster_once, once, temperature_rises
+from coterie.server.placement import join, nearest_centre, nearest_update
+from coterie.server.start import farthest_first, first_state, model_per_client, one_model, one_model_for, random_models
+
+__all__ = [
+    "UNPLACED",
+    "Agreement",
+    "Algorithm",
+    "Ask",
+    "Assign",
+    "Assignment",
+    "BatchLoss",
+    "ClientData",
+    "Clusterer",
+    "Contrast",
+    "Describe",
+    "FederationError",
+    "Fit",
+    "KMeansClusters",
+    "Key",
+    "Loss",
+    "Near",
+    "Others",
+    "Place",
+    "Proximal",
+    "Race",
+    "Replies",
+    "Report",
+    "Scores",
+    "Serving",
+    "Stack",
+    "Start",
+    "State",
+    "Task",
+    "Update",
+    "UsageError",
+    "Weigh",
+    "add_on",
+    "after",
+    "always",
+    "by_examples",
+    "client_function",
+    "cluster_once",
+    "cluster_parts",
+    "clusterers",
+    "farthest_first",
+    "finds_number",
+    "first_state",
+    "join",
+    "join_nearest",
+    "keep",
+    "least_loss",
+    "mean_model",
+    "memory_type",
+    "method",
+    "model_per_client",
+    "nearest_centre",
+    "nearest_update",
+    "once",
+    "one_model",
+    "one_model_for",
+    "previous_models",
+    "random_models",
+    "replace_models",
+    "server_optimiser",
+    "temperature_rises",
+    "uniform",
+    "until",
+]
