@@ -1,4 +1,4 @@
-"""Simulations: run an experiment from Python values, or from settings."""
+"""Simulations: train on clients of this machine, from settings or from what is built already."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ from coterie.typing import Array
 
 
 @dataclass(frozen=True)
-class Run:
+class Results:
     """The results of a finished run.
 
     summary   one number or text per key, as in ``summary.json``
@@ -52,120 +52,9 @@ class Run:
     settings: Settings
     mix: str | None = None
 
-    def __repr__(self) -> str:
-        found, score = self.summary, "accuracy" if "accuracy" in self.summary else "rmse"
-        return (
-            f"Run({found['algorithm']} on {found['data']}, {found['partition']}: {found['clients']} clients, "
-            f"{found['rounds']} rounds, {found['clusters_found']} clusters, {score} {found[score] or float('nan'):.3f})"
-        )
-
-    @property
-    def labels(self) -> Array:
-        """Return the cluster of every client."""
-        return self.state.labels
-
-    def model_for(self, client: int | str) -> nn.Module:
-        """Return the network with which a client, given by position or name, was last tested, in evaluation mode.
-
-        Steps before a test, such as choosing again or fine-tuning, are repeated. A client that was absent in the last
-        round gets the network that would have served it.
-        """
-        if client not in (self.data.names if isinstance(client, str) else range(len(self.data))):
-            raise UnknownName("client", str(client), self.data.names)
-        position = self.data.names.index(client) if isinstance(client, str) else client
-        present, served = self._last_served
-        at = int(np.searchsorted(present, position))
-        if position not in present:
-            served, at = self._serve(np.array([position])), 0
-        if min(member.rows[at] for member in served) < 0:
-            raise FederationError(
-                f"client {self.data.names[position]!r} has no model: it diverged; lower the learning rate"
-            )
-        rows = [(member.models, member.rows[at]) for member in served]
-        first, *others = (self.model.with_row(stack.params[row], stack.buffers[row]) for stack, row in rows)
-        return first if self.mix is None else Mixture([first, *others], self.mix, self.model.classes)
-
-    @cached_property
-    def _last_served(self) -> tuple[Array, list[Served]]:
-        """Return the clients that were present in the last round, and the models that serve them."""
-        who = building.build_attendance(self.settings, self.data.names)
-        present = np.arange(len(self.data)) if who is None else who.present(self.state.round - 1)
-        return present, self._serve(present)
-
-    def _serve(self, clients: Array) -> list[Served]:
-        settings = self.settings
-        simulator = Simulator(self.data, self.model, settings.threads, plan=settings.plan, device=settings.device)
-        return served_models(self.trained.algorithm, simulator, self.state, settings.seed, clients)
-
-    def assign(self, x: Array, y: Array) -> Placement:
-        """Place a client that took no part in the run, with these examples."""
-        return self.trained.assign(x, y)
-
 
 RUNTIMES: dict[str, type[Simulator | RayFederation]] = {"simulator": Simulator, "ray": RayFederation}
 """Where clients can run."""
-
-OPTIONS = (
-    "advise",
-    "participation",
-    "join",
-    "leave",
-    "min_clients",
-    "norm_bound",
-    "weight_bound",
-    "robust",
-    "momentum_kept",
-    "eval_every",
-    "until",
-    "stop",
-    "diagnose",
-    "weigh_by",
-    "checkpoint_every",
-    "runtime",
-    "threads",
-    "plan",
-    "device",
-)
-"""Settings of a run that concern neither the algorithm, the data, the model nor local training."""
-
-
-def run(
-    algorithm: Algorithm,
-    clients: Federated,
-    model: str | Model | None = None,
-    rounds: int = 20,
-    seed: int = 1,
-    progress: Progress | None = None,
-    out: str | Path | None = None,
-    resume: bool = False,
-    **options: Any,
-) -> Run:
-    """Train an algorithm on the data of clients; with ``resume`` continue the run in ``out``.
-
-    ``options``: advise, participation, join, leave, min_clients, norm_bound, weight_bound, robust, momentum_kept,
-    eval_every, until, stop, diagnose, weigh_by, checkpoint_every, runtime, threads, plan, device.
-    Local training is set by the algorithm: ``ct.wecfl(clusters=4, fit=ct.Fit(steps=20, lr=0.05))``.
-    """
-    for name in options:
-        if name not in OPTIONS:
-            raise UnknownName("option of run (local training is set by the algorithm's fit)", name, OPTIONS)
-    built = model if isinstance(model, Model) else build_model(model, clients.shape, clients.classes)
-    no_settings = ("part", "terms", "pull", "half", "keeps", "lr")
-    local_training = {f.name: getattr(algorithm.fit, f.name) for f in fields(Fit) if f.name not in no_settings}
-    words = {"data": clients.data, "partition": clients.partition, **(clients.words or {})}
-    settings = Settings(
-        algorithm.name,
-        **words,
-        clients=len(clients),
-        model=built.text,
-        rounds=rounds,
-        seed=seed,
-        lr=algorithm.fit.lr or built.default_lr,
-        **local_training,
-        **options,
-    )
-    return _simulate(algorithm, clients, built, settings, None if out is None else Path(out), resume, progress)
-
 
 def run_settings(
     settings: Settings,
@@ -173,21 +62,22 @@ def run_settings(
     resume: bool = False,
     progress: Progress | None = None,
     data: Federated | None = None,
-) -> Run:
+    model: Model | None = None,
+) -> Results:
     """Build what the settings name, and train; with ``resume`` continue the run in ``out``.
 
-    ``data``: the data of these settings, if they are built already.
+    ``data`` and ``model``: those of these settings, if they are built already.
     """
     algorithm = building.build_algorithm(settings)
     data = building.build_data(settings) if data is None else data
-    model = build_model(settings.model, data.shape, data.classes)
+    model = build_model(settings.model, data.shape, data.classes) if model is None else model
     full = replace(
         building.completed(settings), model=model.text, lr=settings.lr or model.default_lr, clients=len(data)
     )
-    return _simulate(algorithm, data, model, full, out, resume, progress)
+    return simulate(algorithm, data, model, full, out, resume, progress)
 
 
-def _simulate(
+def simulate(
     algorithm: Algorithm,
     data: Federated,
     model: Model,
@@ -195,7 +85,7 @@ def _simulate(
     out: Path | None,
     resume: bool,
     progress: Progress | None,
-) -> Run:
+) -> Results:
     """Train on clients of this machine, which are ended with the run."""
     with ExitStack() as stack:
 
@@ -206,4 +96,4 @@ def _simulate(
 
         session = Session(algorithm, facts_of(data), model, settings, reach)
         done = session.train(out, resume, progress)
-    return Run(done.summary, done.history, done.state, session.model, data, done.trained, settings, session.mix)
+    return Results(done.summary, done.history, done.state, session.model, data, done.trained, settings, session.mix)

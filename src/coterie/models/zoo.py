@@ -6,6 +6,7 @@ the two commute, and ReLU then has a quarter of the work.
 
 from __future__ import annotations
 
+import inspect
 import math
 from collections.abc import Callable
 from functools import partial
@@ -184,9 +185,28 @@ def default_for(shape: tuple[int, ...]) -> str:
 
 
 def _users(call: Call) -> Recipe:
-    """Return the recipe of a user's ``module:function``, called with ``(shape, outputs)`` and the text's arguments."""
+    """Return the recipe of a user's ``module:function``, called with the text's arguments, and ``(shape, outputs)``.
+
+    A function that has no room for them is called without shape and outputs.
+    """
     function = find_outside("model", call.name, ModelError)
-    return lambda shape, outputs: function(shape, outputs, *call.args, **dict(call.kwargs))
+    if takes_shape(function):
+        return lambda shape, outputs: function(shape, outputs, *call.args, **dict(call.kwargs))
+    return lambda shape, outputs: function(*call.args, **dict(call.kwargs))
+
+
+def takes_shape(function: Callable[..., Any]) -> bool:
+    """Return whether a function that makes a network has room for ``(shape, outputs)``.
+
+    >>> takes_shape(lambda width=3: None), takes_shape(lambda shape, outputs, width=3: None)
+    (False, True)
+    """
+    try:
+        found = inspect.signature(function).parameters.values()
+    except (TypeError, ValueError):  # a builtin without a signature
+        return True
+    room = sum(each.kind in (each.POSITIONAL_ONLY, each.POSITIONAL_OR_KEYWORD) for each in found)
+    return room >= 2 or any(each.kind is each.VAR_POSITIONAL for each in found)
 
 
 def _dense(hidden: tuple[int, ...], shape: tuple[int, ...], outputs: int) -> nn.Module:

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from pathlib import Path
+
+import io
 from typing import Any
 
 import matplotlib as mpl
@@ -26,8 +27,8 @@ STYLE: dict[Any, Any] = {
 COLOURS = ("#000000", "#E69F00", "#56B4E9", "#009E73", "#D55E00", "#0072B2", "#CC79A7", "#F0E442")
 
 
-def save_comparison(path: Path, runs: dict[str, list[History]], title: str, last: int) -> None:
-    """Draw accuracy and worst client by round, and the gain of each seed over the first method, into a PNG file."""
+def draw_comparison(runs: dict[str, list[History]], title: str, last: int) -> Figure:
+    """Draw accuracy and worst client by round, and the gain of each seed over the first method."""
     target = "rmse" if "rmse" in evaluated_rounds(next(iter(runs.values()))[0])[-1] else "accuracy"
     with mpl.rc_context(STYLE):
         figure = Figure(figsize=(11, 3.6), layout="constrained")
@@ -46,7 +47,34 @@ def save_comparison(path: Path, runs: dict[str, list[History]], title: str, last
             )
         curve.legend(frameon=False, loc="best")
         figure.suptitle(plain(title), x=0.01, ha="left", fontsize=10)
-        figure.savefig(path, dpi=150)
+    return figure
+
+
+def draw_run(history: History, title: str) -> Figure:
+    """Draw the scores of one run by round, and the sizes of its clusters."""
+    target = "rmse" if "rmse" in evaluated_rounds(history)[-1] else "accuracy"
+    with mpl.rc_context(STYLE):
+        figure = Figure(figsize=(7.5, 3.0), layout="constrained")
+        scores, clusters = figure.subplots(1, 2)
+        for colour, key in zip(COLOURS, (target, "worst"), strict=False):
+            _curve(scores, [history], key, name=key, colour=colour)
+        rounds = [record["round"] + 1 for record in history]
+        widest = max(len(record["clusters"]) for record in history)
+        sizes = np.array([[*r["clusters"], *[0] * (widest - len(r["clusters"]))] for r in history], dtype=float).T
+        clusters.stackplot(rounds, sizes, colors=[COLOURS[1 + k % (len(COLOURS) - 1)] for k in range(widest)])
+        _label(scores, target, "round")
+        _label(clusters, "clients in each cluster", "round")
+        scores.legend(frameon=False, loc="best")
+        figure.suptitle(plain(title), x=0.01, ha="left", fontsize=10)
+    return figure
+
+
+def svg(figure: Figure) -> str:
+    """Return a figure as SVG, for a page or a notebook."""
+    content = io.StringIO()
+    with mpl.rc_context({"svg.hashsalt": "coterie"}):
+        figure.savefig(content, format="svg", metadata={"Date": None})
+    return content.getvalue()
 
 
 def _curve(axes: Axes, histories: list[History], key: str, *, name: str, colour: str) -> None:

@@ -1,0 +1,1 @@
+"""The library as Python sees it: run, compare, tune and load experiments on values instead of settings."""

@@ -1,0 +1,283 @@
+"""Runs in Python: train an algorithm on clients, load a run from its folder, and use what was learned."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from contextlib import AbstractContextManager, nullcontext
+from dataclasses import dataclass, replace
+from functools import cached_property, partial
+from itertools import takewhile
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import torch
+from torch import nn
+
+from coterie.api.settings import given_data, python_settings
+from coterie.data import Federated
+from coterie.errors import DataError, FederationError, RunFolderError, UnknownName, UsageError
+from coterie.experiments import building
+from coterie.experiments.placement import Placement, load_trained
+from coterie.experiments.resuming import check_examples
+from coterie.experiments.records import facts_of
+from coterie.experiments.run import Results, simulate
+from coterie.experiments.run_folder import CONFIG, load_rounds, load_summary
+from coterie.experiments.session import Progress
+from coterie.experiments.settings import Settings, in_words, load_settings
+from coterie.models.combined import Mixture
+from coterie.models.given import Given
+from coterie.models.model import Model
+from coterie.reporting.html import html_pairs
+from coterie.reporting.plots import draw_run, svg
+from coterie.reporting.progress import watch
+from coterie.runtimes.simulator import Simulator
+from coterie.server.contract import Algorithm, State
+from coterie.server.loop import Conditions, Limits, rounds
+from coterie.server.serving import Served, served_models
+from coterie.typing import Array
+
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
+
+BATCH = 4096
+"""Examples that one forward pass of a prediction takes."""
+
+
+@dataclass(frozen=True)
+class Run:
+    """A finished run: its numbers, its models, and what can be done with them.
+
+    summary   one number or text per key, as in ``summary.json``
+    history   the records of all rounds, as in ``rounds.jsonl``
+    labels    the cluster of every client
+    state     the models and labels after the last round
+    data      the clients' data
+    settings  the settings that make the run again
+    folder    where it was saved, or None
+    """
+
+    results: Results
+    folder: Path | None = None
+
+    def __repr__(self) -> str:
+        found, score = self.summary, "accuracy" if "accuracy" in self.summary else "rmse"
+        return (
+            f"Run({found['algorithm']} on {found['data']}, {found['partition']}: {found['clients']} clients, "
+            f"{found['rounds']} rounds, {found['clusters_found']} clusters, {score} {found[score] or float('nan'):.3f})"
+        )
+
+    @property
+    def summary(self) -> dict[str, Any]:
+        """Return one number or text per key, as in ``summary.json``."""
+        return self.results.summary
+
+    @property
+    def history(self) -> list[dict[str, Any]]:
+        """Return the records of all rounds, as in ``rounds.jsonl``."""
+        return self.results.history
+
+    @property
+    def state(self) -> State:
+        """Return the models and labels after the last round."""
+        return self.results.state
+
+    @property
+    def data(self) -> Federated:
+        """Return the clients' data."""
+        return self.results.data
+
+    @property
+    def model(self) -> Model:
+        """Return the network that was trained."""
+        return self.results.model
+
+    @property
+    def settings(self) -> Settings:
+        """Return the settings that make the run again."""
+        return self.results.settings
+
+    @property
+    def algorithm(self) -> Algorithm:
+        """Return the algorithm that was run."""
+        return self.results.trained.algorithm
+
+    @property
+    def labels(self) -> Array:
+        """Return the cluster of every client."""
+        return self.state.labels
+
+    @property
+    def memberships(self) -> Array | None:
+        """Return how much of each cluster's model every client has, ``(clients, K)``, where clusters are soft."""
+        return self.state.memberships
+
+    def clusters(self) -> dict[str, int]:
+        """Return the cluster of every client by name."""
+        return dict(zip(self.data.names, self.labels.tolist(), strict=True))
+
+    def model_for(self, client: int | str) -> nn.Module:
+        """Return the network with which a client, given by position or name, was last tested, in evaluation mode.
+
+        Steps before a test, such as choosing again or fine-tuning, are repeated. A client that was absent in the last
+        round gets the network that would have served it.
+        """
+        position = self._position(client)
+        present, served = self._last_served
+        at = int(np.searchsorted(present, position))
+        if position not in present:
+            served, at = self._serve(np.array([position])), 0
+        if min(member.rows[at] for member in served) < 0:
+            raise FederationError(
+                f"client {self.data.names[position]!r} has no model: it diverged; lower the learning rate"
+            )
+        rows = [(member.models, member.rows[at]) for member in served]
+        first, *others = (self.model.with_row(stack.params[row], stack.buffers[row]) for stack, row in rows)
+        mix = self.results.mix
+        return first if mix is None else Mixture([first, *others], mix, self.model.classes)
+
+    def predict(self, x: Any, client: int | str, proba: bool = False) -> Array:
+        """Return what the model of a client predicts for examples ``x``, an array or a data frame like the run's.
+
+        Classes are given by their names where they have some, otherwise by number; a real target in its own unit. With
+        ``proba`` the probability of each class, in the order of ``data.class_names``.
+        """
+        outputs = self._outputs(self._examples(x), self.model_for(client))
+        if self.model.classes is None:
+            if proba:
+                raise UsageError("proba is True, but the run predicts a number; leave it out")
+            return self.data.in_unit(outputs[:, 0].numpy())
+        if proba:
+            chances: Array = torch.softmax(outputs, 1).numpy()
+            return chances
+        classes: Array = outputs.argmax(1).numpy()
+        return np.array(self.data.class_names)[classes] if self.data.class_names else classes
+
+    def client_models(self, round: int | None = None) -> dict[str, nn.Module]:
+        """Return the models that clients sent in a round (0 is the first; None: the last), by client name.
+
+        A run keeps only its last models, so the rounds before are trained again, with the same numbers.
+        """
+        settings, last = self.settings, self.state.round - 1
+        wanted = last if round is None else round
+        if not 0 <= wanted <= last:
+            raise UsageError(f"round is {round}; the run has rounds 0 to {last}")
+        limits = Limits(norm_bound=settings.norm_bound, weight_bound=settings.weight_bound or 0)
+        conditions = Conditions(
+            participation=settings.participation, min_clients=settings.min_clients, limits=limits
+        )
+        federation = building.attended(self._simulator(), settings)
+        for step in rounds(self.algorithm, federation, settings.seed, conditions=conditions):
+            if step.state.round > wanted:
+                sent = step.replies.models()
+                names = (self.data.names[client] for client in step.replies.clients)
+                return {name: self.model.with_row(*row) for name, row in zip(names, zip(*sent, strict=True), strict=True)}
+        raise AssertionError("rounds have no end")
+
+    def assign(self, x: Array, y: Array) -> Placement:
+        """Place a client that took no part in the run, with these examples."""
+        return self.results.trained.assign(x, y)
+
+    def plot(self, path: str | Path | None = None) -> Figure:
+        """Draw scores and cluster sizes by round; save the picture if a path is given, and return the figure."""
+        figure = draw_run(self.history, f"{self.summary['algorithm']} on {self.summary['data']}")
+        if path is not None:
+            figure.savefig(path, dpi=150)
+        return figure
+
+    def _repr_html_(self) -> str:
+        """Show the summary and the curves in a notebook."""
+        names = ("algorithm", "data", "partition", "clients", "rounds", "clusters_found", "accuracy", "macro_f1")
+        names += ("worst_client", "rmse", "r2", "ari", "seconds")
+        found = [(name.replace("_", " "), self.summary[name]) for name in names if self.summary.get(name) is not None]
+        shown = ((name, f"{value:.3f}" if isinstance(value, float) else value) for name, value in found)
+        return html_pairs(repr(self), shown) + svg(self.plot())
+
+    def _position(self, client: int | str) -> int:
+        if client not in (self.data.names if isinstance(client, str) else range(len(self.data))):
+            raise UnknownName("client", str(client), self.data.names)
+        return self.data.names.index(client) if isinstance(client, str) else client
+
+    def _examples(self, x: Any) -> torch.Tensor:
+        """Return examples as the network takes them; rows of a table are turned into numbers by the run's schema."""
+        if not isinstance(x, np.ndarray | torch.Tensor | Sequence):
+            x = given_data(x, self.data.schema)
+        array = np.asarray(x, dtype=np.float32)
+        if tuple(array.shape[1:]) != self.data.shape:
+            raise DataError(f"x has shape {array.shape}; the run's examples are of shape (n, {self.data.shape})")
+        return torch.from_numpy(array)
+
+    @torch.no_grad()
+    def _outputs(self, x: torch.Tensor, model: nn.Module) -> torch.Tensor:
+        return torch.cat([model(part) for part in x.split(BATCH)]) if len(x) else model(x)
+
+    @cached_property
+    def _last_served(self) -> tuple[Array, list[Served]]:
+        """Return the clients that were present in the last round, and the models that serve them."""
+        who = building.build_attendance(self.settings, self.data.names)
+        present = np.arange(len(self.data)) if who is None else who.present(self.state.round - 1)
+        return present, self._serve(present)
+
+    def _simulator(self) -> Simulator:
+        settings = self.settings
+        return Simulator(self.data, self.model, settings.threads, plan=settings.plan, device=settings.device)
+
+    def _serve(self, clients: Array) -> list[Served]:
+        return served_models(self.algorithm, self._simulator(), self.state, self.settings.seed, clients)
+
+
+def run(
+    algorithm: Algorithm | str,
+    clients: Federated,
+    model: Given = None,
+    rounds: int = 20,
+    seed: int = 1,
+    progress: Progress | bool | None = None,
+    out: str | Path | None = None,
+    resume: bool = False,
+    **options: Any,
+) -> Run:
+    """Train an algorithm on the data of clients; with ``resume`` continue the run in ``out``.
+
+    ``algorithm`` is a value, ``ct.wecfl(clusters=4) + ct.cks(strength=0.1)``, or the same as text,
+    ``"wecfl(clusters=4)+cks(strength=0.1)"``. ``model``: a text (``"mlp(64)"``), a ``torch.nn.Module``, a function that
+    makes one, or None for a default. ``progress``: True shows a bar; a function is called with the record of every
+    round, and may hand it to a tracker. ``options`` are those of the command line, with underscores: participation,
+    join, leave, eval_every, robust, threads, ...; for an algorithm that is a text also clusters, choose, and local
+    training (steps, epochs, batch, lr, momentum, optimizer, ...), which a value has in its ``fit``:
+    ``ct.wecfl(clusters=4, fit=ct.Fit(steps=20, lr=0.05))``.
+    """
+    built, network, settings = python_settings(
+        algorithm, clients, model, {"rounds": rounds, "seed": seed, **options}
+    )
+    folder = None if out is None else Path(out)
+    with shown(settings, progress) as report:
+        return Run(simulate(built, clients, network, settings, folder, resume, report), folder)
+
+
+def shown(settings: Settings, progress: Progress | bool | None) -> AbstractContextManager[Progress | None]:
+    """Give what is called with the record of every round: a bar, the user's function, or nothing."""
+    if callable(progress):
+        return nullcontext(progress)
+    return watch(settings) if progress else nullcontext(None)
+
+
+def load_run(path: str | Path, clients: Federated | None = None, model: Given = None) -> Run:
+    """Load a finished run from its folder, of Python or of the command line.
+
+    Data and network are made again from ``config.toml``. ``clients`` and ``model`` are needed where Python made them
+    and no text names them.
+    """
+    folder = Path(path)
+    trained = load_trained(folder, model)
+    settings, summary = load_settings(folder / CONFIG, {}), load_summary(folder)
+    if summary is None:
+        raise RunFolderError(f"{folder} holds no finished run; resume it first")
+    if clients is None:
+        if not in_words(folder / CONFIG):
+            raise RunFolderError(f"{folder} was run on data that Python made; give them as clients=")
+        clients = building.build_data(settings)
+    check_examples(folder, facts_of(clients))
+    mix = trained.algorithm.serve.mix if trained.algorithm.members else None
+    found = Results(summary, load_rounds(folder), trained.state, trained.model, clients, trained, settings, mix)
+    return Run(found, folder)

@@ -1,0 +1,164 @@
+"""A comparison as a value: its table for people, programs and papers, and its picture."""
+
+from __future__ import annotations
+
+import csv
+import io
+import json
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+from rich.console import Console
+
+from coterie.experiments.summary import add_shown, default_last
+from coterie.files import write_atomically
+from coterie.reporting.comparison import CLASSIFICATION, REGRESSION, Summary, comparison, gain
+from coterie.reporting.html import html_table
+from coterie.reporting.plots import History, draw_comparison, svg
+
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
+
+WIDTH = 200
+"""Letters in a line of the table where there is no terminal."""
+
+
+@dataclass(frozen=True)
+class Comparison:
+    """Algorithms on the same seeds: ``summaries`` and ``histories`` by algorithm, one for each seed.
+
+    ``last``: scores are means over this number of last evaluated rounds. ``folder`` holds the runs, if it was kept.
+    """
+
+    summaries: dict[str, list[Summary]] = field(repr=False)
+    histories: dict[str, list[History]] = field(repr=False)
+    last: int
+    folder: Path | None = None
+
+    def __repr__(self) -> str:
+        some = next(iter(self.summaries.values()))
+        return f"Comparison({', '.join(self.summaries)}: {len(some)} seeds on {some[0]['data']})"
+
+    def __str__(self) -> str:
+        text = io.StringIO()
+        console = Console(file=text, width=WIDTH)
+        console.print(comparison(self.summaries, console))
+        return text.getvalue()
+
+    def rows(self) -> list[dict[str, Any]]:
+        """Return one row of plain numbers for each algorithm: mean and standard deviation, and the gain by seed.
+
+        Scores are fractions of 1, or in the target's unit.
+        """
+        shown = {name: [each | each["shown"] for each in runs] for name, runs in self.summaries.items()}
+        first = next(iter(shown.values()))
+        regression = "rmse" in first[0]
+        target, scale = ("rmse", -1.0) if regression else ("accuracy", 1.0)
+        found = []
+        for name, runs in shown.items():
+            row: dict[str, Any] = {"algorithm": name, "seeds": len(runs)}
+            for column in REGRESSION if regression else CLASSIFICATION:
+                values = [run[column.key] for run in runs if run.get(column.key) is not None]
+                if values:
+                    spread = float(np.std(values, ddof=1)) if len(values) > 1 else None
+                    row |= {column.key: float(np.mean(values)), f"{column.key}_std": spread}
+            ours, theirs = ([run.get(target) for run in some] for some in (runs, first))
+            if runs is not first and None not in (*ours, *theirs):
+                better = gain(ours, theirs, scale)
+                row |= {"gain": better.mean, "gain_std": better.std, "wins": better.wins, "p": better.p}
+            found.append(row)
+        return found
+
+    def to_pandas(self) -> Any:
+        """Return the rows as a pandas data frame with the algorithms as its index."""
+        import pandas as pd  # type: ignore[import-untyped,unused-ignore]
+
+        return pd.DataFrame(self.rows()).set_index("algorithm")
+
+    def to_csv(self) -> str:
+        """Return the rows as CSV."""
+        rows, text = self.rows(), io.StringIO()
+        names = list(dict.fromkeys(name for row in rows for name in row))
+        writer = csv.DictWriter(text, names, lineterminator="\n")
+        writer.writeheader()
+        writer.writerows(rows)
+        return text.getvalue()
+
+    def to_json(self) -> str:
+        """Return the rows, and the summaries of all runs, as JSON."""
+        content = {"last": self.last, "rows": self.rows(), "runs": self.summaries}
+        return json.dumps(content, indent=2, allow_nan=False) + "\n"
+
+    def to_latex(self) -> str:
+        """Return the table as LaTeX (booktabs): mean and standard deviation over seeds, the best in bold."""
+        table = comparison(self.summaries, Console(file=io.StringIO(), width=10_000))
+        columns = [str(column.header) for column in table.columns]
+        cells = [list(column.cells) for column in table.columns]
+        lines = [
+            rf"\begin{{tabular}}{{l{'r' * (len(columns) - 1)}}}",
+            r"\toprule",
+            " & ".join(map(_latex, columns)) + r" \\",
+            r"\midrule",
+            *(" & ".join(_latex_cell(each) for each in row) + r" \\" for row in zip(*cells, strict=True)),
+            r"\bottomrule",
+            r"\end{tabular}",
+        ]
+        caption = "\n".join(f"% {line}" for line in str(table.caption).splitlines())
+        return "\n".join(lines) + f"\n{caption}\n"
+
+    def plot(self, path: str | Path | None = None) -> Figure:
+        """Draw scores by round and gains by seed; save the picture if a path is given, and return the figure."""
+        some = next(iter(self.summaries.values()))[0]
+        title = f"{some['data']}, {some['partition']}, {some['clients']} clients"
+        figure = draw_comparison(self.histories, title, self.last)
+        if path is not None:
+            figure.savefig(path, dpi=150)
+        return figure
+
+    def save(self, folder: Path) -> None:
+        """Write the table as CSV, LaTeX and JSON, and the picture, into a folder."""
+        folder.mkdir(parents=True, exist_ok=True)
+        for name, content in (("csv", self.to_csv()), ("tex", self.to_latex()), ("json", self.to_json())):
+            write_atomically(folder / f"comparison.{name}", content.encode())
+        self.plot(folder / "comparison.png")
+
+    def _repr_html_(self) -> str:
+        """Show the table and the picture in a notebook."""
+        table = comparison(self.summaries, Console(file=io.StringIO(), width=10_000))
+        return html_table(table) + svg(self.plot())
+
+
+def compared(
+    summaries: dict[str, list[Summary]],
+    histories: dict[str, list[History]],
+    last: int | None = None,
+    folder: Path | None = None,
+) -> Comparison:
+    """Return the comparison of these runs, of which a table shows the mean of the ``last`` evaluated rounds."""
+    number = last or default_last([history for runs in histories.values() for history in runs])
+    shown = {
+        name: [add_shown(*each, number) for each in zip(summaries[name], histories[name], strict=True)]
+        for name in summaries
+    }
+    return Comparison(shown, histories, number, folder)
+
+
+_ESCAPED = {
+    "\\": r"\textbackslash{}",
+    **{letter: f"\\{letter}" for letter in "&%$#_{}"},
+    "~": r"\textasciitilde{}",
+    "^": r"\textasciicircum{}",
+    "±": r"$\pm$",
+    "—": "--",
+}
+
+
+def _latex(text: str) -> str:
+    return "".join(_ESCAPED.get(letter, letter) for letter in text)
+
+
+def _latex_cell(each: Any) -> str:
+    text = _latex(str(each))
+    return rf"\textbf{{{text}}}" if getattr(each, "style", "") == "bold" else text
