@@ -46,7 +46,20 @@ if TYPE_CHECKING:
         wecfl,
     )
     from coterie.algorithms import algorithms as methods
-    from coterie.data import Dataset, Federated, Schema, Split, check_own, load, load_folder, load_own, load_pooled
+    from coterie.data import (
+        Dataset,
+        Federated,
+        Schema,
+        Split,
+        check_own,
+        from_arrays,
+        from_datasets,
+        from_frame,
+        load,
+        load_folder,
+        load_own,
+        load_pooled,
+    )
     from coterie.experiments.run import Run, run
     from coterie.protocol.client_function import ClientData, client_function
     from coterie.protocol.task import Fit, Loss, Proximal, Report, Task
@@ -84,6 +97,9 @@ __all__ = [
     "fedprox_ensemble",
     "fesem",
     "finetune",
+    "from_arrays",
+    "from_datasets",
+    "from_frame",
     "gradcos",
     "ifca",
     "joint",
@@ -109,7 +125,8 @@ __all__ = [
 _HOMES = {
     "coterie.data": (
         *("Dataset", "Federated", "Schema", "Split"),
-        *("check_own", "load", "load_folder", "load_own", "load_pooled"),
+        *("check_own", "from_arrays", "from_datasets", "from_frame"),
+        *("load", "load_folder", "load_own", "load_pooled"),
     ),
     "coterie.experiments.run": ("Run", "run"),
     "coterie.protocol.client_function": ("ClientData", "client_function"),

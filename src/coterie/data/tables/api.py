@@ -29,13 +29,17 @@ from coterie.data.tables.columns import (
     usable_tables,
 )
 from coterie.data.tables.files import Table, check_file, content_hash, folder_files, open_table
-from coterie.data.tables.problems import BadFile, Check, Counts, Problem, Problems, class_notes
+from coterie.data.tables.frames import as_frame, is_frame
+from coterie.data.tables.problems import FRAME, BadFile, Check, Counts, Problem, Problems, class_notes
 from coterie.data.tables.reading import Reading, with_reading_options
 from coterie.data.tables.rows import TRAIN, Rows, RowSplit, find_classes, label_numbers, read_rows, split_rows
 from coterie.data.tables.schema import Schema, make_schema
 from coterie.data.tables.sums import merge
 from coterie.errors import DataError
 from coterie.typing import Array
+
+_FRAME_DATA = "frame"
+"""The name of the data that are made from a table in memory."""
 
 
 @with_reading_options
@@ -54,14 +58,35 @@ def load_own(path: str | Path, *, schema: Schema | None = None, **options: Any) 
     return _load(path, reading, schema)
 
 
+@with_reading_options
+def from_frame(frame: Any, *, schema: Schema | None = None, **options: Any) -> Federated:
+    """Return the clients of a pandas, polars or pyarrow table, in which the column ``client`` names them.
+
+    The options are the fields of ``Reading``, and the arrays are those of ``load_own`` for a file of the same rows. The
+    index of a pandas frame is no column; ``reset_index()`` makes it one.
+
+    >>> import polars as pl
+    >>> rows = {"age": [31, 47, 52, 38] * 5, "site": ["bern", "chur"] * 10, "ill": ["yes", "no", "no", "yes"] * 5}
+    >>> from_frame(pl.DataFrame(rows), client="site", label="ill")
+    Federated(frame, natural: 2 clients, 16 train and 4 test examples of (1,), 2 classes)
+    """
+    reading = Reading.from_options(options)
+    if reading.client is None:
+        raise DataError(
+            "a frame holds the rows of all clients; name the column of clients with client=, "
+            "or divide the rows with ct.load_pooled(frame, ...).partition(...)"
+        )
+    return _load_frame(frame, reading, schema)
+
+
 def load_folder(path: str | Path, seed: int = 1, test: float = 0.2, validation: float = 0.0) -> Federated:
     """Load a folder with one file per client; ``load_own`` has more options."""
     return load_own(path, seed=seed, test=test, validation=validation)
 
 
 @with_reading_options
-def load_pooled(path: str | Path, *, schema: Schema | None = None, **options: Any) -> Dataset:
-    """Load one table or ``.npz`` file without clients, to be divided by any partition.
+def load_pooled(path: Any, *, schema: Schema | None = None, **options: Any) -> Dataset:
+    """Load one table or ``.npz`` file, or a table in memory, without clients, to be divided by any partition.
 
     The options are those of ``load_own``, without ``client``, ``group`` and ``validation``.
     """
@@ -70,8 +95,7 @@ def load_pooled(path: str | Path, *, schema: Schema | None = None, **options: An
         if getattr(reading, name):
             value = getattr(reading, name)
             raise DataError(f"{name}={value} is for data that come with clients; leave it or the partition out")
-    check_file(Path(path))
-    one = _load(path, reading, schema)
+    one = _load_frame(path, reading, schema) if is_frame(path) else _load_one_file(path, reading, schema)
     return Dataset(
         one.data,
         *one.train.of(0),
@@ -103,17 +127,25 @@ def load_client(path: str | Path, name: str, *, schema: Schema | None = None, **
     if schema is None:
         what = f"{path} is a table, and there is no schema that all clients share"
         raise DataError(f"{what}; take the schema.json that a simulated run on such tables writes")
-    return _load_tables(file, [open_table(file, name)], reading, schema, problems)
+    return _load_tables(str(file), file.resolve().name, [open_table(file, name)], reading, schema, problems)
 
 
 @with_reading_options
-def check_own(path: str | Path, *, schema: Schema | None = None, **options: Any) -> Check:
-    """Return every problem of a user's data at once, and the facts; the options are those of ``load_own``."""
+def check_own(path: Any, *, schema: Schema | None = None, **options: Any) -> Check:
+    """Return every problem of a user's files or table in memory at once, and the facts; the options of ``load_own``."""
     reading, problems = Reading.from_options(options), Problems()
+    if is_frame(path):
+        return _check_tables([_frame_table(path, reading)], reading, FRAME, schema, problems)
     files = _files(Path(path), reading, problems)
     if _are_arrays(files):
         return check_arrays(Path(path), files, reading, problems)
-    found = _prepare(_tables(files, reading, problems), reading, str(path), schema, problems)
+    return _check_tables(_tables(files, reading, problems), reading, str(path), schema, problems)
+
+
+def _check_tables(
+    tables: Sequence[Table], reading: Reading, where: str, schema: Schema | None, problems: Problems
+) -> Check:
+    found = _prepare(tables, reading, where, schema, problems)
     if found is None:
         return Check(problems=problems.all())
     _encode(found, problems)
@@ -135,8 +167,22 @@ def _load(where: str | Path, reading: Reading, schema: Schema | None) -> Federat
     if _are_arrays(files):
         data = load_arrays(path, files, reading, problems)
     else:
-        data = _load_tables(path, _tables(files, reading, problems), reading, schema, problems)
+        tables = _tables(files, reading, problems)
+        data = _load_tables(str(path), path.resolve().name, tables, reading, schema, problems)
     return replace(data, words={"data": str(where), **reading.words()}, files=content_hash(files))
+
+
+def _load_one_file(path: str | Path, reading: Reading, schema: Schema | None) -> Federated:
+    check_file(Path(path))
+    return _load(path, reading, schema)
+
+
+def _load_frame(frame: Any, reading: Reading, schema: Schema | None) -> Federated:
+    return _load_tables(FRAME, _FRAME_DATA, [_frame_table(frame, reading)], reading, schema, Problems())
+
+
+def _frame_table(frame: Any, reading: Reading) -> Table:
+    return open_table(as_frame(frame), _FRAME_DATA if reading.client is None else None)
 
 
 def _files(path: Path, reading: Reading, problems: Problems) -> list[Path]:
@@ -163,19 +209,20 @@ def _tables(files: Sequence[Path], reading: Reading, problems: Problems) -> list
 
 
 def _load_tables(
-    path: Path, tables: Sequence[Table], reading: Reading, schema: Schema | None, problems: Problems
+    where: str, data: str, tables: Sequence[Table], reading: Reading, schema: Schema | None, problems: Problems
 ) -> Federated:
-    found = _prepare(tables, reading, str(path), schema, problems)
+    """Return the federation of these tables; ``where`` names them in messages and ``data`` in the run's record."""
+    found = _prepare(tables, reading, where, schema, problems)
     if found is None:
-        problems.refuse(path)
-        raise DataError(f"{path} holds nothing that can be used; add files")
+        problems.refuse(where)
+        raise DataError(f"{where} holds nothing that can be used; add rows")
     dtype = np.float32 if found.schema.classes is None else np.int64
     splits = () if problems else found.split.allocate(found.schema.width, dtype)
     _encode(found, problems, splits)
-    problems.refuse(path)
+    problems.refuse(where)
     classes, target = found.schema.classes, found.schema.target
     return Federated(
-        data=path.resolve().name,
+        data=data,
         partition="natural",
         names=found.rows.names,
         train=splits[0],

@@ -13,12 +13,13 @@ from functools import partial
 from itertools import pairwise
 from operator import add
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from coterie.data.tables.cells import Block
 from coterie.data.tables.columns import column_names
 from coterie.data.tables.csv import csv_blocks, csv_columns
-from coterie.data.tables.problems import BadFile, Problems
+from coterie.data.tables.frames import as_frame, is_frame
+from coterie.data.tables.problems import FRAME, BadFile, Problems
 from coterie.errors import DataError
 from coterie.limits import inflated
 
@@ -137,18 +138,16 @@ class Table:
             raise BadFile(self.file, None, f"had {rows} rows and now {start}", "leave it alone while it is read")
 
 
-def open_table(source: Path | str | pl.DataFrame, client: str | None = None) -> Table:
-    """Open a .csv or .parquet file, or a polars frame.
+def open_table(source: Any, client: str | None = None) -> Table:
+    """Open a .csv or .parquet file, or a table in memory: of polars, pandas or pyarrow.
 
     >>> import polars as pl
     >>> table = open_table(pl.DataFrame({"age": [31, 47]}))
     >>> [block.frame["age"].to_list() for block in table.blocks(["age"])]
     [[31, 47]]
     """
-    import polars as pl
-
-    if isinstance(source, pl.DataFrame):
-        return _scanned("the frame", source.lazy(), client)
+    if is_frame(source):
+        return _scanned(FRAME, as_frame(source).lazy(), client)
     path = Path(source)
     if path.suffix.lower() not in (".csv", ".parquet"):
         raise BadFile(path, None, f"has the suffix {path.suffix!r}", "a table needs .csv or .parquet; save it as one")

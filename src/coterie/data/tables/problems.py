@@ -17,6 +17,9 @@ RARE = 10
 SHOWN = 20
 """Classes that a report lists."""
 
+FRAME = "the frame"
+"""What problems call a table in memory."""
+
 Counts = tuple[tuple[str, int], ...]
 
 
@@ -80,7 +83,8 @@ class Problems:
         """Raise the first problem and the number of others, if there is any."""
         found = self.all()
         if found:
-            more = f" (and {len(found) - 1} more: coterie data check {path} lists them)" if len(found) > 1 else ""
+            lister = "ct.check_own" if path == FRAME else f"coterie data check {path}"
+            more = f" (and {len(found) - 1} more: {lister} lists them)" if len(found) > 1 else ""
             raise DataError(f"{found[0]}{more}")
 
 

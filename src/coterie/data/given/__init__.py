@@ -1,0 +1,1 @@
+"""Data that are in memory already: arrays and datasets, given by Python."""
