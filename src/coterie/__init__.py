@@ -46,6 +46,9 @@ if TYPE_CHECKING:
         wecfl,
     )
     from coterie.algorithms import algorithms as methods
+    from coterie.api.comparing import compare
+    from coterie.api.run import Run, load_run, run
+    from coterie.api.tuning import Tuned, tune
     from coterie.data import (
         Dataset,
         Federated,
@@ -60,15 +63,16 @@ if TYPE_CHECKING:
         load_own,
         load_pooled,
     )
-    from coterie.experiments.run import Run, run
     from coterie.protocol.client_function import ClientData, client_function
     from coterie.protocol.task import Fit, Loss, Proximal, Report, Task
+    from coterie.reporting.compared import Comparison
     from coterie.server.contract import Algorithm
     from coterie.server.distances.separation import separation_threshold
 
 __all__ = [
     "Algorithm",
     "ClientData",
+    "Comparison",
     "Dataset",
     "Federated",
     "Fit",
@@ -79,6 +83,7 @@ __all__ = [
     "Schema",
     "Split",
     "Task",
+    "Tuned",
     "add_ons",
     "briggs",
     "build_algorithm",
@@ -86,6 +91,7 @@ __all__ = [
     "check_own",
     "cks",
     "client_function",
+    "compare",
     "con_cks",
     "con_para",
     "con_rep",
@@ -108,6 +114,7 @@ __all__ = [
     "load_folder",
     "load_own",
     "load_pooled",
+    "load_run",
     "local",
     "methods",
     "ocfl",
@@ -118,6 +125,7 @@ __all__ = [
     "run",
     "sattler",
     "separation_threshold",
+    "tune",
     "vote",
     "wecfl",
 ]
@@ -128,7 +136,10 @@ _HOMES = {
         *("check_own", "from_arrays", "from_datasets", "from_frame"),
         *("load", "load_folder", "load_own", "load_pooled"),
     ),
-    "coterie.experiments.run": ("Run", "run"),
+    "coterie.api.comparing": ("compare",),
+    "coterie.api.run": ("Run", "load_run", "run"),
+    "coterie.api.tuning": ("Tuned", "tune"),
+    "coterie.reporting.compared": ("Comparison",),
     "coterie.protocol.client_function": ("ClientData", "client_function"),
     "coterie.protocol.task": ("Fit", "Loss", "Proximal", "Report", "Task"),
     "coterie.server.contract": ("Algorithm",),

@@ -4,9 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from contextlib import AbstractContextManager, nullcontext
-from dataclasses import dataclass, replace
-from functools import cached_property, partial
-from itertools import takewhile
+from dataclasses import dataclass
+from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -19,8 +18,8 @@ from coterie.data import Federated
 from coterie.errors import DataError, FederationError, RunFolderError, UnknownName, UsageError
 from coterie.experiments import building
 from coterie.experiments.placement import Placement, load_trained
-from coterie.experiments.resuming import check_examples
 from coterie.experiments.records import facts_of
+from coterie.experiments.resuming import check_examples
 from coterie.experiments.run import Results, simulate
 from coterie.experiments.run_folder import CONFIG, load_rounds, load_summary
 from coterie.experiments.session import Progress
@@ -31,9 +30,10 @@ from coterie.models.model import Model
 from coterie.reporting.html import html_pairs
 from coterie.reporting.plots import draw_run, svg
 from coterie.reporting.progress import watch
+from coterie.runtimes.attendance import Attended
 from coterie.runtimes.simulator import Simulator
 from coterie.server.contract import Algorithm, State
-from coterie.server.loop import Conditions, Limits, rounds
+from coterie.server.loop import rounds
 from coterie.server.serving import Served, served_models
 from coterie.typing import Array
 
@@ -146,7 +146,9 @@ class Run:
         if self.model.classes is None:
             if proba:
                 raise UsageError("proba is True, but the run predicts a number; leave it out")
-            return self.data.in_unit(outputs[:, 0].numpy())
+            target = None if self.data.schema is None else self.data.schema.target
+            found: Array = outputs[:, 0].numpy()
+            return found if target is None else found * target.std + target.mean
         if proba:
             chances: Array = torch.softmax(outputs, 1).numpy()
             return chances
@@ -162,17 +164,15 @@ class Run:
         wanted = last if round is None else round
         if not 0 <= wanted <= last:
             raise UsageError(f"round is {round}; the run has rounds 0 to {last}")
-        limits = Limits(norm_bound=settings.norm_bound, weight_bound=settings.weight_bound or 0)
-        conditions = Conditions(
-            participation=settings.participation, min_clients=settings.min_clients, limits=limits
-        )
-        federation = building.attended(self._simulator(), settings)
+        who, simulator = building.build_attendance(settings, self.data.names), self._simulator()
+        federation = simulator if who is None else Attended(simulator, who)
+        conditions = building.build_conditions(settings)
         for step in rounds(self.algorithm, federation, settings.seed, conditions=conditions):
             if step.state.round > wanted:
-                sent = step.replies.models()
-                names = (self.data.names[client] for client in step.replies.clients)
-                return {name: self.model.with_row(*row) for name, row in zip(names, zip(*sent, strict=True), strict=True)}
-        raise AssertionError("rounds have no end")
+                break
+        names = (self.data.names[client] for client in step.replies.clients)
+        rows = zip(*step.replies.models(), strict=True)
+        return {name: self.model.with_row(*row) for name, row in zip(names, rows, strict=True)}
 
     def assign(self, x: Array, y: Array) -> Placement:
         """Place a client that took no part in the run, with these examples."""
@@ -187,8 +187,10 @@ class Run:
 
     def _repr_html_(self) -> str:
         """Show the summary and the curves in a notebook."""
-        names = ("algorithm", "data", "partition", "clients", "rounds", "clusters_found", "accuracy", "macro_f1")
-        names += ("worst_client", "rmse", "r2", "ari", "seconds")
+        names = (
+            *("algorithm", "data", "partition", "clients", "rounds", "clusters_found", "accuracy", "macro_f1"),
+            *("worst_client", "rmse", "r2", "ari", "seconds"),
+        )
         found = [(name.replace("_", " "), self.summary[name]) for name in names if self.summary.get(name) is not None]
         shown = ((name, f"{value:.3f}" if isinstance(value, float) else value) for name, value in found)
         return html_pairs(repr(self), shown) + svg(self.plot())
@@ -209,7 +211,7 @@ class Run:
 
     @torch.no_grad()
     def _outputs(self, x: torch.Tensor, model: nn.Module) -> torch.Tensor:
-        return torch.cat([model(part) for part in x.split(BATCH)]) if len(x) else model(x)
+        return torch.cat([model(part) for part in torch.split(x, BATCH)]) if len(x) else model(x)
 
     @cached_property
     def _last_served(self) -> tuple[Array, list[Served]]:
@@ -247,9 +249,7 @@ def run(
     training (steps, epochs, batch, lr, momentum, optimizer, ...), which a value has in its ``fit``:
     ``ct.wecfl(clusters=4, fit=ct.Fit(steps=20, lr=0.05))``.
     """
-    built, network, settings = python_settings(
-        algorithm, clients, model, {"rounds": rounds, "seed": seed, **options}
-    )
+    built, network, settings = python_settings(algorithm, clients, model, {"rounds": rounds, "seed": seed, **options})
     folder = None if out is None else Path(out)
     with shown(settings, progress) as report:
         return Run(simulate(built, clients, network, settings, folder, resume, report), folder)

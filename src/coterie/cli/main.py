@@ -139,11 +139,10 @@ def compare(
     Finished runs in --out are not run again; an interrupted comparison goes on where it stopped.
     """
     from coterie.experiments.building import build_algorithm
-    from coterie.experiments.run_folder import load_rounds
-    from coterie.experiments.summary import add_shown, check_last, default_last
+    from coterie.experiments.summary import check_last
     from coterie.experiments.sweep import folder_for, folder_name, grid, parse_seeds, run_all
+    from coterie.reporting.compared import compared
     from coterie.reporting.comparison import comparison
-    from coterie.reporting.plots import save_comparison
     from coterie.reporting.progress import watch
 
     asked = [*algorithms, *(["local"] if local and "local" not in algorithms else [])]
@@ -155,22 +154,16 @@ def compare(
     for settings in plan[: len(names)]:
         build_algorithm(settings)
     folder = out or Path("runs") / f"compare-{folder_name(base.data)}"
-    done: dict[str, list[dict[str, Any]]] = {name: [] for name in names}
-    for settings, summary in run_all(plan, partial(folder_for, out=folder), partial(watch, quiet=quiet)):
-        done[settings.algorithm].append(summary)
-    folders = {name: [folder_for(replace(base, algorithm=name, seed=n), folder) for n in numbers] for name in names}
-    records = {name: [load_rounds(each) for each in folders[name]] for name in names}
-    last = last or default_last([history for histories in records.values() for history in histories])
-    found = {name: [add_shown(*each, last) for each in zip(done[name], records[name], strict=True)] for name in names}
+    done = list(run_all(plan, partial(folder_for, out=folder), partial(watch, quiet=quiet)))
+    found = compared(done, last, folder)
+    found.save(folder)
     if as_json:
-        say_json(found)
+        say_json(found.summaries)
         return
-    console.print(comparison(found, console))
-    _print_together(folders, found[names[0]][0])
-    picture = folder / "comparison.png"
-    title = f"{base.data}, {found[names[0]][0]['partition']}, {found[names[0]][0]['clients']} clients"
-    save_comparison(picture, records, title, last)
-    say(f"picture: {picture}")
+    console.print(comparison(found.summaries, console))
+    folders = {name: [folder_for(replace(base, algorithm=name, seed=n), folder) for n in numbers] for name in names}
+    _print_together(folders, done[0].summary)
+    say(f"table and picture: {folder}/comparison.csv, .tex, .json, .png")
 
 
 @app.command()

@@ -18,7 +18,9 @@ from coterie.protocol.federation import Federation
 from coterie.runtimes.attendance import Attendance, attendance
 from coterie.seeding import Key
 from coterie.server.contract import Algorithm
-from coterie.server.loop import check_rounds, participants
+from coterie.server.exchange import Limits
+from coterie.server.loop import Conditions, check_rounds, participants
+from coterie.server.robust import rules
 
 
 def completed(settings: Settings) -> Settings:
@@ -65,6 +67,13 @@ def build_attendance(settings: Settings, names: tuple[str, ...]) -> Attendance |
     if not settings.join and not settings.leave:
         return None
     return attendance(names, settings.seed, settings.join, settings.leave)
+
+
+def build_conditions(settings: Settings) -> Conditions:
+    """Return who is asked in a round, how many answers it needs, and what the server accepts."""
+    bound, weight = settings.norm_bound, settings.weight_bound or 0
+    limits = Limits(norm_bound=bound, weight_bound=weight, combine=rules.build(settings.robust))
+    return Conditions(participation=settings.participation, min_clients=settings.min_clients, limits=limits)
 
 
 def check_enough(settings: Settings, federation: Federation, changes: Iterable[int], algorithm: Algorithm) -> None:

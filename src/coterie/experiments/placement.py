@@ -30,8 +30,8 @@ from coterie.experiments.run_folder import (
 )
 from coterie.experiments.settings import load_settings
 from coterie.experiments.summary import load_rows, scores_by_client
+from coterie.models.given import Given, as_model
 from coterie.models.model import Model
-from coterie.models.zoo import build_model
 from coterie.runtimes.simulator import Simulator
 from coterie.seeding import Key, generator
 from coterie.server.contract import Algorithm, Scores, State
@@ -157,8 +157,8 @@ def misfit_warning(cluster: int, measure: str, served: float, members: Sequence[
     )
 
 
-def load_trained(folder: Path) -> Trained:
-    """Load a finished run from its folder."""
+def load_trained(folder: Path, model: Given = None) -> Trained:
+    """Load a finished run from its folder; ``model`` is its network, if no text names it."""
     for name in (CONFIG, STATE, CLIENTS, SUMMARY):
         if not (folder / name).exists():
             raise RunFolderError(f"{folder} holds no finished run ({name} is missing); name a folder of coterie run")
@@ -167,9 +167,11 @@ def load_trained(folder: Path) -> Trained:
     if "shape" not in examples:
         raise RunFolderError(f"{folder / CONFIG} has no shape of examples; run it again with this version")
     algorithm = building.build_algorithm(settings)
-    model = build_model(settings.model, tuple(examples["shape"]), examples.get("classes"))
+    network = as_model(model or settings.model, tuple(examples["shape"]), examples.get("classes"))
+    if network.text != settings.model:
+        raise RunFolderError(f"{folder} was run with the model {settings.model!r}, not {network.text!r}; give that one")
     state, rows = load_state(folder / STATE, recorded_hashes(folder)), load_rows(folder)
-    return Trained(algorithm, algorithm.network(model), state, rows, settings.seed, examples["unit"])
+    return Trained(algorithm, algorithm.network(network), state, rows, settings.seed, examples["unit"])
 
 
 def read_newcomer(file: Path, folder: Path, schema: Path | None = None) -> tuple[Array, Array]:

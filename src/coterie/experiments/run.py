@@ -3,31 +3,22 @@
 from __future__ import annotations
 
 from contextlib import ExitStack, closing
-from dataclasses import dataclass, fields, replace
-from functools import cached_property
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-import numpy as np
-from torch import nn
-
 from coterie.data import Federated
-from coterie.errors import FederationError, UnknownName
 from coterie.experiments import building
-from coterie.experiments.placement import Placement, Trained
+from coterie.experiments.placement import Trained
 from coterie.experiments.records import facts_of
 from coterie.experiments.session import Progress, Session
 from coterie.experiments.settings import Settings
-from coterie.models.combined import Mixture
 from coterie.models.model import Model
 from coterie.models.zoo import build_model
 from coterie.protocol.federation import Federation
-from coterie.protocol.task import Fit
 from coterie.runtimes.ray import RayFederation
 from coterie.runtimes.simulator import Simulator
 from coterie.server.contract import Algorithm, State
-from coterie.server.serving import Served, served_models
-from coterie.typing import Array
 
 
 @dataclass(frozen=True)
@@ -55,6 +46,7 @@ class Results:
 
 RUNTIMES: dict[str, type[Simulator | RayFederation]] = {"simulator": Simulator, "ray": RayFederation}
 """Where clients can run."""
+
 
 def run_settings(
     settings: Settings,

@@ -39,10 +39,8 @@ from coterie.protocol.federation import Federation
 from coterie.protocol.replies import Replies
 from coterie.runtimes.attendance import Attended
 from coterie.server.contract import Algorithm, State
-from coterie.server.exchange import Limits
-from coterie.server.loop import Conditions, Round, check_rounds, rounds
+from coterie.server.loop import Round, check_rounds, rounds
 from coterie.server.one_shot import formed_of
-from coterie.server.robust import rules
 from coterie.server.serving import evaluate
 
 Progress = Callable[[dict[str, Any]], None]
@@ -85,11 +83,7 @@ class Session:
         self.clients = reach(self.model)
         self.attendance = building.build_attendance(settings, facts.names)
         self.federation = self.clients if self.attendance is None else Attended(self.clients, self.attendance)
-        bound, weight = settings.norm_bound, settings.weight_bound or 0
-        limits = Limits(norm_bound=bound, weight_bound=weight, combine=rules.build(settings.robust))
-        self.conditions = Conditions(
-            participation=settings.participation, min_clients=settings.min_clients, limits=limits
-        )
+        self.conditions = building.build_conditions(settings)
 
         # How rounds are recorded. Models that each client fine-tunes have no common test.
         judge = None if algorithm.serve.fit else partial(self.clients.judge, mix=self.mix)

@@ -9,7 +9,7 @@ from contextlib import AbstractContextManager
 from dataclasses import replace
 from functools import cache
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 from coterie.algorithms import has_number
 from coterie.algorithms.auto import AUTO
@@ -17,9 +17,10 @@ from coterie.data import Federated
 from coterie.data.tables.files import own_hash
 from coterie.errors import RunFolderError, UsageError
 from coterie.experiments.building import about_data, build_data, completed, is_own
+from coterie.experiments.records import Record
 from coterie.experiments.resuming import check_files, check_settings
 from coterie.experiments.run import run_settings
-from coterie.experiments.run_folder import CONFIG, load_summary
+from coterie.experiments.run_folder import CONFIG, load_rounds, load_summary
 from coterie.experiments.session import Progress
 from coterie.experiments.settings import Settings, load_settings
 from coterie.limits import SEEDS, check_most
@@ -28,8 +29,8 @@ from coterie.terminal import plain
 LONGEST = 120
 """Bytes of a folder's name; file systems take 255."""
 
-FolderOf = Callable[[Settings], Path]
-ShowRun = Callable[[Settings], AbstractContextManager[Progress]]
+FolderOf = Callable[[Settings], Path | None]
+ShowRun = Callable[[Settings], AbstractContextManager[Progress | None]]
 
 
 def folder_for(settings: Settings, out: Path) -> Path:
@@ -63,28 +64,60 @@ def folder_name(text: str) -> str:
     return f"{re.sub('[^A-Za-z0-9.]+', '-', name)[:40]}-{digest}"
 
 
-def run_all(plan: Sequence[Settings], folder_of: FolderOf, show: ShowRun) -> Iterator[tuple[Settings, dict[str, Any]]]:
-    """Yield the summary of each run, in order: read a finished run, resume an unfinished one, begin a new one.
+class Done(NamedTuple):
+    """A run of a plan: its settings, its summary and the records of its rounds."""
 
-    Neighbours in the plan that differ in the algorithm alone share their data.
+    settings: Settings
+    summary: Record
+    history: list[Record]
+
+
+class Made(NamedTuple):
+    """The numbers of a run that was just made, or resumed."""
+
+    summary: Record
+    history: list[Record]
+
+
+Make = Callable[[Settings, Path | None, Progress | None], Made]
+"""``(settings, folder, progress) -> numbers``: make one run, or resume it in its folder."""
+
+
+def run_all(plan: Sequence[Settings], folder_of: FolderOf, show: ShowRun, make: Make | None = None) -> Iterator[Done]:
+    """Yield each run, in order: read a finished run, resume an unfinished one, begin a new one.
+
+    ``make`` makes a run whose data, network or algorithm no setting names; without a folder nothing is kept.
     """
+    make = from_settings() if make is None else make
     files = cache(lambda data: own_hash(Path(data)) if is_own(data) else None)
-    about: tuple[Any, ...] = ()
-    data: Federated | None = None
     for settings in plan:
         folder = folder_of(settings)
-        summary = _finished(settings, folder)
-        if summary is not None:
+        summary = None if folder is None else _finished(settings, folder)
+        if folder is not None and summary is not None:
             check_files(folder, files(settings.data), settings.data)
-        else:
-            if about != about_data(settings):
-                about, data = about_data(settings), build_data(settings)
-            with show(settings) as progress:
-                summary = run_settings(settings, folder, resume=True, progress=progress, data=data).summary
-        yield settings, summary
+            yield Done(settings, summary, load_rounds(folder))
+            continue
+        with show(settings) as progress:
+            made = make(settings, folder, progress)
+        yield Done(settings, *made)
 
 
-def _finished(settings: Settings, folder: Path) -> dict[str, Any] | None:
+def from_settings() -> Make:
+    """Return what makes runs from settings; neighbours that differ in the algorithm alone share their data."""
+    about: tuple[Any, ...] = ()
+    data: Federated | None = None
+
+    def make(settings: Settings, folder: Path | None, progress: Progress | None) -> Made:
+        nonlocal about, data
+        if about != about_data(settings):
+            about, data = about_data(settings), build_data(settings)
+        done = run_settings(settings, folder, resume=True, progress=progress, data=data)
+        return Made(done.summary, done.history)
+
+    return make
+
+
+def _finished(settings: Settings, folder: Path) -> Record | None:
     """Return the summary of a finished run; refuse one that was made with other settings."""
     summary = load_summary(folder)
     if summary is None:

@@ -23,14 +23,14 @@ from coterie.errors import UnknownName, UsageError
 from coterie.experiments.building import build_algorithm
 from coterie.experiments.session import Progress
 from coterie.experiments.settings import Settings, make_settings
-from coterie.experiments.sweep import run_all, slug
+from coterie.experiments.sweep import Make, run_all, slug
 from coterie.files import write_atomically
 from coterie.limits import CANDIDATES, check_most
 from coterie.seeding import generator
 from coterie.textforms import Value, parse, read_value, with_arguments
 
 Candidate = Mapping[str, Value]
-ShowCandidate = Callable[[Settings, str], AbstractContextManager[Progress]]
+ShowCandidate = Callable[[Settings, str], AbstractContextManager[Progress | None]]
 
 VALIDATION = 0.2
 """The share of train data set aside where the settings name none."""
@@ -197,21 +197,30 @@ def score(summary: Mapping[str, Any]) -> float:
 
 
 def search(
-    base: Settings, points: Sequence[Candidate], seeds: Sequence[int], out: Path, *, show: ShowCandidate
+    base: Settings,
+    points: Sequence[Candidate],
+    seeds: Sequence[int],
+    out: Path | None,
+    *,
+    show: ShowCandidate,
+    make: Make | None = None,
 ) -> list[Result]:
-    """Run every candidate on every seed and return the best first; read the runs that are finished in ``out``."""
+    """Run every candidate on every seed and return the best first; read the runs that are finished in ``out``.
+
+    ``make``: as for ``sweep.run_all``.
+    """
     made = [settings_of(base, point) for point in points]
     plan = {replace(settings, seed=seed): point for seed in seeds for settings, point in zip(made, points, strict=True)}
     scores: dict[str, list[float]] = {describe(point): [] for point in points}
 
-    def folder_of(settings: Settings) -> Path:
-        return out / slug(describe(plan[settings])) / f"seed-{settings.seed}"
+    def folder_of(settings: Settings) -> Path | None:
+        return None if out is None else out / slug(describe(plan[settings])) / f"seed-{settings.seed}"
 
-    def show_numbered(settings: Settings) -> AbstractContextManager[Progress]:
+    def show_numbered(settings: Settings) -> AbstractContextManager[Progress | None]:
         return show(settings, f"{1 + list(plan).index(settings)}/{len(plan)} {describe(plan[settings])}")
 
-    for settings, summary in run_all(list(plan), folder_of, show_numbered):
-        scores[describe(plan[settings])].append(score(summary))
+    for done in run_all(list(plan), folder_of, show_numbered, make):
+        scores[describe(plan[done.settings])].append(score(done.summary))
     results = [Result(point, tuple(scores[describe(point)])) for point in points]
     return sorted(results, key=lambda result: -result.mean)
 

@@ -39,8 +39,6 @@ def as_model(given: Given, shape: tuple[int, ...], classes: int | None) -> Model
     if isinstance(given, nn.Module):
         kept = deepcopy(given)
         return _checked(type(given).__name__, lambda: deepcopy(kept), shape, classes)
-    if isinstance(given, type) and issubclass(given, nn.Module):
-        return _checked(given.__name__, given, shape, classes)
     if not callable(given):
         raise ModelError(f"model is a {type(given).__name__}; give a text, a torch.nn.Module or a function")
     return _from_function(given, shape, classes)

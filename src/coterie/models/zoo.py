@@ -11,6 +11,7 @@ import math
 from collections.abc import Callable
 from functools import partial
 from itertools import chain, pairwise
+from typing import Any
 
 import torch
 from torch import Tensor, nn

@@ -5,6 +5,7 @@ from __future__ import annotations
 import csv
 import io
 import json
+from collections.abc import Iterable
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -13,6 +14,7 @@ import numpy as np
 from rich.console import Console
 
 from coterie.experiments.summary import add_shown, default_last
+from coterie.experiments.sweep import Done
 from coterie.files import write_atomically
 from coterie.reporting.comparison import CLASSIFICATION, REGRESSION, Summary, comparison, gain
 from coterie.reporting.html import html_table
@@ -130,18 +132,14 @@ class Comparison:
         return html_table(table) + svg(self.plot())
 
 
-def compared(
-    summaries: dict[str, list[Summary]],
-    histories: dict[str, list[History]],
-    last: int | None = None,
-    folder: Path | None = None,
-) -> Comparison:
-    """Return the comparison of these runs, of which a table shows the mean of the ``last`` evaluated rounds."""
-    number = last or default_last([history for runs in histories.values() for history in runs])
-    shown = {
-        name: [add_shown(*each, number) for each in zip(summaries[name], histories[name], strict=True)]
-        for name in summaries
-    }
+def compared(runs: Iterable[Done], last: int | None = None, folder: Path | None = None) -> Comparison:
+    """Return the comparison of runs by algorithm; a table shows the mean of the ``last`` evaluated rounds."""
+    by_name: dict[str, list[Done]] = {}
+    for done in runs:
+        by_name.setdefault(done.settings.algorithm, []).append(done)
+    histories = {name: [done.history for done in some] for name, some in by_name.items()}
+    number = last or default_last([history for some in histories.values() for history in some])
+    shown = {name: [add_shown(done.summary, done.history, number) for done in some] for name, some in by_name.items()}
     return Comparison(shown, histories, number, folder)
 
 
