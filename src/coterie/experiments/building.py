@@ -1,4 +1,4 @@
-"""What settings name: data, algorithms, and who is there in which round."""
+"""What settings name: data and algorithms; and whether enough clients take part for what they ask."""
 
 from __future__ import annotations
 
@@ -13,7 +13,6 @@ from coterie.data.sources.registry import sources
 from coterie.errors import UsageError
 from coterie.experiments.settings import OWN, Settings
 from coterie.protocol.federation import Federation
-from coterie.runtimes.attendance import Attendance, attendance
 from coterie.seeding import Key
 from coterie.server.contract import Algorithm
 from coterie.server.loop import check_rounds, participants
@@ -56,13 +55,6 @@ def about_data(settings: Settings) -> tuple[Any, ...]:
     """Return everything that the data depend on: settings that agree in this have the same data."""
     names = ("data", "classes", "partition", "clients", "validation", "seed", *OWN)
     return tuple(getattr(settings, name) for name in names)
-
-
-def build_attendance(settings: Settings, names: tuple[str, ...]) -> Attendance | None:
-    """Return who is there in which round; None if nobody joins or leaves."""
-    if not settings.join and not settings.leave:
-        return None
-    return attendance(names, settings.seed, settings.join, settings.leave)
 
 
 def check_enough(settings: Settings, federation: Federation, changes: Iterable[int], algorithm: Algorithm) -> None:

@@ -40,6 +40,7 @@ class Run:
     model     the network that was trained
     data      the clients' data
     trained   the parts of the run that place newcomers
+    present   the clients of the last round
     mix       how the outputs of an ensemble become one; None if there is one model
     """
 
@@ -50,6 +51,7 @@ class Run:
     data: Federated
     trained: Trained
     settings: Settings
+    present: Array
     mix: str | None = None
 
     def __repr__(self) -> str:
@@ -73,9 +75,8 @@ class Run:
         if client not in (self.data.names if isinstance(client, str) else range(len(self.data))):
             raise UnknownName("client", str(client), self.data.names)
         position = self.data.names.index(client) if isinstance(client, str) else client
-        present, served = self._last_served
-        at = int(np.searchsorted(present, position))
-        if position not in present:
+        served, at = self._last_served, int(np.searchsorted(self.present, position))
+        if position not in self.present:
             served, at = self._serve(np.array([position])), 0
         if min(member.rows[at] for member in served) < 0:
             raise FederationError(
@@ -86,11 +87,9 @@ class Run:
         return first if self.mix is None else Mixture([first, *others], self.mix, self.model.classes)
 
     @cached_property
-    def _last_served(self) -> tuple[Array, list[Served]]:
-        """Return the clients that were present in the last round, and the models that serve them."""
-        who = building.build_attendance(self.settings, self.data.names)
-        present = np.arange(len(self.data)) if who is None else who.present(self.state.round - 1)
-        return present, self._serve(present)
+    def _last_served(self) -> list[Served]:
+        """Return the models that serve the clients of the last round."""
+        return self._serve(self.present)
 
     def _serve(self, clients: Array) -> list[Served]:
         settings = self.settings
@@ -206,4 +205,14 @@ def _simulate(
 
         session = Session(algorithm, facts_of(data), model, settings, reach)
         done = session.train(out, resume, progress)
-    return Run(done.summary, done.history, done.state, session.model, data, done.trained, settings, session.mix)
+    return Run(
+        summary=done.summary,
+        history=done.history,
+        state=done.state,
+        model=session.model,
+        data=data,
+        trained=done.trained,
+        settings=settings,
+        present=done.present,
+        mix=session.mix,
+    )
