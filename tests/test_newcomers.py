@@ -15,7 +15,7 @@ from typer.testing import CliRunner
 import coterie as ct
 from coterie.cli.main import app
 from coterie.data import Split
-from coterie.data.stratify import stratified_split
+from coterie.data.apportion import stratified_split
 from coterie.errors import DataError, RunFolderError
 from coterie.experiments.placement import load_trained, member_scores, misfit_warning
 from coterie.experiments.run import run_settings
