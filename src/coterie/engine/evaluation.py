@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from math import log
 from typing import NamedTuple
 
@@ -50,23 +50,16 @@ class Evaluator:
         self.buffers.copy_(buffers)
         self.folded = fold(self.module)
 
-    def judge(self, pool: Pool, rows: Array) -> Verdicts:
-        """Return losses and predictions for these rows of a pool."""
-        parts = [verdicts(outputs, y, self.model.classes) for outputs, y in self._batches(pool, rows)]
-        return Verdicts(*(np.concatenate(column) for column in zip(*parts, strict=True)))
-
+    @torch.no_grad()
     def outputs(self, pool: Pool, rows: Array) -> tuple[Tensor, Tensor]:
-        """Return the outputs for these rows, and the truth."""
-        outputs, truth = zip(*self._batches(pool, rows), strict=True)
-        return torch.cat(outputs), torch.cat(truth)
-
-    def _batches(self, pool: Pool, rows: Array) -> Iterator[tuple[Tensor, Tensor]]:
+        """Return the outputs for these rows of a pool, and the truth."""
         size = CONVOLUTION_BATCH if self.model.is_convolutional else DENSE_BATCH
+        outputs, truth = [], []
         for i in range(0, len(rows), size):
             x, y = pool.take(rows[i : i + size])
-            with torch.no_grad():
-                outputs = self.folded(x)
-            yield outputs, y
+            outputs.append(self.folded(x))
+            truth.append(y)
+        return torch.cat(outputs), torch.cat(truth)
 
 
 def verdicts(outputs: Tensor, truth: Tensor, classes: int | None) -> Verdicts:

@@ -178,15 +178,13 @@ class Trainer:
         """
         trained = self._prepare(fit.part)
         contrasts = tuple(t for t in fit.terms if isinstance(t, Contrast) and t.of in SEEN)
-        check_contrasts(contrasts, self.model)
+        if contrasts:
+            check_contrasts(contrasts, self.model)
         terms = tuple(t for t in fit.terms if t not in contrasts)
         with torch.no_grad():
             self.params.copy_(start)
         flat = self.grouped and fit.part == "all"
-        optimiser = self._optimiser(fit, trained, flat)
-        if momentum is not None:
-            for held, kept in self._momenta(fit, momentum):
-                held.copy_(kept)
+        optimiser = self._optimiser(fit, trained, flat, momentum)
         steps = []
         for batch in batches:
             loss, found = self._differentiate(batch, trained, contrasts, received)
@@ -211,12 +209,16 @@ class Trainer:
         loss, found = self._differentiate(batch, trained, (), NOTHING)
         return loss, self._flatten(found)
 
-    def _optimiser(self, fit: Fit, trained: tuple[Slot, ...], flat: bool) -> Optimiser:
-        """Return the optimiser of this kind of pass, reset; its memory is reused from client to client."""
+    def _optimiser(self, fit: Fit, trained: tuple[Slot, ...], flat: bool, momentum: Tensor | None) -> Optimiser:
+        """Return the optimiser of this kind of pass, reset or with this momentum; its memory is reused."""
         if fit not in self.optimisers:
             tensors = [self.params] if flat else [self.leaves[slot.name] for slot in trained]
             self.optimisers[fit] = Optimiser(fit, tensors)
-        return self.optimisers[fit].reset()
+        optimiser = self.optimisers[fit].reset()
+        if momentum is not None:
+            for held, kept in self._momenta(fit, momentum):
+                held.copy_(kept)
+        return optimiser
 
     def momentum(self, fit: Fit) -> Tensor:
         """Return the flat momentum with which the last pass of this kind ended, zero outside of its part."""

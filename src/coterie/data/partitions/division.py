@@ -70,7 +70,7 @@ def divide_by_table(
     rows = zip(_draw_rows(pool.train, train, rng), _draw_rows(pool.test, test, rng), strict=True)
     clients = tuple(Share(own_train, own_test) for own_train, own_test in rows)
     left = np.stack([pool.counts - train.sum(axis=0), test_counts - test.sum(axis=0)])
-    return Shares(clients, groups, notes=(*notes, *_topped_up(moved, 1, "test"), *_unused(left, train.any(axis=0))))
+    return Shares(clients, groups, notes=(*notes, *_topped_up(moved, 1, "test"), *_unused(left, train.sum(axis=0) > 0)))
 
 
 def rows_of(owners: Array, clients: int) -> list[Array]:
