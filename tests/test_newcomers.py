@@ -24,10 +24,10 @@ from coterie.protocol.stack import Sent, Stack
 from coterie.protocol.task import Report, Task
 from coterie.runtimes.simulator import Simulator
 from coterie.seeding import Key, generator
-from coterie.server.assign import Clustered
+from coterie.server.assign import Clustered, nearest_centre
 from coterie.server.contract import Scores, least_loss
 from coterie.server.one_shot import Formed, OneShot
-from coterie.server.placement import nearest_centre, nearest_update
+from coterie.server.placement import nearest_update
 from coterie.server.start import first_state
 
 METHODS = ("ifca", "wecfl", "fesem(layer=all)", "joint(strength=0)", "ifca+cam", "wecfl+cam")

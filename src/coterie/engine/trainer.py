@@ -12,8 +12,7 @@ from torch.func import functional_call, vmap
 from torch.optim.sgd import sgd
 
 from coterie.engine.terms import NOTHING, Anchors, HeadInputs, Received, check_contrasts, contrast, gradient
-from coterie.models.dropout import AddressedDropout
-from coterie.models.model import Model, Slot
+from coterie.models.model import AddressedDropout, Model, Slot
 from coterie.protocol.task import SEEN, Contrast, Fit, Term
 
 
@@ -148,14 +147,6 @@ class Trainer:
         self.head_inputs: HeadInputs | None = None
         self.anchors: Anchors | None = None
 
-    def outputs(self, x: Tensor) -> Tensor:
-        """Return the outputs of the current parameters, each client's for its examples."""
-        if self.grouped:
-            batched: Tensor = vmap(lambda leaves, part: functional_call(self.module, leaves, (part,)))(self.leaves, x)
-            return batched
-        single: Tensor = self.module(x)
-        return single
-
     def seed_dropout(self, number: int) -> None:
         """Seed every dropout layer, each differently."""
         for layer, module in enumerate(self.module.modules()):
@@ -252,8 +243,13 @@ class Trainer:
     ) -> tuple[Tensor, list[Tensor]]:
         """Return each client's loss and the gradient of each trained tensor; contrasts are in the gradient only."""
         leaves = [self.leaves[slot.name] for slot in trained]
-        compared = any(term.of == "inputs" for term in contrasts)
-        outputs, inputs = self._outputs_and_inputs(batch.x) if compared else (self.outputs(batch.x), torch.empty(0))
+        inputs = torch.empty(0)
+        if any(term.of == "inputs" for term in contrasts):
+            outputs, inputs = self._outputs_and_inputs(batch.x)
+        elif self.grouped:
+            outputs = vmap(lambda leaves, x: functional_call(self.module, leaves, (x,)))(self.leaves, batch.x)
+        else:
+            outputs = self.module(batch.x)
         if batch.weights is None:
             loss = mean_loss(outputs, batch.y, self.model.classes)
         else:

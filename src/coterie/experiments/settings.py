@@ -17,7 +17,7 @@ from coterie.experiments.goal import Goal, read_goal
 from coterie.experiments.papers import expand
 from coterie.files import read_toml
 from coterie.limits import CLIENTS, LARGEST, ROUNDS
-from coterie.server.bounds import FACTOR
+from coterie.server.exchange import FACTOR
 from coterie.typed import COMMAND_LINE, at_least, at_least_or, check_limits, make, one_of, option, types_of, within
 
 if TYPE_CHECKING:
