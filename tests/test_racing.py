@@ -197,9 +197,9 @@ class TestInTheEngine:
     def test_what_is_counted_is_what_the_networks_were_given(self, digits, simulator, monkeypatch):
         given_to, outputs = [], Evaluator.outputs
 
-        def count(self, pool, rows):
+        def count(self, params, buffers, pool, rows):
             given_to.append(len(rows))
-            return outputs(self, pool, rows)
+            return outputs(self, params, buffers, pool, rows)
 
         monkeypatch.setattr(Evaluator, "outputs", count)
         sim = simulator(digits, "mlp(6)", threads=2)

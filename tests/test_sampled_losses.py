@@ -392,9 +392,9 @@ class TestInTheEngine:
     def test_what_is_counted_is_what_the_networks_were_given(self, data, simulator, monkeypatch):
         given_to, outputs = [], Evaluator.outputs
 
-        def count(self, pool, rows):
+        def count(self, params, buffers, pool, rows):
             given_to.append(len(rows))
-            return outputs(self, pool, rows)
+            return outputs(self, params, buffers, pool, rows)
 
         monkeypatch.setattr(Evaluator, "outputs", count)
         found = ask(simulator(data, "mlp(6)", threads=2), Sample(16, 32))

@@ -206,7 +206,7 @@ class Engine:
     def _losses(self, stack: Stack, row: int, where: Array, bounded: str | None = None) -> Array:
         """Return the loss of one model, as trained or ``bounded``, on these rows of the clients' train data."""
         pool = self._pool("train", stack)
-        found = verdicts(*self._evaluator(pool, stack, row).outputs(pool, where), self.model.classes)
+        found = verdicts(*self._outputs(stack, row, pool, where), self.model.classes)
         return found.losses if bounded is None else bound(found, pool.y.numpy()[where], bounded, self.model.classes)
 
     def _metrics(
@@ -231,19 +231,19 @@ class Engine:
         """Return the metrics of clients that are served one model, or the mixture of several."""
         where, offsets = pool.rows_of(clients)
         classes, truth = self.model.classes, pool.y.numpy()[where]
-        each = [self._evaluator(pool, models, row).outputs(pool, where) for row in range(len(models))]
+        each = [self._outputs(models, row, pool, where) for row in range(len(models))]
         outputs = each[0][0] if mix is None else mix_outputs([own for own, _ in each], mix, classes)
         found = verdicts(outputs, each[0][1], classes)
         if classes is None:
             return metrics.regression(found.predictions, truth, found.losses, offsets)
         return metrics.classification(found.predictions, truth, found.losses, offsets, classes)
 
-    def _evaluator(self, pool: Pool, stack: Stack, row: int) -> Evaluator:
-        """Return this thread's evaluator for the examples of a pool, loaded with one model."""
+    def _outputs(self, stack: Stack, row: int, pool: Pool, where: Array) -> tuple[torch.Tensor, torch.Tensor]:
+        """Return the outputs of one model for these rows of a pool, by this thread's evaluator, and the truth."""
         like = pool.like
         evaluator: Evaluator = self.workers.local(("evaluate", like.dtype), lambda: Evaluator(self.model, like))
-        evaluator.load(torch.from_numpy(stack.params[row]), torch.from_numpy(stack.buffers[row]))
-        return evaluator
+        params, buffers = torch.from_numpy(stack.params[row]), torch.from_numpy(stack.buffers[row])
+        return evaluator.outputs(params, buffers, pool, where)
 
     def _pool(self, split: str, stack: Stack) -> Pool:
         """Return the examples of a split in the precision of these models."""

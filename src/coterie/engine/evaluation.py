@@ -42,22 +42,18 @@ class Evaluator:
         self.params = like.new_zeros(model.layout.size)
         self.buffers = like.new_zeros(model.layout.buffer_size)
         self.module = model.bind(self.params, self.buffers).eval().requires_grad_(False)
-        self.folded: nn.Module = self.module
-
-    def load(self, params: Tensor, buffers: Tensor) -> None:
-        """Evaluate this model from now on."""
-        self.params.copy_(params)
-        self.buffers.copy_(buffers)
-        self.folded = fold(self.module)
 
     @torch.no_grad()
-    def outputs(self, pool: Pool, rows: Array) -> tuple[Tensor, Tensor]:
-        """Return the outputs for these rows of a pool, and the truth."""
+    def outputs(self, params: Tensor, buffers: Tensor, pool: Pool, rows: Array) -> tuple[Tensor, Tensor]:
+        """Return the outputs of a model for these rows of a pool, and the truth."""
+        self.params.copy_(params)
+        self.buffers.copy_(buffers)
+        folded = fold(self.module)
         size = CONVOLUTION_BATCH if self.model.is_convolutional else DENSE_BATCH
         outputs, truth = [], []
         for i in range(0, len(rows), size):
             x, y = pool.take(rows[i : i + size])
-            outputs.append(self.folded(x))
+            outputs.append(folded(x))
             truth.append(y)
         return torch.cat(outputs), torch.cat(truth)
 

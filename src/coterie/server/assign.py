@@ -65,16 +65,19 @@ class KMeansClusters:
 
     def __call__(self, points: Array, weights: Array, key: Key, centres: Array | None) -> tuple[Array, Array]:
         """Return the labels of the points and the centres."""
-        runs = [self._run(points, weights, "k-means++", key.number("k-means", i) % 2**32) for i in range(self.restarts)]
+        starts: list[tuple[str | Array, int]] = [
+            ("k-means++", key.number("k-means", i) % 2**32) for i in range(self.restarts)
+        ]
         if centres is not None:
-            runs.append(self._run(points, weights, centres, 0))
-        best = min(runs, key=lambda run: run.inertia_)
-        return best.labels_.astype(np.int64), best.cluster_centers_
-
-    def _run(self, points: Array, weights: Array, init: str | Array, seed: int) -> KMeans:
+            starts.append((centres, 0))
         with warnings.catch_warnings():  # with fewer distinct points than clusters some stay empty, as they should
             warnings.simplefilter("ignore", ConvergenceWarning)
-            return KMeans(self.clusters, init=init, n_init=1, random_state=seed).fit(points, sample_weight=weights)
+            runs = [
+                KMeans(self.clusters, init=init, n_init=1, random_state=seed).fit(points, sample_weight=weights)
+                for init, seed in starts
+            ]
+        best = min(runs, key=lambda run: run.inertia_)
+        return best.labels_.astype(np.int64), best.cluster_centers_
 
 
 def cluster_parts(part: str, clusterer: KMeansClusters, weigh: Weigh) -> Assign:
