@@ -15,7 +15,7 @@ from typer.testing import CliRunner
 import coterie as ct
 from coterie.cli.main import app
 from coterie.data import Split
-from coterie.data.stratify import stratified_split
+from coterie.data.apportion import stratified_split
 from coterie.errors import DataError, RunFolderError
 from coterie.experiments.placement import load_trained, member_scores, misfit_warning
 from coterie.experiments.run import run_settings
@@ -24,10 +24,10 @@ from coterie.protocol.stack import Sent, Stack
 from coterie.protocol.task import Report, Task
 from coterie.runtimes.simulator import Simulator
 from coterie.seeding import Key, generator
-from coterie.server.assign import Clustered
+from coterie.server.assign import Clustered, nearest_centre
 from coterie.server.contract import Scores, least_loss
 from coterie.server.one_shot import Formed, OneShot
-from coterie.server.placement import nearest_centre, nearest_update
+from coterie.server.placement import nearest_update
 from coterie.server.start import first_state
 
 METHODS = ("ifca", "wecfl", "fesem(layer=all)", "joint(strength=0)", "ifca+cam", "wecfl+cam")
@@ -129,7 +129,7 @@ class TestServing:
         assert len(aside) == round(0.2 * len(y))
         train, test = (Split(x[rows], y[rows], np.array([0, len(rows)])) for rows in (keep, aside))
         alone = Simulator(ct.Federated("d", "natural", ("newcomer",), train, test, 10), run.model, threads=1)
-        task, key = Task(fit=run.trained.algorithm.serve.fit), Key(3, run.state.round)
+        task, key = Task(fit=run.algorithm.serve.fit), Key(3, run.state.round)
         tuned = alone.ask(task, Sent(run.state.stack), np.array([found.cluster]), np.array([0]), key).models()
         assert found.served == pytest.approx(accuracy(outputs_of(run, tuned, 0, test.x), test.y))
         assert not np.array_equal(tuned.params[0], run.state.stack.params[found.cluster])
@@ -289,7 +289,7 @@ class TestOnTheCommandLine:
         state = first_state(Stack(params, np.zeros((1, 0), np.float32)), np.zeros(1, int))
         data = replace(lines((2.0,), (3,)), unit=10.0)
         run = ct.run(ct.fedavg(ct.Fit(lr=1e-9)), data, model="linear", rounds=1, threads=1)
-        found = replace(run.trained, state=state).assign(*data.train.of(0))
+        found = replace(run.results.trained, state=state).assign(*data.train.of(0))
         assert (found.measure, found.served) == ("rmse", pytest.approx(10.0))
 
     @pytest.mark.parametrize(("label", "other"), [("ill", "cost"), ("cost", "ill")])
@@ -326,4 +326,4 @@ class TestOnTheCommandLine:
         first = run_settings(settings, here / "r")
         again = run_settings(settings, here / "r", resume=True)
         x, y = first.data.train.of(0)
-        assert again.assign(x, y) == first.assign(x, y)
+        assert again.trained.assign(x, y) == first.trained.assign(x, y)

@@ -135,7 +135,7 @@ def finished():
 
 def test_what_python_shows_of_a_run_is_one_short_line_that_says_something(finished):
     simulator = Simulator(finished.data, finished.model)
-    replies = evaluate(finished.trained.algorithm, simulator, finished.state, seed=1)
+    replies = evaluate(finished.results.trained.algorithm, simulator, finished.state, seed=1)
     about = {
         repr(finished): (
             "wecfl(clusters=2)+cks(strength=0.2)",
@@ -156,9 +156,9 @@ def test_what_python_shows_of_a_run_is_one_short_line_that_says_something(finish
             "10 classes",
         ),
         repr(finished.data.train): ("2876", "(1, 8, 8)", "6 clients"),
-        repr(finished.trained): ("wecfl(clusters=2)+cks(strength=0.2)", "mlp(64)", "6 clients", "2 rounds"),
+        repr(finished.results.trained): ("wecfl(clusters=2)+cks(strength=0.2)", "mlp(64)", "6 clients", "2 rounds"),
         repr(finished.model): ("mlp(64)", "(1, 8, 8)", "10 classes"),
-        repr(finished.trained.algorithm): ("wecfl(clusters=2)+cks(strength=0.2)",),
+        repr(finished.results.trained.algorithm): ("wecfl(clusters=2)+cks(strength=0.2)",),
         repr(replies): ("6 clients", "0 are missing", "metrics"),
         repr(ct.load("digits")): ("digits", "1438 train", "359 test", "10 classes"),
     }
@@ -195,7 +195,9 @@ def test_who_had_left_is_handed_over_what_it_would_have_been_served(tmp_path):
     clients, algorithm = digits(), ct.fedavg(ct.Fit(steps=3))
     run = ct.run(algorithm + ct.finetune(), clients, rounds=2, leave={"client-002": 1}, out=tmp_path / "run")
     assert load_rows(tmp_path / "run")[2]["accuracy"] == ""
-    tested = evaluate(run.trained.algorithm, Simulator(clients, run.model), run.state, seed=1, clients=np.array([2]))
+    tested = evaluate(
+        run.results.trained.algorithm, Simulator(clients, run.model), run.state, seed=1, clients=np.array([2])
+    )
     x, y = clients.test.of(2)
     guess = run.model_for(2)(torch.from_numpy(x)).argmax(-1).numpy()
     assert np.mean(guess == y) == tested.metrics[0, 0]
@@ -205,7 +207,7 @@ def test_a_client_that_diverges_while_it_is_fine_tuned_has_no_model():
     wild = ct.fedavg(ct.Fit(steps=1, lr=1e9)) + ct.finetune(steps=50)
     clients = digits()
     run = ct.run(ct.fedavg(ct.Fit(steps=1)), clients, rounds=1)
-    broken = replace(run, trained=replace(run.trained, algorithm=wild))
+    broken = replace(run, results=replace(run.results, trained=replace(run.results.trained, algorithm=wild)))
     with pytest.raises(FederationError, match=r"client 'client-000' has no model"):
         broken.model_for(0)
 

@@ -24,7 +24,7 @@ from coterie.protocol.stack import UNPLACED, Sent, Stack
 from coterie.protocol.task import Fit, Report, Task
 from coterie.runtimes.simulator import Simulator
 from coterie.server.aggregate import average
-from coterie.server.bounds import bounded, update_lengths
+from coterie.server.exchange import bounded, update_lengths
 from coterie.server.robust import rules
 
 TRAIN = Task(fit=(Fit(steps=1),))

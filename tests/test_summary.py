@@ -10,6 +10,7 @@ import pytest
 import torch
 from scipy.spatial.distance import cosine
 
+from coterie.api.run import Run
 from coterie.data.federated import Split
 from coterie.errors import FederationError, UsageError
 from coterie.experiments.records import DataFacts, RoundRecorder
@@ -287,7 +288,9 @@ class TestGradients:
 
         def total_loss(client):
             x, y = map(torch.from_numpy, found.data.train.of(client))
-            return float(torch.nn.functional.cross_entropy(found.model_for(client)(x), y, reduction="sum").detach())
+            return float(
+                torch.nn.functional.cross_entropy(Run(found).model_for(client)(x), y, reduction="sum").detach()
+            )
 
         wanted = sum(map(total_loss, range(8))) / len(found.data.train.y)
         assert found.history[-1]["objective"] == pytest.approx(wanted, rel=1e-5)

@@ -17,8 +17,8 @@ from coterie.protocol.replies import Replies
 from coterie.protocol.stack import Sent, Stack
 from coterie.protocol.task import Fit, Task
 from coterie.server.aggregate import average, uniform
-from coterie.server.bounds import bounded
 from coterie.server.contract import by_examples
+from coterie.server.exchange import bounded
 
 FIT = Fit(steps=3, batch=8, lr=0.1)
 

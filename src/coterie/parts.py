@@ -4,8 +4,7 @@ The types are explained in ``coterie.server.contract``, what clients can be aske
 "your own method in one file" puts them together.
 """
 
-from coterie.algorithms.auto import finds_number
-from coterie.algorithms.method import add_on, always, method
+from coterie.algorithms.method import add_on, always, finds_number, method
 from coterie.errors import FederationError, UsageError
 from coterie.protocol.client_function import ClientData, client_function
 from coterie.protocol.replies import Replies
@@ -26,9 +25,8 @@ from coterie.protocol.task import (
 )
 from coterie.seeding import Key
 from coterie.server.aggregate import server_optimiser, uniform
-from coterie.server.assign import cluster_parts, join_nearest, keep, until
+from coterie.server.assign import KMeansClusters, cluster_parts, join_nearest, keep, nearest_centre, until
 from coterie.server.clustering.clusterers import Clusterer, clusterers
-from coterie.server.clustering.kmeans import KMeansClusters
 from coterie.server.contract import (
     Algorithm,
     Ask,
@@ -49,7 +47,7 @@ from coterie.server.contract import (
     replace_models,
 )
 from coterie.server.one_shot import after, cluster_once, once, temperature_rises
-from coterie.server.placement import join, nearest_centre, nearest_update
+from coterie.server.placement import join, nearest_update
 from coterie.server.start import farthest_first, first_state, model_per_client, one_model, one_model_for, random_models
 
 __all__ = [

@@ -123,8 +123,8 @@ class Run:
         round gets the network that would have served it.
         """
         position = self._position(client)
-        present, served = self._last_served
-        at = int(np.searchsorted(present, position))
+        present = self.results.present
+        served, at = self._last_served, int(np.searchsorted(present, position))
         if position not in present:
             served, at = self._serve(np.array([position])), 0
         if min(member.rows[at] for member in served) < 0:
@@ -214,11 +214,9 @@ class Run:
         return torch.cat([model(part) for part in torch.split(x, BATCH)]) if len(x) else model(x)
 
     @cached_property
-    def _last_served(self) -> tuple[Array, list[Served]]:
-        """Return the clients that were present in the last round, and the models that serve them."""
-        who = building.build_attendance(self.settings, self.data.names)
-        present = np.arange(len(self.data)) if who is None else who.present(self.state.round - 1)
-        return present, self._serve(present)
+    def _last_served(self) -> list[Served]:
+        """Return the models that serve the clients of the last round."""
+        return self._serve(self.results.present)
 
     def _simulator(self) -> Simulator:
         settings = self.settings
@@ -278,6 +276,16 @@ def load_run(path: str | Path, clients: Federated | None = None, model: Given = 
             raise RunFolderError(f"{folder} was run on data that Python made; give them as clients=")
         clients = building.build_data(settings)
     check_examples(folder, facts_of(clients))
-    mix = trained.algorithm.serve.mix if trained.algorithm.members else None
-    found = Results(summary, load_rounds(folder), trained.state, trained.model, clients, trained, settings, mix)
+    who = building.build_attendance(settings, clients.names)
+    found = Results(
+        summary=summary,
+        history=load_rounds(folder),
+        state=trained.state,
+        model=trained.model,
+        data=clients,
+        trained=trained,
+        settings=settings,
+        present=np.arange(len(clients)) if who is None else who.present(trained.state.round - 1),
+        mix=trained.algorithm.serve.mix if trained.algorithm.members else None,
+    )
     return Run(found, folder)

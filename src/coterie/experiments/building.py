@@ -1,4 +1,4 @@
-"""What settings name: data, algorithms, and who is there in which round."""
+"""What settings name: data and algorithms; and whether enough clients take part for what they ask."""
 
 from __future__ import annotations
 

@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 
 from coterie.data import Federated, Schema, Split
-from coterie.data.stratify import stratified_split
+from coterie.data.apportion import stratified_split
 from coterie.data.tables.arrays import read_arrays
 from coterie.errors import DataError, FederationError, RunFolderError
 from coterie.experiments import building

@@ -19,6 +19,7 @@ from coterie.protocol.federation import Federation
 from coterie.runtimes.ray import RayFederation
 from coterie.runtimes.simulator import Simulator
 from coterie.server.contract import Algorithm, State
+from coterie.typing import Array
 
 
 @dataclass(frozen=True)
@@ -31,6 +32,7 @@ class Results:
     model     the network that was trained
     data      the clients' data
     trained   the parts of the run that place newcomers
+    present   the clients of the last round
     mix       how the outputs of an ensemble become one; None if there is one model
     """
 
@@ -41,6 +43,7 @@ class Results:
     data: Federated
     trained: Trained
     settings: Settings
+    present: Array
     mix: str | None = None
 
 
@@ -88,4 +91,14 @@ def simulate(
 
         session = Session(algorithm, facts_of(data), model, settings, reach)
         done = session.train(out, resume, progress)
-    return Results(done.summary, done.history, done.state, session.model, data, done.trained, settings, session.mix)
+    return Results(
+        summary=done.summary,
+        history=done.history,
+        state=done.state,
+        model=session.model,
+        data=data,
+        trained=done.trained,
+        settings=settings,
+        present=done.present,
+        mix=session.mix,
+    )

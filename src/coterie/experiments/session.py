@@ -18,7 +18,7 @@ from typing import Any, NamedTuple
 from coterie.algorithms import advised, keeping_momentum
 from coterie.engine.plan import available_cores
 from coterie.errors import CoterieError
-from coterie.experiments import building
+from coterie.experiments.building import build_attendance, build_conditions, check_enough
 from coterie.experiments.placement import Trained
 from coterie.experiments.records import DataFacts, Record, RoundRecorder
 from coterie.experiments.resuming import check_resumable
@@ -42,18 +42,20 @@ from coterie.server.contract import Algorithm, State
 from coterie.server.loop import Round, check_rounds, rounds
 from coterie.server.one_shot import formed_of
 from coterie.server.serving import evaluate
+from coterie.typing import Array
 
 Progress = Callable[[dict[str, Any]], None]
 """Called with the record of every round."""
 
 
 class Finished(NamedTuple):
-    """The results of a finished run."""
+    """The results of a finished run; ``present`` are the clients of its last round."""
 
     summary: Record
     history: list[Record]
     state: State
     trained: Trained
+    present: Array
 
 
 class Session:
@@ -81,9 +83,11 @@ class Session:
 
         # Who trains it, and under which conditions.
         self.clients = reach(self.model)
-        self.attendance = building.build_attendance(settings, facts.names)
-        self.federation = self.clients if self.attendance is None else Attended(self.clients, self.attendance)
-        self.conditions = building.build_conditions(settings)
+        self.federation: Federation = self.clients
+        self.attendance = build_attendance(settings, facts.names)
+        if self.attendance is not None:
+            self.federation = Attended(self.clients, self.attendance)
+        self.conditions = build_conditions(settings)
 
         # How rounds are recorded. Models that each client fine-tunes have no common test.
         judge = None if algorithm.serve.fit else partial(self.clients.judge, mix=self.mix)
@@ -91,7 +95,7 @@ class Session:
 
         # Refuse before the first round what would fail in a later one.
         changes = [0] if self.attendance is None else self.attendance.changes()
-        building.check_enough(settings, self.federation, changes, algorithm)
+        check_enough(settings, self.federation, changes, algorithm)
         for fit in (fit for each in (algorithm, *algorithm.members) for fit in (each.fit, *each.serve.fit)):
             fit.check(int(facts.train.max()))
         if self.goal is not None:
@@ -186,7 +190,7 @@ class Session:
                 save_distances(folder.path, self.facts.names, formed.distances)
             folder.finish(summary)
         trained = Trained(self.algorithm, self.model, state, rows, self.settings.seed, self.facts.unit)
-        return Finished(summary, history, state, trained)
+        return Finished(summary, history, state, trained, present)
 
 
 def config_table(settings: Settings, facts: DataFacts) -> dict[str, Any]:

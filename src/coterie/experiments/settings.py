@@ -17,7 +17,7 @@ from coterie.errors import UnknownName, UsageError
 from coterie.experiments.papers import AS, expand
 from coterie.files import read_toml
 from coterie.limits import CLIENTS, LARGEST, ROUNDS
-from coterie.server.bounds import FACTOR
+from coterie.server.exchange import FACTOR
 from coterie.typed import COMMAND_LINE, at_least, at_least_or, check_limits, make, one_of, option, types_of, within
 
 if TYPE_CHECKING:

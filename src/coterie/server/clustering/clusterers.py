@@ -256,4 +256,4 @@ clusterers = Catalogue(
     typed=True,
     adopt=users_clusterer,
 )
-"""Clusterers of a distance matrix, by name; ``kmeans.KMeansClusters`` works on weighted points, for fesem and wecfl."""
+"""Clusterers of a distance matrix, by name; ``assign.KMeansClusters`` works on weighted points, for fesem and wecfl."""
