@@ -2,7 +2,7 @@
 
 From the folder of this file the command line runs it like any other method::
 
-    coterie run 'own_method:by_labels(clusters=2)' --partition 'classes(5)' --clients 20 --rounds 5
+    coterie run 'own_method:by_labels(clusters=2)' --partition blocks --clients 20 --rounds 5
 
 It asks clients for one array that coterie does not know, the shares of their labels, so it brings a client function.
 """
@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
-from sklearn.cluster import KMeans
+from scipy.spatial.distance import cdist
 
 import coterie as ct
 from coterie.parts import (
@@ -26,6 +26,7 @@ from coterie.parts import (
     Scores,
     State,
     always,
+    clusterers,
     join,
     memory_type,
     method,
@@ -51,7 +52,7 @@ class Centres:
 
 
 @method  # names it by its call in tables and run folders: own_method:by_labels(clusters=4)
-def by_labels(clusters: int = 2, fit: ct.Fit = ct.Fit()) -> ct.Algorithm:  # noqa: B008 - a frozen value
+def by_labels(clusters: int = 2, fit: ct.Fit = ct.Fit()) -> ct.Algorithm:
     """Cluster clients by their label shares before round 0, then run FedAvg in each cluster."""
     return ct.Algorithm(
         start=one_model_for(clusters),
@@ -63,18 +64,19 @@ def by_labels(clusters: int = 2, fit: ct.Fit = ct.Fit()) -> ct.Algorithm:  # noq
 
 def cluster_by_shares(clusters: int) -> Assign:
     """Cluster all clients in the first round; afterwards keep them, and place those that come later."""
-    join_later = join(nearest_shares)
+    join_later, by_distance = join(nearest_shares), clusterers.build("agglomerative(linkage=ward)", clusters=clusters)
 
     def assign(state: State, replies: Replies, key: Key, ask: Ask) -> Assignment:
         if state.formed:
             return join_later(state, replies, key, ask)
         everyone = np.arange(len(state.labels))
         heard = ask(ct.Task(report=label_shares.report()), state.stack, np.zeros_like(everyone), everyone)
-        seed = key.number("by-labels") % 2**32
-        found = KMeans(clusters, n_init=10, random_state=seed).fit(heard.description)
-        labels = np.full(len(everyone), UNPLACED)
-        labels[heard.clients] = found.labels_
-        return Assignment(labels, Centres(found.cluster_centers_), parents=(0,) * clusters, formed=True)
+        shares = heard.description
+        found = by_distance(cdist(shares, shares), key)
+        labels = np.full(len(everyone), UNPLACED)  # whoever did not answer is placed when it does
+        labels[heard.clients] = found
+        centres = np.stack([shares[found == k].mean(axis=0) for k in range(clusters)])
+        return Assignment(labels, Centres(centres), parents=(0,) * clusters, formed=True)
 
     return assign
 
@@ -82,14 +84,12 @@ def cluster_by_shares(clusters: int) -> Assign:
 def nearest_shares(state: State, ask: Ask, clients: Array) -> Scores:
     """Score clusters for clients that have none by minus the distance of their label shares to the cluster's."""
     heard = ask(ct.Task(report=label_shares.report()), state.stack, np.zeros_like(clients), clients)
-    assert heard.description is not None
-    apart = np.linalg.norm(heard.description[:, None] - state.memory.shares, axis=-1)
-    return Scores(heard.clients, -apart)
+    return Scores(heard.clients, -cdist(heard.description, state.memory.shares))
 
 
 def main() -> None:
-    """Run it beside FedAvg on digits of which every client has five classes."""
-    clients = ct.load("digits").partition("classes(5)", clients=20, seed=1)
+    """Run it beside FedAvg on digits, of which groups of clients have different ones."""
+    clients = ct.load("digits").partition("blocks", clients=20, seed=1)
     for algorithm in (ct.fedavg(), by_labels(clusters=4)):
         print(ct.run(algorithm, clients, model="mlp(32)", rounds=5))
 

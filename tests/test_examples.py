@@ -13,7 +13,7 @@ PROMISED = {
     "quickstart": r"wecfl\(clusters=4\): accuracy 0\.9\d.*rotations: 1\.0",
     "own_tables": r"no problem found.*together: bern davos lugano\n.*value 9: well",
     "compare_methods": r"one model for all +0\.[78].*server clusters +0\.9",
-    "own_method": r"fedavg on digits.*by-labels\(clusters=4\) on digits, classes\(5\).*4 clusters, accuracy 0\.9",
+    "own_method": r"fedavg on digits.*by-labels\(clusters=4\) on digits, blocks.*4 clusters, accuracy 0\.9",
     "newcomers": r"(client-0\d9: cluster \d \(right\).*){4}an odd one: no cluster fits",
 }
 """By script, what its output must show."""
