@@ -19,16 +19,18 @@ from coterie.experiments.run_folder import CLIENTS, MATRIX
 from coterie.files import write_atomically
 from coterie.protocol.replies import Replies
 from coterie.runtimes.attendance import Attendance
+from coterie.server.contract import State
 from coterie.terminal import cell
 from coterie.typing import Array
 
 Row = Mapping[str, Any]
 
 
-def client_rows(facts: DataFacts, labels: Array, test: Replies, attendance: Attendance) -> list[Row]:
+def client_rows(facts: DataFacts, state: State, test: Replies, attendance: Attendance) -> list[Row]:
     """Return a row for each client: name, cluster, true group, sizes, and test scores (empty if it did not answer).
 
-    If clients join or leave during the run, also the rounds in which they do (empty for those that do not).
+    If clients join or leave during the run, also the rounds in which they do (empty for those that do not); if clusters
+    are soft, also its membership in each.
     """
     dated = {"joined": attendance.joins, "left": attendance.leaves} if len(attendance.changes()) > 1 else {}
     scores: tuple[str, ...] = ("rmse",) if facts.classes is None else ("accuracy", "macro_f1")
@@ -36,15 +38,22 @@ def client_rows(facts: DataFacts, labels: Array, test: Replies, attendance: Atte
     return [
         {
             "client": facts.names[i],
-            "cluster": int(labels[i]),
+            "cluster": int(state.labels[i]),
             **({} if facts.groups is None else {"group": int(facts.groups[i])}),
             "train": int(facts.train[i]),
             "test": int(facts.test[i]),
             **{name: rounds.get(facts.names[i], "") for name, rounds in dated.items()},
             **dict(zip(scores, found.get(i, ("",) * len(scores)), strict=True)),
+            **_memberships(state, i),
         }
         for i in range(len(facts))
     ]
+
+
+def _memberships(state: State, client: int) -> dict[str, float]:
+    if state.memberships is None:
+        return {}
+    return {f"membership_{k}": float(value) for k, value in enumerate(state.memberships[client])}
 
 
 def scores_by_client(replies: Replies, classes: int | None, unit: float) -> list[tuple[float, ...]]:

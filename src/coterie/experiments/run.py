@@ -63,6 +63,11 @@ class Run:
         """Return the cluster of every client."""
         return self.state.labels
 
+    @property
+    def memberships(self) -> Array | None:
+        """Return how much of each cluster's model every client has, ``(m, K)``; None where clusters are not soft."""
+        return self.state.memberships
+
     def model_for(self, client: int | str) -> nn.Module:
         """Return the network with which a client, given by position or name, was last tested, in evaluation mode.
 

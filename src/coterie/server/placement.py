@@ -44,15 +44,21 @@ def nearest_centre(part: str, fit: Fit) -> Place:
     return place
 
 
-def nearest_update(fit: Fit) -> Place:
+def updates_when_formed(state: State) -> tuple[Stack, Array]:
+    """Return the model that was sent when the clusters formed, and the mean update of each cluster in that round."""
+    sent = sent_when_formed(state)
+    return sent, means_when_formed(state).params - sent.params
+
+
+def nearest_update(fit: Fit, compared: Callable[[State], tuple[Stack, Array]] = updates_when_formed) -> Place:
     """Score clusters by the cosine of a newcomer's update with their mean updates when the clusters formed.
 
     The newcomer trains once from the model that was sent in that round: updates from other models cannot be compared.
+    ``compared`` returns that model and a multiple of each cluster's mean update.
     """
 
     def place(state: State, ask: Ask, clients: Array) -> Scores:
-        sent = sent_when_formed(state)
-        formed = means_when_formed(state).params - sent.params
+        sent, formed = compared(state)
 
         def score(replies: Replies) -> Array:
             part = replies.layout.part("all")
