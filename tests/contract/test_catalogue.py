@@ -97,19 +97,6 @@ NEVER = {
 LATE = {"sattler(minimum=0)": 4}
 """How many rounds those need that have not found the groups after three."""
 
-ARRAYS = (
-    "labels",
-    "examples",
-    "params",
-    "buffers",
-    "losses",
-    "spreads",
-    "metrics",
-    "loss",
-    "evaluations",
-    "description",
-)
-
 
 @pytest.fixture(scope="module")
 def data(images):
@@ -317,7 +304,7 @@ class Scales:
         self.weighed["down"] += sum(
             a.nbytes for row in labels for a in down(task, sent, row, self.inner.model.layout).values()
         )
-        self.weighed["up"] += sum(getattr(replies, a).nbytes for a in ARRAYS if getattr(replies, a) is not None)
+        self.weighed["up"] += sum(getattr(replies, a).nbytes for a in ROWS if getattr(replies, a) is not None)
         return replies
 
 

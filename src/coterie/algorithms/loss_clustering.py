@@ -19,12 +19,12 @@ def clove(clusters: int | str = 2, weights: str = "examples", fit: Fit = Fit()) 
     """Cluster the clients' loss vectors by k-means every round, match clusters to models, and train the matched model.
 
     l_i = (L_i(T_1), ..., L_i(T_K)); groups g of k-means on the l_i; the matching M minimises sum_i l_i[M(g(i))], one
-    model a group; c(i) = M(g(i)); T_k <- mean of its clients by examples. "Clustering of loss vector embeddings"
-    (CLoVE), 2025. Where ifca's clients all choose the best of some random starts, groups still differ in how much worse
-    the others are, so random starts suffice. Two exchanges a round, of which the first is K models down to every
-    client (and K numbers up), the second what fedavg costs. Fails if some round's clients lack a group: k-means then
-    divides another, and half of it trains the absent group's model; so take few clusters or much participation.
-    ``weights`` of the means: examples, or uniform.
+    model a group; c(i) = M(g(i)); T_k <- mean of its clients by examples. Bhatia et al., "CLoVE: personalized federated
+    learning through clustering of loss vector embeddings", 2025. Where clients of ifca all choose the best of some
+    random starts, groups still differ in how much worse the others are, so random starts suffice. Two exchanges a
+    round: K models down to every client and K numbers up, then what fedavg costs. Fails if a round's clients lack a
+    group: k-means then divides another, part of which trains the absent group's model; so it needs several clients of
+    each group in every round. ``weights`` of the means: examples, or uniform.
     ``clusters=auto`` finds the number first (docs/choosing-clusters.md).
     """
     number = fixed(clusters)

@@ -19,7 +19,7 @@ def stocfl(threshold: float = 0.5, strength: float = 0.05, weights: str = "examp
 
     u_i = update of the anchor, once a client; clusters a, b merge while cos(mean u_a, mean u_b) >= threshold, the most
     similar first. Local objective of cluster model T_k: loss(w) + strength/2 |w - G|^2; G <- mean of all clients'
-    trainings of G. Zeng et al., "Stochastic clustered federated learning", 2022. For any participation: clients come in
+    trainings of G. Zeng et al., "Stochastic clustered federated learning", 2023. For any participation: clients come in
     when first asked, from G; the number of clusters is found. The server keeps a sum of updates for each cluster, no
     client's own. Costs two models to and fro every round, and one more once. Clusters never split, so a threshold that
     is too low is final; one too high leaves many small clusters. ``strength=0``: cluster models alone; ``weights`` of

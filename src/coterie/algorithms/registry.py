@@ -146,6 +146,10 @@ RANGES: dict[str, dict[str, tuple[Value, ...] | OfRounds]] = {
     # 1.6 in Sattler et al.'s public code; the ocfl paper, section IV-B, searched eps1 in [0.2, 0.6], eps2 in [1.2, 2.0]
     # and ended at 0.35 and 0.35.
     "sattler": {"eps1": (0.2, 0.35, 0.5), "eps2": (0.2, 0.35, 0.5)},
+    # Zeng et al.: the thresholds of their public code by data set, and the strengths of its two programs.
+    "stocfl": {"threshold": (0.2, 0.3, 0.5, 0.65), "strength": (0.05, 0.1)},
+    # Ruan and Joe-Wong: lambda on CIFAR-10, on MNIST and letters, and in linear regression.
+    "fedsoft": {"strength": (0.01, 0.1, 1)},
     # The thesis, sections 5.4.1.3 (cks), 4.4.1.3 (con) and 6.4.1.3 (con-cks).
     "cks": {"cks.strength": (0.001, 0.01, 0.1, 1)},
     "con-para": {"con-para.strength": (0.1, 0.5, 2, 5), "con-para.temperature": (0.1, 1, 10)},
