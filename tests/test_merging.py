@@ -160,3 +160,30 @@ def test_a_run_resumed_between_merges_equals_an_unbroken_one(tmp_path):
     np.testing.assert_array_equal(whole.state.stack.params, again.state.stack.params)
     np.testing.assert_array_equal(whole.state.memory.sums, again.state.memory.sums)
     np.testing.assert_array_equal(whole.labels, again.labels)
+
+
+class Deaf:
+    """A federation in which one client does not hear the first exchange of a round, but those after it."""
+
+    def __init__(self, inner, client):
+        self.inner, self.client, self.heard = inner, client, set()
+
+    def __getattr__(self, name):
+        return getattr(self.inner, name)
+
+    def ask(self, task, sent, labels, clients, key):
+        deaf = (clients == self.client) & (key.round not in self.heard)
+        self.heard.add(key.round)
+        return self.inner.ask(task, sent, labels[~deaf], clients[~deaf], key)
+
+
+def test_someone_who_misses_the_anchor_trains_the_mean_of_the_clusters_and_counts_in_none(lines, simulator, train):
+    """Of the clusters that have just been made: there was one model before the round, and there are two now."""
+    federation = Deaf(simulator(lines(SLOPES, PAIRS), "linear", threads=1), 3)
+    (done,) = train("stocfl", federation, 1, fit=FIT, norm_bound=0)
+    assert done.state.labels[3] == -1
+    assert len(done.trained.shares) == len(done.state.stack) == 2
+    at = done.replies.clients.tolist().index(3)
+    mean = done.trained.shares @ done.trained.stack.params
+    pulled = walk(mean.astype(float), SLOPES[3])
+    np.testing.assert_allclose(done.replies.params[at], pulled, atol=1e-5)

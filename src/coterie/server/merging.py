@@ -74,23 +74,27 @@ def with_new(state: State, replies: Replies, threshold: float) -> State:
     sums = np.concatenate([memory.sums, replies.models().params - memory.anchor.params])
     counts = np.concatenate([memory.counts, np.ones(new, np.int64)])
     numbers = merged(products(sums), threshold)
-    labels = state.labels.copy()
-    placed = labels != UNPLACED
-    labels[placed] = numbers[labels[placed]]
-    labels[replies.clients] = numbers[old:]
-    stack = state.stack.take(slice(old)).plus(memory.everyone.take([0] * new))
-    weights = shares_in_merged(numbers, counts, old)
-    mixed, clusters = stack.mix(weights), weights.shape[0]
-    known = np.zeros(clusters)
-    np.add.at(known, numbers, counts)
+    before = state.stack.take(slice(old)).plus(memory.everyone.take([0] * new))
+    stack, known = before.mix(shares_in_merged(numbers, counts, old)), sum_rows(counts, numbers)
     return replace(
         state,
-        stack=mixed,
-        previous=mixed,
-        labels=labels,
+        stack=stack,
+        previous=stack,
+        labels=renumbered(state.labels, numbers, replies.clients, old),
         shares=known / known.sum(),
-        memory=replace(memory, sums=sum_rows(sums, numbers), counts=known.astype(np.int64)),
+        memory=replace(memory, sums=sum_rows(sums, numbers), counts=known),
     )
+
+
+def renumbered(labels: Array, numbers: Array, new: Array, old: int) -> Array:
+    """Return the labels of all clients after merging; ``new`` clients were the rows from ``old`` on.
+
+    >>> renumbered(np.array([1, UNPLACED, 0, UNPLACED]), np.array([0, 0, 1]), np.array([3]), 2).tolist()
+    [0, -1, 0, 1]
+    """
+    found = np.where(labels == UNPLACED, UNPLACED, numbers[labels])
+    found[new] = numbers[old:]
+    return found
 
 
 def products(rows: Array) -> Array:
@@ -142,7 +146,7 @@ def shares_in_merged(numbers: Array, counts: Array, old: int) -> Array:
 
 def sum_rows(rows: Array, numbers: Array) -> Array:
     """Return the sum of the rows of each number."""
-    total = np.zeros((int(numbers.max()) + 1, rows.shape[1]), rows.dtype)
+    total = np.zeros((int(numbers.max()) + 1, *rows.shape[1:]), rows.dtype)
     np.add.at(total, numbers, rows)
     return total
 
