@@ -17,7 +17,9 @@ from coterie.protocol.stack import Stack
 from coterie.server.assign import Clustered
 from coterie.server.bipartition import Longest
 from coterie.server.contract import MEMORY_TYPES, memory_type
+from coterie.server.merging import Merged
 from coterie.server.one_shot import Formed, OneShot
+from coterie.server.soft import Estimated
 from coterie.server.start import Pinned, first_state
 
 RNG = np.random.default_rng(5)
@@ -58,9 +60,12 @@ def assert_same(one, other):
         assert one == other or one != one
 
 
+EMPTY = Merged(stack(1), stack(1), np.zeros((0, 3), np.float32), np.zeros(0, np.int64))
 MEMORIES = {
     "Clustered": [Clustered(RNG.normal(size=(2, 5)), 3)],
     "Longest": [Longest(0.1 + 0.2), Longest(float("inf"))],
+    "Merged": [Merged(stack(1), stack(1), RNG.normal(size=(2, 3)), np.array([2, 1])), EMPTY],
+    "Estimated": [Estimated(np.array([0, -1, 4]))],
     "Pinned": [Pinned({"anna": 1, "bert": 0}), Pinned({})],
     "Formed": [Formed(stack(1), stack(2), RNG.normal(size=(3, 3))), Formed(stack(1, np.float64), stack(2), None)],
     "OneShot": [OneShot(), OneShot(1 / 3, 2, Formed(stack(1), stack(2), np.array([[0.0, np.nan], [-0.0, 1.0]])))],

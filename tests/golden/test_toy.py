@@ -16,7 +16,9 @@ from coterie.algorithms import wecfl
 from coterie.protocol.stack import UNPLACED, Stack
 from coterie.protocol.task import Fit
 from coterie.server.assign import Clustered
+from coterie.server.merging import Merged
 from coterie.server.serving import evaluate
+from coterie.server.soft import Estimated
 from coterie.server.start import first_state
 
 RATE = 0.05
@@ -222,3 +224,118 @@ class TestFesem:
     def test_its_means_are_by_examples_too(self, train, federation):
         done = train("fesem", federation, 1, fit=STEP, state=begin([0.3], [0] * 4))[0]
         assert sorted(done.state.shares) == pytest.approx([3 / 12, 9 / 12])
+
+
+class TestClove:
+    """Losses under the weights 3 and 6 (biases 0.75 and 1.5) are (4.5625, 27.25) for slope 1, (16.5625, 51.25) for -1.
+
+    Everybody prefers the first model. Matched as they prefer, the clients lose 2 (4.5625 + 51.25) = 111.625 in all; the
+    other way 2 (27.25 + 16.5625) = 87.625.
+    """
+
+    def test_where_all_clients_prefer_one_model_the_groups_are_still_told_apart(self, train, federation):
+        near, far = 3.0, 6.0
+        for done in train("clove", federation, 5, fit=STEP, state=begin([near, far], [UNPLACED] * 4)):
+            near, far = pulled(near, -1.0), pulled(far, 1.0)
+            assert done.state.labels.tolist() == [1, 1, 0, 0]
+            assert weights(done) == pytest.approx([near, far], abs=1e-12)
+            assert done.state.shares.tolist() == pytest.approx([9 / 12, 3 / 12])
+
+    def test_ifca_collapses_from_the_same_start(self, train, federation):
+        done = train("ifca", federation, 5, fit=STEP, state=begin([3.0, 6.0], [UNPLACED] * 4))[-1]
+        assert done.state.labels.tolist() == [0] * 4
+
+    def test_a_round_costs_all_models_down_and_one_to_and_fro(self, train, federation):
+        """A model has two numbers of 8 bytes, a row 8; up go label, examples and losses, then also model and loss."""
+        (done,) = train("clove", federation, 1, fit=STEP, state=begin([3.0, 6.0], [UNPLACED] * 4))
+        assert done.cost.bytes_down == 4 * (2 * 16 + 8) + 4 * (16 + 8)
+        assert done.cost.bytes_up == 4 * (8 + 8 + 2 * 8) + 4 * (8 + 8 + 16 + 8)
+        assert (done.cost.evaluations, done.cost.steps) == (2 * 24, 4)
+
+    def test_with_fewer_answers_than_clusters_nobody_moves(self, train, federation, flaky):
+        few = flaky(federation, {1: {0, 1, 2}})
+        first, second = train("clove", few, 2, fit=STEP, state=begin([3.0, 6.0], [UNPLACED] * 4))
+        assert second.state.labels.tolist() == first.state.labels.tolist() == [1, 1, 0, 0]
+        assert weights(second) == pytest.approx([pulled(3.0, -1.0, 2), weights(first)[1]], abs=1e-12)
+
+
+class TestStoCFL:
+    """The anchor has weight 0 and bias 0, so that updates are 2 r slope: cosines between clients are 1 or -1."""
+
+    def start(self, everyone):
+        anchor, everyone = (Stack(np.array([[w, 0.0]]), np.zeros((1, 0))) for w in (0.0, everyone))
+        memory = Merged(anchor, everyone, np.zeros((0, 2)), np.zeros(0, np.int64))
+        return replace(first_state(everyone, np.full(4, UNPLACED)), memory=memory)
+
+    def test_clusters_are_pulled_to_the_model_of_all(self, train, federation):
+        strength, up, down, everyone = 0.3, 2.0, 2.0, 2.0
+        text = f"stocfl(strength={strength})"
+        for done in train(text, federation, 5, fit=STEP, state=self.start(2.0)):
+            up = pulled(up, 1.0) - RATE * strength * (up - everyone)
+            down = pulled(down, -1.0) - RATE * strength * (down - everyone)
+            everyone = pulled(everyone, (1 + 2 - 3 - 6) / 12)
+            assert done.state.labels.tolist() == [0, 0, 1, 1]
+            assert weights(done) == pytest.approx([up, down], abs=1e-12)
+            assert done.state.memory.everyone.params[0, 0] == pytest.approx(everyone, abs=1e-12)
+
+    def test_the_server_keeps_the_sum_of_updates_of_each_cluster(self, train, federation):
+        memory = train("stocfl", federation, 3, fit=STEP, state=self.start(2.0))[-1].state.memory
+        assert memory.counts.tolist() == [2, 2]
+        np.testing.assert_allclose(memory.sums, [[2 * PULL, 0], [-2 * PULL, 0]], atol=1e-12)
+
+    def test_someone_late_joins_a_cluster_without_moving_it_and_alone_begins_with_the_model_of_all(
+        self, train, federation, flaky
+    ):
+        """Clients 2 and 3 come in round 1: their cluster begins where the model of all is by then."""
+        late = flaky(federation, {0: {1, 2, 3}, 1: {0}})
+        first, second = train("stocfl(strength=0)", late, 2, fit=STEP, state=self.start(2.0))
+        assert first.state.labels.tolist() == [0, UNPLACED, UNPLACED, UNPLACED]
+        one = pulled(2.0, 1.0)
+        assert weights(first) == pytest.approx([one], abs=1e-12)
+        assert second.state.labels.tolist() == [0, 0, 1, 1]
+        assert weights(second) == pytest.approx([pulled(one, 1.0), pulled(one, -1.0)], abs=1e-12)
+
+
+class TestFedSoft:
+    """Under the weights 0.5 and -0.5 all points of slope 1 have the least loss with the first, of -1 with the second.
+
+    Raised to 0.25 the shares (1, 0) are (1, 0.25) / 1.25 = (0.8, 0.2): clients begin from 0.8 * 0.5 - 0.2 * 0.5 = 0.3.
+    """
+
+    def start(self):
+        state = begin([0.5, -0.5], [UNPLACED] * 4)
+        return replace(state, memberships=np.full((4, 2), 0.5), memory=Estimated(np.full(4, -1)))
+
+    def test_clients_train_their_mixtures_and_models_are_means_by_shares(self, train, federation):
+        models = np.array([0.5, -0.5])
+        shares = np.array([[0.8, 0.2]] * 2 + [[0.2, 0.8]] * 2)
+        for done in train("fedsoft(smoothing=0.25)", federation, 4, fit=STEP, state=self.start()):
+            trained = [pulled(share @ models, slope) for share, slope in zip(shares, SLOPES, strict=True)]
+            counted = shares * np.array(PAIRS)[:, None]
+            models = counted.T @ trained / counted.sum(axis=0)
+            np.testing.assert_allclose(done.state.memberships, shares, atol=1e-12)
+            assert weights(done) == pytest.approx(models.tolist(), abs=1e-12)
+            assert done.state.labels.tolist() == [0, 0, 1, 1]
+            assert done.state.shares.tolist() == pytest.approx((counted.sum(axis=0) / counted.sum()).tolist())
+
+    def test_the_second_step_is_pulled_back_to_the_mixture(self, train, federation):
+        """The penalty is the sum over both models; it is that of one distance, to the mixture."""
+        two, strength, models = replace(STEP, steps=2), 0.9, np.array([0.5, -0.5])
+        found = train(f"fedsoft(smoothing=0.25,strength={strength})", federation, 1, fit=two, state=self.start())[0]
+        for share, slope, got in zip(found.state.memberships, SLOPES, found.replies.params[:, 0], strict=True):
+            weight = share @ models
+            for _ in range(2):
+                weight -= RATE * (2 * (weight - slope) + strength * sum(share * (weight - models)))
+            assert got == pytest.approx(weight, abs=1e-12)
+
+    def test_shares_are_estimated_every_so_many_rounds(self, train, federation):
+        done = train("fedsoft(interval=3)", federation, 7, fit=STEP, state=self.start())
+        assert [step.cost.evaluations > 0 for step in done] == [True, False, False, True, False, False, True]
+        assert done[-1].state.memory.rounds.tolist() == [6] * 4
+
+    def test_someone_absent_when_shares_are_estimated_is_asked_when_it_is_back(self, train, federation, flaky):
+        done = train("fedsoft(interval=9)", flaky(federation, {0: {2}}), 2, fit=STEP, state=self.start())
+        assert done[0].state.labels.tolist() == [0, 0, UNPLACED, 1]
+        assert done[0].state.memberships[2].tolist() == [0.5, 0.5]
+        assert done[1].state.labels.tolist() == [0, 0, 1, 1]
+        assert done[1].cost.evaluations == 2 * 6

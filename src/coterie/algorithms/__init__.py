@@ -5,6 +5,8 @@ from coterie.algorithms.auto import advised
 from coterie.algorithms.cam import cam
 from coterie.algorithms.choosing import ifca, joint
 from coterie.algorithms.ensembles import ensemble, fedavg_ensemble, fedprox_ensemble, soft_vote
+from coterie.algorithms.loss_clustering import clove
+from coterie.algorithms.merging import stocfl
 from coterie.algorithms.one_model import fedavg, fedopt, fedprox, local
 from coterie.algorithms.one_shot import briggs, diffnorm, gradcos, lcfl
 from coterie.algorithms.parameter_clustering import fesem, wecfl
@@ -20,6 +22,7 @@ from coterie.algorithms.registry import (
     spelled_out,
     vote,
 )
+from coterie.algorithms.soft import fedsoft
 from coterie.algorithms.splitting import ocfl, ocfl_affinity, ocfl_hdbscan, ocfl_kmeans, ocfl_meanshift, sattler
 
 __all__ = [
@@ -33,6 +36,7 @@ __all__ = [
     "build_algorithm",
     "cam",
     "cks",
+    "clove",
     "con_cks",
     "con_para",
     "con_rep",
@@ -43,6 +47,7 @@ __all__ = [
     "fedopt",
     "fedprox",
     "fedprox_ensemble",
+    "fedsoft",
     "fesem",
     "finetune",
     "gradcos",
@@ -61,6 +66,7 @@ __all__ = [
     "sattler",
     "soft_vote",
     "spelled_out",
+    "stocfl",
     "vote",
     "wecfl",
 ]

@@ -11,6 +11,7 @@ from coterie.protocol.task import Fit, Task
 from coterie.seeding import Key
 from coterie.server.clustering.advice import probe
 from coterie.server.contract import Algorithm, Ask, Assignment, State
+from coterie.typing import Array
 
 AUTO = "auto"
 
@@ -35,7 +36,10 @@ def found_by_probe(fit: Fit, make: Callable[[int], Algorithm]) -> Algorithm:
     def assign(state: State, replies: Replies, key: Key, ask: Ask) -> Assignment:
         return of(state).assign(state, replies, key, ask)
 
-    return replace(make(1), start=start, task=task, assign=assign)
+    def prepare(state: State, clients: Array, key: Key, ask: Ask) -> State:
+        return of(state).prepare(state, clients, key, ask)
+
+    return replace(make(1), start=start, prepare=prepare, task=task, assign=assign)
 
 
 def advised(algorithm: Algorithm) -> Algorithm:

@@ -19,7 +19,7 @@ from coterie.protocol.task import Fit, Proximal, Report, Task, Term
 from coterie.seeding import Key
 from coterie.server.aggregate import average, with_part
 from coterie.server.assign import Clustered, placed
-from coterie.server.contract import Algorithm, Ask, Assignment, State, least_loss, replace_models
+from coterie.server.contract import Algorithm, Ask, Assignment, State, go_on, least_loss, replace_models
 from coterie.server.loop import advance
 from coterie.server.start import first_state
 from coterie.typing import Array
@@ -47,6 +47,11 @@ def cam(warmup: int = 0, pull: float | None = None, sequential: bool = False, al
 
     def add(algorithm: Algorithm) -> Algorithm:
         plain = algorithm.update is replace_models and algorithm.update_before is replace_models
+        if algorithm.prepare is not go_on:
+            raise UsageError(
+                f"cam cannot stand on {algorithm.name}, which finds clusters before clients train; "
+                "take ifca, fesem or wecfl"
+            )
         if not plain or algorithm.shared is not None:
             raise UsageError(f"cam cannot stand on {algorithm.name}; it needs plain means, as of ifca, fesem or wecfl")
         if algorithm.chooses and pull is not None:

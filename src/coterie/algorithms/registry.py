@@ -9,10 +9,13 @@ from coterie.algorithms.auto import AUTO
 from coterie.algorithms.cam import cam
 from coterie.algorithms.choosing import ifca, joint
 from coterie.algorithms.ensembles import fedavg_ensemble, fedprox_ensemble, soft_vote
+from coterie.algorithms.loss_clustering import clove
+from coterie.algorithms.merging import stocfl
 from coterie.algorithms.method import add_on, method
 from coterie.algorithms.one_model import fedavg, fedopt, fedprox, local
 from coterie.algorithms.one_shot import briggs, diffnorm, gradcos, lcfl
 from coterie.algorithms.parameter_clustering import fesem, wecfl
+from coterie.algorithms.soft import fedsoft
 from coterie.algorithms.splitting import ocfl, ocfl_affinity, ocfl_hdbscan, ocfl_kmeans, ocfl_meanshift, sattler
 from coterie.errors import UsageError
 from coterie.limits import ADD_ONS, check_most
@@ -49,6 +52,7 @@ algorithms = Catalogue(
         "fedopt": fedopt,
         "ifca": ifca,
         "joint": joint,
+        "clove": clove,
         "fesem": fesem,
         "wecfl": wecfl,
         "lcfl": lcfl,
@@ -61,6 +65,8 @@ algorithms = Catalogue(
         "ocfl-affinity": ocfl_affinity,
         "ocfl-kmeans": ocfl_kmeans,
         "sattler": sattler,
+        "stocfl": stocfl,
+        "fedsoft": fedsoft,
         "fedavg-ensemble": fedavg_ensemble,
         "fedprox-ensemble": fedprox_ensemble,
         "vote": vote,
@@ -76,6 +82,9 @@ REDUCES_TO = {
     "ifca(clusters=1)": "fedavg",
     "ifca(clusters=1,start=random)": "fedavg",
     "joint(clusters=1)": "joint(clusters=1,strength=0)",
+    "clove(clusters=1)": "fedavg",
+    "stocfl(threshold=-1,strength=0)": "fedavg",
+    "fedsoft(clusters=1)": "fedprox(strength=0.1)",
     "fesem(clusters=1)": "fedavg",
     "wecfl(clusters=1)": "fedavg",
     "wecfl(clusters=1,shots=2)": "fedavg",
@@ -137,6 +146,10 @@ RANGES: dict[str, dict[str, tuple[Value, ...] | OfRounds]] = {
     # 1.6 in Sattler et al.'s public code; the ocfl paper, section IV-B, searched eps1 in [0.2, 0.6], eps2 in [1.2, 2.0]
     # and ended at 0.35 and 0.35.
     "sattler": {"eps1": (0.2, 0.35, 0.5), "eps2": (0.2, 0.35, 0.5)},
+    # Zeng et al.: the thresholds of their public code by data set, and the strengths of its two programs.
+    "stocfl": {"threshold": (0.2, 0.3, 0.5, 0.65), "strength": (0.05, 0.1)},
+    # Ruan and Joe-Wong: lambda on CIFAR-10, on MNIST and letters, and in linear regression.
+    "fedsoft": {"strength": (0.01, 0.1, 1)},
     # The thesis, sections 5.4.1.3 (cks), 4.4.1.3 (con) and 6.4.1.3 (con-cks).
     "cks": {"cks.strength": (0.001, 0.01, 0.1, 1)},
     "con-para": {"con-para.strength": (0.1, 0.5, 2, 5), "con-para.temperature": (0.1, 1, 10)},

@@ -106,16 +106,12 @@ class Trained:
         )
 
     def _state_with(self, found: Scores, federation: Simulator) -> State:
-        """Return the run's state with the newcomer as its only client, placed by every member of an ensemble.
-
-        Where clusters are soft its scores are its memberships.
-        """
+        """Return the run's state with the newcomer as its only client, placed by every member of an ensemble."""
         members = []
         for algorithm, state in zip(self.algorithm.members, self.state.members, strict=True):
             meter = Meter(federation, Key(self.seed, state.round), state.shares)
-            members.append(replace(state, labels=algorithm.place(state, meter.ask, np.array([0])).clusters))
-        soft = None if self.state.memberships is None else found.values
-        return replace(self.state, labels=found.clusters, members=tuple(members), memberships=soft)
+            members.append(_placed(state, algorithm.place(state, meter.ask, np.array([0]))))
+        return replace(_placed(self.state, found), members=tuple(members))
 
     def _client(self, x: Array, y: Array) -> Federated:
         """Return the newcomer as a federation of one; hold out test examples if its model is fine-tuned."""
@@ -130,6 +126,11 @@ class Trained:
             keep, test = stratified_split(y, HELD_OUT, generator(self.seed, "newcomer"))
         train, tested = (Split.join([(x[rows], y[rows])]) for rows in (keep, test))
         return Federated("newcomer", "natural", ("newcomer",), train, tested, classes)
+
+
+def _placed(state: State, found: Scores) -> State:
+    """Return a state with these newcomers as its only clients; where clusters are soft, scores are memberships."""
+    return replace(state, labels=found.clusters, memberships=None if state.memberships is None else found.values)
 
 
 def member_scores(rows: Sequence[Mapping[str, Any]], cluster: int, measure: str) -> list[float]:

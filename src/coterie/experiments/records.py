@@ -131,7 +131,7 @@ class RoundRecorder:
         record: Record = {"round": state.round - 1}
         if test is not None and len(test):
             record |= self._scores(test)
-            general = self._general_f1(state, test.labels)
+            general = self._general_f1(state, test)
             record |= general and learning_gap([record | general])
         if test is not None and test.missing:
             record["unevaluated"] = dict(test.missing)
@@ -156,7 +156,7 @@ class RoundRecorder:
         weights = replies.examples if self.weigh_by == "train" else None
         return client_scores(replies.metrics, self.facts.classes, self.facts.unit, weights)
 
-    def _general_f1(self, state: State, served: Array) -> Record:
+    def _general_f1(self, state: State, served: Replies) -> Record:
         """Return GF1, the mean over clients of their models' macro-F1 on the uniform test set."""
         if self.judge is None or self.facts.uniform is None:
             return {}

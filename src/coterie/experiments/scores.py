@@ -136,17 +136,24 @@ def round_diagnostics(step: Round) -> dict[str, Any]:
     replies, labels = step.replies, step.state.labels[step.replies.clients]
     if replies.params is None or len(replies) > MOST_CLIENTS or replies.params.nbytes > MOST_BYTES:
         return {}
-    models, rows = with_mean(step.before.stack, replies.labels, step.before.shares)
-    starts = models.params[rows]
+    starts = starts_of(step.trained, replies)
     found = {"temperature": round_temperature(replies, starts)}
     if (labels >= 0).all():
         heads, head = replies.part("head_weight"), replies.layout.part("head_weight")
         found["silhouette"] = silhouette(heads, labels)
-        found["clustering_objective"] = clustering_objective(
-            heads, step.state.stack.params[labels][:, head], replies.examples
-        )
+        models, rows = step.state.models_of(replies.clients)
+        found["clustering_objective"] = clustering_objective(heads, models.params[rows][:, head], replies.examples)
         found |= _clusterabilities("clusterability", replies.params - starts, labels, replies)
     return {name: value for name, value in found.items() if value is not None}
+
+
+def starts_of(state: State, replies: Replies) -> Array:
+    """Return the parameters from which each client that answered trained: its cluster's, the mean, or its mixture."""
+    if state.memberships is not None:
+        return state.models_of(replies.clients)[0].params
+    models, rows = with_mean(state.stack, replies.labels, state.shares)
+    starts: Array = models.params[rows]
+    return starts
 
 
 def clustering_objective(points: Array, centres: Array, weights: Array) -> float:
@@ -176,7 +183,8 @@ def ask_gradients(federation: Federation, state: State, seed: int, clients: Arra
     placed = clients[state.labels[clients] >= 0]
     if not len(placed):
         return None
-    return federation.ask(GRADIENT, Sent(state.stack), state.labels[placed], placed, Key(seed, state.round))
+    models, rows = state.models_of(placed)
+    return federation.ask(GRADIENT, Sent(models), rows, placed, Key(seed, state.round))
 
 
 def gradient_diagnostics(state: State, replies: Replies) -> dict[str, Any]:
@@ -188,9 +196,10 @@ def gradient_diagnostics(state: State, replies: Replies) -> dict[str, Any]:
     if not len(replies):
         return {}
     assert replies.loss is not None, "training reports its loss"
-    gradients = state.stack.params[replies.labels] - replies.models().params
+    gradients = starts_of(state, replies) - replies.models().params
     objective = float(np.average(replies.loss, weights=replies.examples))
-    return {"objective": objective} | _clusterabilities("gradient_clusterability", gradients, replies.labels, replies)
+    labels = state.labels[replies.clients]
+    return {"objective": objective} | _clusterabilities("gradient_clusterability", gradients, labels, replies)
 
 
 def _clusterabilities(name: str, moves: Array, labels: Array, replies: Replies) -> dict[str, float | None]:

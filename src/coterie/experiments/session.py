@@ -180,7 +180,7 @@ class Session:
         present = self.federation.present(state.round - 1)
         if test is None:  # resumed after its last round, before the summary was written
             test = evaluate(self.algorithm, self.clients, state, self.settings.seed, clients=present)
-        rows = client_rows(self.facts, state.labels, test, self.attendance)
+        rows = client_rows(self.facts, state, test, self.attendance)
         summary = summarise(history, self.settings, self.facts, state, present)
         summary |= costs_in_models(history, self.fedavg_bytes)
         if folder is not None:

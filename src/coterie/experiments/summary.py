@@ -169,10 +169,11 @@ def costs_in_models(history: Sequence[Record], unit: FedAvgBytes) -> dict[str, f
     }
 
 
-def client_rows(facts: DataFacts, labels: Array, test: Replies, attendance: Attendance | None) -> list[Row]:
+def client_rows(facts: DataFacts, state: State, test: Replies, attendance: Attendance | None) -> list[Row]:
     """Return a row for each client: name, cluster, true group, sizes, and test scores (empty if it did not answer).
 
-    If clients join or leave during the run, also the rounds in which they do (empty for those that do not).
+    If clients join or leave during the run, also the rounds in which they do (empty for those that do not); if clusters
+    are soft, also its membership in each.
     """
     dated = {} if attendance is None else {"joined": attendance.joins, "left": attendance.leaves}
     scores: tuple[str, ...] = ("rmse",) if facts.classes is None else ("accuracy", "macro_f1")
@@ -180,15 +181,22 @@ def client_rows(facts: DataFacts, labels: Array, test: Replies, attendance: Atte
     return [
         {
             "client": facts.names[i],
-            "cluster": int(labels[i]),
+            "cluster": int(state.labels[i]),
             **({} if facts.groups is None else {"group": int(facts.groups[i])}),
             "train": int(facts.train[i]),
             "test": int(facts.test[i]),
             **{name: rounds.get(facts.names[i], "") for name, rounds in dated.items()},
             **dict(zip(scores, found.get(i, ("",) * len(scores)), strict=True)),
+            **_memberships(state, i),
         }
         for i in range(len(facts.names))
     ]
+
+
+def _memberships(state: State, client: int) -> dict[str, float]:
+    if state.memberships is None:
+        return {}
+    return {f"membership_{k}": float(value) for k, value in enumerate(state.memberships[client])}
 
 
 def scores_by_client(replies: Replies, classes: int | None, unit: float) -> list[tuple[float, ...]]:

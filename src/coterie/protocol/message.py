@@ -248,7 +248,8 @@ def cost(task: Task, sent: Sent, replies: Replies, asked: int) -> Cost:
     """Return what an exchange cost, from the task and the sizes of those who answered: the same in every runtime.
 
     Bytes of all ``down`` to the clients asked and all ``up`` from those that answered; examples x models that were
-    evaluated for choices and reported losses; minibatch steps. Loss and gradient at a model for a choice are one pass.
+    evaluated for choices, reported losses and client functions of all models; minibatch steps. Loss and gradient at a
+    model for a choice are one pass.
     """
     models, served = len(sent.models), replies.labels.shape[1] if task.report.mix else 1
     to_one = _bytes_to_one(task, sent, replies.layout, served)
@@ -261,6 +262,8 @@ def cost(task: Task, sent: Sent, replies: Replies, asked: int) -> Cost:
     chosen = models * sum(int(np.minimum(sizes, most or np.inf).sum()) for most in looked_at)
     judged = models + (1 if has_own(task, sent) else 0)
     reported = judged * int(report.sees(sizes).sum()) if report.losses else 0
+    if report.describe is not None and report.describe.all_models:
+        reported += models * int(sizes.sum())
     raced = 0 if replies.evaluations is None else int(replies.evaluations.sum())
     steps = sum(fit.count(int(n)) for fit in task.fit for n in sizes)
     stored = to_one if asked else 0

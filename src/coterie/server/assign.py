@@ -44,9 +44,11 @@ class Clustered:
 
 
 def keep() -> Assign:
-    """Keep every client in the cluster it worked for: the one it chose, or its old one."""
+    """Keep every client in the cluster it worked for: the one it chose, or its old one; soft clusters as they are."""
 
     def assign(state: State, replies: Replies, key: Key, ask: Ask) -> Assignment:
+        if state.memberships is not None:
+            return Assignment(state.labels, state.memory, memberships=state.memberships)
         return Assignment(placed(state, replies, replies.labels), state.memory)
 
     return assign

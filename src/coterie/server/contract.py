@@ -2,6 +2,7 @@
 
 An algorithm is a value with parts; the loop is not part of it. In every round the loop does this with the parts::
 
+    state    = algorithm.prepare(state, clients, key, ask)        clusters found before clients train, if it does so
     task     = algorithm.task(state)                              what clients are asked to do
     replies  = ask(task, models, labels, clients, references)     what clients sent back
     found    = algorithm.assign(state, replies, key, ask)         every client's cluster from now on
@@ -159,6 +160,10 @@ Start = Callable[[Federation, Key, Ask], State]
 Assign = Callable[[State, Replies, Key, Ask], Assignment]
 """``(state, replies, key, ask) -> assignment``: from what the clients sent to every client's cluster."""
 
+Prepare = Callable[[State, Array, Key, Ask], State]
+"""``(state, clients, key, ask) -> state``: what comes before the clients of a round train: exchanges of its own, and
+the clusters in which, and the models from which, they train. Most methods find clusters afterwards."""
+
 Weigh = Callable[[Replies], Array]
 """``(replies) -> weights``: how much each client that answered counts in the mean of its cluster."""
 
@@ -190,6 +195,11 @@ class Serving:
 
 
 # The defaults of a method's parts.
+
+
+def go_on(state: State, clients: Array, key: Key, ask: Ask) -> State:
+    """Train in the clusters, and from the models, that the last round left."""
+    return state
 
 
 def by_examples(replies: Replies) -> Array:
@@ -239,6 +249,7 @@ class Algorithm:
     """A clustered federated algorithm as a composition of parts.
 
     start     where it begins
+    prepare   what comes before the clients of a round train, if anything
     task      what clients are asked, a function of the state
     assign    from the replies to every client's cluster
     weigh     how much a client counts in its cluster's mean
@@ -261,6 +272,7 @@ class Algorithm:
     start: Start
     task: Callable[[State], Task]
     assign: Assign
+    prepare: Prepare = go_on
     weigh: Weigh = by_examples
     update: Update = replace_models
     update_before: Update = replace_models

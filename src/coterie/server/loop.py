@@ -13,6 +13,7 @@ import numpy as np
 from coterie.errors import FederationError, UsageError
 from coterie.protocol.federation import Federation
 from coterie.protocol.replies import Cost, Replies
+from coterie.protocol.task import Task
 from coterie.seeding import Key
 from coterie.server.aggregate import average, totals
 from coterie.server.contract import Algorithm, Assignment, State
@@ -25,7 +26,8 @@ from coterie.typing import Array
 class Round:
     """One round: the state before and after, the replies, the cost of all its exchanges, and who was there.
 
-    ``missing`` says why clients did not answer in any of the round's exchanges.
+    ``missing`` says why clients did not answer in any of the round's exchanges. ``prepared`` is the state with which
+    clients trained, where a method prepares a round.
     """
 
     before: State
@@ -35,6 +37,12 @@ class Round:
     _: KW_ONLY
     there: Array
     missing: Mapping[str, str] = field(default_factory=dict)
+    prepared: State | None = None
+
+    @property
+    def trained(self) -> State:
+        """Return the state with which clients trained: that before the round, or what was prepared of it."""
+        return self.before if self.prepared is None else self.prepared
 
     def __repr__(self) -> str:
         return f"Round({self.before.round}: {self.replies!r})"
@@ -77,13 +85,15 @@ def _rounds_of_one(
         meter = Meter(federation, Key(seed, BEGINNING), None, conditions.limits)
         state, spent = algorithm.start(federation, Key(seed, BEGINNING), meter.ask), meter.cost
     while True:
-        key = Key(seed, state.round)
-        alone = len(np.unique(state.labels)) == len(state.labels)  # no update can harm another client's model
-        limits = replace(conditions.limits, norm_bound=0) if alone else conditions.limits
+        key, before = Key(seed, state.round), state
+        limits = replace(conditions.limits, norm_bound=0) if all_alone(state) else conditions.limits
         meter = Meter(federation, key, state.shares, limits)
         there = federation.present(state.round)
         clients = there[participants(len(there), conditions.participation, key)]
+        state = prepared = algorithm.prepare(state, clients, key, meter.ask)
+        meter.shares = state.shares
         task, references = algorithm.task(state), algorithm.references(state)
+        check_soft(state, task)
         models, rows = state.models_of(clients)
         replies = meter.ask(task, models, rows, clients, references)
         if len(replies) < conditions.min_clients:
@@ -91,10 +101,24 @@ def _rounds_of_one(
                 f"only {len(replies)} of {len(clients)} clients answered in round {state.round}, at least "
                 f"{conditions.min_clients} are needed; reasons: {dict(list(replies.missing.items())[:3])}"
             )
-        before = state
         state = advance(algorithm, state, replies, algorithm.assign(state, replies, key, meter.ask))
-        yield Round(before, state, replies, spent + meter.cost, there=there, missing=meter.missing)
+        cost, missing = spent + meter.cost, meter.missing
+        yield Round(before, state, replies, cost, there=there, missing=missing, prepared=prepared)
         spent = Cost()
+
+
+def all_alone(state: State) -> bool:
+    """Return whether each client has a model of its own, so that no update can harm another client's model."""
+    return state.memberships is None and len(np.unique(state.labels)) == len(state.labels)
+
+
+def check_soft(state: State, task: Task) -> None:
+    """Refuse to compare cluster models in training where every client works on a mixture of them."""
+    if state.memberships is not None and task.receives_all:
+        raise UsageError(
+            "clusters are soft, each client trains a mixture of all cluster models, and the task compares single ones; "
+            "leave out the add-on, or take a method whose clients have one cluster each"
+        )
 
 
 def advance(algorithm: Algorithm, state: State, replies: Replies, assignment: Assignment) -> State:

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 import numpy as np
 
 from coterie.protocol.replies import Replies
-from coterie.protocol.stack import UNPLACED
+from coterie.protocol.stack import UNPLACED, Stack
 from coterie.protocol.task import Fit, Task
 from coterie.seeding import Key
 from coterie.server.assign import placed
@@ -20,15 +22,21 @@ def least_loss_when_formed(state: State, ask: Ask, clients: Array) -> Scores:
     return score_by_loss(means_when_formed(state), ask, clients)
 
 
-def nearest_update(fit: Fit) -> Place:
+def updates_when_formed(state: State) -> tuple[Stack, Array]:
+    """Return the model that was sent when the clusters formed, and the mean update of each cluster in that round."""
+    sent = sent_when_formed(state)
+    return sent, means_when_formed(state).params - sent.params
+
+
+def nearest_update(fit: Fit, compared: Callable[[State], tuple[Stack, Array]] = updates_when_formed) -> Place:
     """Score clusters by the cosine of a newcomer's update with their mean updates when the clusters formed.
 
     The newcomer trains once from the model that was sent in that round: updates from other models cannot be compared.
+    ``compared`` returns that model and a multiple of each cluster's mean update.
     """
 
     def place(state: State, ask: Ask, clients: Array) -> Scores:
-        sent = sent_when_formed(state)
-        formed = means_when_formed(state).params - sent.params
+        sent, formed = compared(state)
         replies = ask(Task(fit=(fit,)), sent, np.zeros(len(clients), dtype=np.int64), clients)
         if not len(replies):
             return Scores(replies.clients, np.empty((0, 1)))

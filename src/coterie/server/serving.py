@@ -50,9 +50,8 @@ def served_models(
 ) -> list[Served]:
     """Return the very models with which ``evaluate`` tests these clients, member by member."""
     key, serving = Key(seed, state.round), algorithm.serve
-    chosen = _serve(replace(serving, fit=()), federation, state, key, Report(params=None), clients).labels
-    soft = state.memberships is not None and not state.members
-    stack, rows = state.models_of(clients) if soft else rows_that_serve(state, chosen)
+    chosen = _serve(replace(serving, fit=()), federation, state, key, Report(params=None), clients)
+    stack, rows = rows_that_serve(state, chosen)
     columns = np.atleast_2d(rows.T)
     if not serving.fit:
         return [Served(stack, column) for column in columns]
@@ -60,21 +59,25 @@ def served_models(
     return [_trained(federation.ask(task, Sent(stack), column, clients, key), clients) for column in columns]
 
 
-def rows_that_serve(state: State, labels: Array | None = None) -> tuple[Stack, Array]:
-    """Return the models, and the row that serves each client: its cluster's, or the mean where it has none.
+def rows_that_serve(state: State, served: Replies | None = None) -> tuple[Stack, Array]:
+    """Return the models, and the row that serves each client: its cluster's, its mixture, or the mean if it has none.
 
     For an ensemble these are the models of all members, one below the other, and rows ``(clients, members)``.
-    ``labels`` are those under which clients were served, if not those of the state.
+    ``served`` are the replies of the clients that were served, if not all clients by the labels of the state.
     """
     if not state.members:
-        return with_mean(state.stack, state.labels if labels is None else labels, state.shares)
+        if served is None:
+            return _rows_of(state)
+        if state.memberships is not None:
+            return state.models_of(served.clients)
+        return with_mean(state.stack, served.labels, state.shares)
     stack, rows = _rows_of(state)
     columns = [rows]
     for member in state.members:
         models, rows = _rows_of(member)
         columns.append(len(stack) + rows)
         stack = stack.plus(models)
-    return stack, np.column_stack(columns) if labels is None else labels
+    return stack, np.column_stack(columns) if served is None else served.labels
 
 
 def _rows_of(state: State) -> tuple[Stack, Array]:
