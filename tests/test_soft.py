@@ -197,7 +197,7 @@ class TestRuns:
     @pytest.mark.parametrize("text", ["fedsoft", "fedsoft+finetune(steps=1)"])
     def test_the_model_that_is_handed_over_is_the_one_that_was_tested(self, text, data):
         run = ct.run(build_algorithm(text, 2, QUICK), data, model="mlp(8)", rounds=2, threads=1)
-        for client, row in enumerate(run.trained.members):
+        for client, row in enumerate(run.results.trained.members):
             assert accuracy(run.model_for(client), *data.test.of(client)) == pytest.approx(row["accuracy"])
 
     def test_without_local_training_a_client_is_served_its_mixture(self, train, federation):
@@ -215,7 +215,7 @@ class TestRuns:
         both = ensemble(ct.fedsoft(clusters=2, fit=QUICK), 2)
         run = ct.run(both, data, model="mlp(8)", rounds=2, threads=1)
         assert run.state.members[0].memberships.shape == (8, 2)
-        for client, row in enumerate(run.trained.members):
+        for client, row in enumerate(run.results.trained.members):
             assert accuracy(run.model_for(client), *data.test.of(client)) == pytest.approx(row["accuracy"])
         assert 0 <= run.assign(*data.train.of(2)).served <= 1
 
