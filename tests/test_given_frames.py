@@ -209,6 +209,6 @@ def test_a_pandas_frame_with_mixed_or_repeated_columns_is_told_what_to_change():
     frame = with_pandas(rows())
     mixed, twice = frame.assign(age=[1, "a"] * 30), frame.rename(columns={"age": "bmi"})
     for broken in (mixed, twice):
-        with pytest.raises(DataError, match="a name of its own and values of one kind$") as caught:
+        with pytest.raises(DataError, match=r"a name of its own and values of one kind$") as caught:
             ct.from_frame(broken, **OPTIONS)
         assert "\n" not in str(caught.value)

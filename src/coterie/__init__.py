@@ -60,6 +60,7 @@ if TYPE_CHECKING:
         load_own,
         load_pooled,
     )
+    from coterie.estimators import ClusteredClassifier, ClusteredRegressor
     from coterie.experiments.run import Run, run
     from coterie.protocol.task import Fit, Loss, Proximal, Report, Task
     from coterie.server.contract import Algorithm
@@ -67,6 +68,8 @@ if TYPE_CHECKING:
 
 __all__ = [
     "Algorithm",
+    "ClusteredClassifier",
+    "ClusteredRegressor",
     "Dataset",
     "Federated",
     "Fit",
@@ -125,6 +128,7 @@ _HOMES = {
         *("check_own", "from_arrays", "from_datasets", "from_frame"),
         *("load", "load_folder", "load_own", "load_pooled"),
     ),
+    "coterie.estimators": ("ClusteredClassifier", "ClusteredRegressor"),
     "coterie.experiments.run": ("Run", "run"),
     "coterie.protocol.task": ("Fit", "Loss", "Proximal", "Report", "Task"),
     "coterie.server.contract": ("Algorithm",),

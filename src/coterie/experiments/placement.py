@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+from torch import nn
 
 from coterie.data import Federated, Schema, Split
 from coterie.data.stratify import stratified_split
@@ -18,6 +19,7 @@ from coterie.data.tables.arrays import read_arrays
 from coterie.errors import DataError, FederationError, RunFolderError
 from coterie.experiments import building
 from coterie.experiments.clients import load_rows, scores_by_client
+from coterie.experiments.networks import network_of
 from coterie.experiments.run_folder import (
     CLIENTS,
     CONFIG,
@@ -36,7 +38,7 @@ from coterie.runtimes.simulator import Simulator
 from coterie.seeding import Key, generator
 from coterie.server.contract import Algorithm, State
 from coterie.server.exchange import Meter
-from coterie.server.serving import evaluate
+from coterie.server.serving import evaluate, served_models
 from coterie.typing import Array
 
 FEDERATION = "federation"
@@ -103,6 +105,13 @@ class Trained:
             (members[0], members[-1]),
             misfit_warning(cluster, measure, served, members),
         )
+
+    def network(self, x: Array, y: Array, cluster: int) -> nn.Module:
+        """Return the network that serves a client with these examples in a cluster, the one that ``assign`` tests."""
+        federation = Simulator(self._client(x, y), self.model, threads=1)
+        state = self._state_with(cluster, federation)
+        served = served_models(self.algorithm, federation, state, self.seed, np.array([0]))
+        return network_of(self.model, served, 0, self.algorithm.serve.mix if self.algorithm.members else None)
 
     def _state_with(self, cluster: int, federation: Simulator) -> State:
         """Return the run's state with the newcomer as its only client, placed by every member of an ensemble."""

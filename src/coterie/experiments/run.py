@@ -15,10 +15,10 @@ from coterie.data import Federated
 from coterie.errors import FederationError, UnknownName
 from coterie.experiments import building
 from coterie.experiments.data_facts import facts_of
+from coterie.experiments.networks import mean_network, network_of
 from coterie.experiments.placement import Placement, Trained
 from coterie.experiments.session import Progress, Session
 from coterie.experiments.settings import Settings
-from coterie.models.combined import Mixture
 from coterie.models.model import Model
 from coterie.models.zoo import build_model
 from coterie.protocol.federation import Federation
@@ -80,9 +80,11 @@ class Run:
             raise FederationError(
                 f"client {self.data.names[position]!r} has no model: it diverged; lower the learning rate"
             )
-        rows = [(member.models, member.rows[at]) for member in served]
-        first, *others = (self.model.with_row(stack.params[row], stack.buffers[row]) for stack, row in rows)
-        return first if self.mix is None else Mixture([first, *others], self.mix, self.model.classes)
+        return network_of(self.model, served, at, self.mix)
+
+    def mean_model(self) -> nn.Module:
+        """Return the network of a client without a cluster, the mean of the cluster models by their shares."""
+        return mean_network(self.model, self.state, self.mix)
 
     @cached_property
     def _last_served(self) -> tuple[Array, list[Served]]:
