@@ -13,6 +13,7 @@ PROMISED = {
     "quickstart": r"wecfl\(clusters=4\): accuracy 0\.9\d.*rotations: 1\.0",
     "own_tables": r"no problem found.*together: bern davos lugano\n.*value 9: well",
     "compare_methods": r"one model for all +0\.[78].*server clusters +0\.9",
+    "estimator_on_tables": r"cancer, swapped( +0\.\d\d){4} +0\.9\d\ndigits, turned .* 0\.9\d\ndiabetes.* 0\.[345]\d\n",
     "newcomers": r"(client-0\d9: cluster \d \(right\).*){4}an odd one: no cluster fits",
 }
 """By script, what its output must show."""
