@@ -175,6 +175,8 @@ def test_a_group_is_placed_by_its_labelled_rows(like, other):
         one.place(X[:2], y[:2], groups=["bern"] * 2)
     with pytest.raises(EstimatorError, match="the class 'odd', which fit has not seen"):
         one.place(X[:2], ["odd", "ill"], groups=["basel"] * 2)
+    with pytest.raises(EstimatorError, match="name the new group of every row"):
+        one.place(X[:2], y[:2], groups=None)
     assert one.fit(X, y, groups=groups).placed_ == {}, "a new fit has placed nobody"
 
 

@@ -192,6 +192,20 @@ def test_the_problems_of_a_frame_are_all_listed_and_named_by_row():
     assert ct.check_own(rows(), **OPTIONS).good
 
 
+@pytest.mark.parametrize(
+    ("change", "options", "remedy"),
+    [
+        ({"age": pl.Series([None, *range(59)])}, {}, r"or use missing='mean' \(never for a label\)$"),
+        ({"age": pl.date_range(pl.date(2020, 1, 1), pl.date(2020, 2, 29))}, {}, "or ignore='age'$"),
+        ({}, {"label": "outcome"}, "name another with label=$"),
+        ({"ill": pl.Series(["yes"] * 60)}, {"task": "regression"}, "use task='classification'$"),
+    ],
+)
+def test_a_remedy_for_a_frame_names_arguments_and_no_flags(change, options, remedy):
+    with pytest.raises(DataError, match=remedy):
+        ct.from_frame(rows().with_columns(**change), **{**OPTIONS, **options})
+
+
 def test_an_unknown_option_of_a_frame_is_named():
     with pytest.raises(UnknownName, match="did you mean 'label'"):
         ct.from_frame(rows(), client="site", lable="ill")

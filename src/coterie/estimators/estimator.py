@@ -109,6 +109,8 @@ class _Clustered(BaseEstimator):  # type: ignore[misc]  # scikit-learn has no ty
         ``placed_`` has the cluster of each.
         """
         check_is_fitted(self)
+        if groups is None:
+            raise EstimatorError("groups is None; name the new group of every row")
         X, y = validate_data(self, X, y, reset=False, dtype=np.float64)
         scaled, labels = self.scaling_.apply(X), self._encoded(y)
         for name, rows in rows_by_group(group_names(groups, X)):
