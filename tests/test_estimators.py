@@ -84,6 +84,18 @@ def test_every_row_is_trained_on_and_the_run_says_what_its_scores_are(fitted):
     assert fitted.run_.summary["accuracy"] == pytest.approx(fitted.score(X, y, groups=groups))
 
 
+def test_rows_of_all_groups_may_come_in_any_order():
+    X, y, groups = classified()
+    order = np.random.default_rng(3).permutation(len(X))
+    X, y, groups = X[order], y[order], groups[order]
+    mixed = classifier().fit(X, y, groups=groups)
+    assert mixed.score(X, y, groups=groups) > 0.9
+    for i, name in enumerate(NAMES):
+        own, labels = mixed.run_.data.train.of(i)
+        assert np.array_equal(own, mixed.scaling_.apply(X[groups == name]))
+        assert np.array_equal(mixed.classes_[labels], y[groups == name])
+
+
 def test_columns_are_standardised_as_the_rows_of_all_groups_together():
     X, y, groups = classified()
     scaling = classifier().fit(X, y, groups=groups).scaling_

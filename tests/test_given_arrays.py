@@ -125,6 +125,16 @@ def test_the_task_overrides_what_the_labels_look_like():
         ct.from_arrays(two(), task="regresion")
 
 
+def test_whole_numbers_and_floats_may_mix_once_the_task_is_given():
+    mixed = {"bern": pair(1, labels=(1, 2)), "chur": pair(2, labels=(1.0, 3.0))}
+    assert ct.from_arrays(mixed, task="regression").classes is None
+    assert ct.from_arrays(mixed, task="classification").class_names == ("1", "2", "3")
+    with pytest.raises(DataError, match="train of 'chur' are floats, and those in train of 'bern' are whole numbers"):
+        ct.from_arrays(mixed)
+    with pytest.raises(DataError, match="train of 'zug' are words"):
+        ct.from_arrays({**mixed, "zug": pair(3, labels=("a", "b"))}, task="classification")
+
+
 def test_true_groups_are_numbered_by_their_names_and_complete():
     clients = ct.from_arrays({1: pair(1), 2: pair(2), 3: pair(3)}, groups={1: "west", 2: "east", 3: "west"})
     assert clients.names == ("1", "2", "3")

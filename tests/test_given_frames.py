@@ -139,6 +139,15 @@ def test_any_rows_give_the_arrays_of_their_file(tmp_path_factory, count, seed, g
         assert_same(ct.from_frame(Stream(frame), **options), expected)
 
 
+@pytest.mark.parametrize("kind", ["old pandas", "pandas without pyarrow", "pandas", "pyarrow"])
+def test_missing_numbers_and_words_are_missing_in_every_kind_of_table(kind):
+    frame = rows().with_columns(age=pl.Series([None, *np.arange(59.0)]), sex=pl.Series([None, *["f", "m"] * 29, "f"]))
+    options = {**OPTIONS, "missing": "mean"}
+    assert_same(ct.from_frame(KINDS[kind](frame), **options), ct.from_frame(frame, **options))
+    with pytest.raises(DataError, match="row 1: column 'age' is missing a value"):
+        ct.from_frame(KINDS[kind](frame), **OPTIONS)
+
+
 def test_an_index_of_pandas_is_no_feature():
     frame = with_pandas(rows())
     shuffled = frame.sample(frac=1, random_state=1)
