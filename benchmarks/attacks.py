@@ -25,13 +25,15 @@ from rich.table import Table
 
 from coterie.errors import FederationError
 from coterie.experiments import building
-from coterie.experiments.data_facts import facts_of
+from coterie.experiments.records import facts_of
 from coterie.experiments.session import Session
 from coterie.experiments.settings import Settings
+from coterie.models.zoo import build_model
 from coterie.protocol.federation import Federation
 from coterie.protocol.replies import Replies
 from coterie.protocol.stack import Sent
 from coterie.protocol.task import Task
+from coterie.runtimes.simulator import Simulator
 from coterie.seeding import Key
 from coterie.typing import Array
 
@@ -108,11 +110,10 @@ def accuracies(case: Case) -> list[float]:
     data = building.build_data(settings)
 
     def reach(network: Any) -> Any:
-        return Attacked(building.build_federation(settings, data, network), case)
+        return Attacked(Simulator(data, network, settings.threads), case)
 
-    session = Session(
-        building.build_algorithm(settings), facts_of(data), building.build_model(settings, data), settings, reach
-    )
+    model = build_model(settings.model, data.shape, data.classes)
+    session = Session(building.build_algorithm(settings), facts_of(data), model, settings, reach)
     try:
         return [row["accuracy"] for row in session.train(None, False, None).trained.members]
     except FederationError:

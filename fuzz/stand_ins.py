@@ -6,7 +6,7 @@ import socket
 from typing import Any
 
 from coterie.data.sources import fetching as origins
-from coterie.deploy import server
+from coterie.deploy import server, site_node
 from coterie.deploy import site_programs as client
 from coterie.errors import DataError, FederationError
 
@@ -17,7 +17,7 @@ def install() -> None:
     socket.getaddrinfo = _unreachable
     origins._run = _no_client
     server.ServerFolder.ask = _no_server  # type: ignore[method-assign]
-    server.running = client.running = _no_program  # type: ignore[assignment]
+    server.running = site_node.running = _no_program  # type: ignore[assignment]
     client.serve = _ready_and_gone
 
 

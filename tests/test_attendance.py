@@ -13,9 +13,9 @@ from typer.testing import CliRunner
 import coterie as ct
 from coterie.cli.main import app
 from coterie.errors import RunFolderError, UnknownName, UsageError
-from coterie.experiments.clients import load_rows
 from coterie.experiments.run import run_settings
 from coterie.experiments.settings import Settings, load_settings, make_settings
+from coterie.experiments.summary import load_rows
 from coterie.protocol.stack import Sent, Stack
 from coterie.protocol.task import Fit, Report, Task
 from coterie.runtimes.attendance import Attendance, Attended, attendance

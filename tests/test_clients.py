@@ -11,10 +11,11 @@ from rich.console import Console
 from coterie.algorithms import wecfl
 from coterie.data import Dataset
 from coterie.data.dataset import Owners
-from coterie.experiments.clients import clusters_table, load_clusters, most_typical, names_by_cluster, stability
 from coterie.experiments.run import run
 from coterie.experiments.run_folder import CLIENTS
+from coterie.experiments.summary import load_clusters
 from coterie.protocol.task import Fit
+from coterie.reporting.comparison import clusters_table, most_typical, names_by_cluster, stability
 
 ONE = {"a": 0, "b": 0, "c": 1, "d": 1}
 SAME = {"a": 5, "b": 5, "c": 2, "d": 2}

@@ -15,7 +15,7 @@ import coterie as ct
 from coterie.algorithms import build_algorithm, ensemble, soft_vote
 from coterie.errors import UsageError
 from coterie.experiments.checkpoint import save_state
-from coterie.experiments.data_facts import uniform_test
+from coterie.experiments.records import uniform_test
 from coterie.experiments.run import run_settings
 from coterie.experiments.run_folder import load_state
 from coterie.experiments.settings import Settings

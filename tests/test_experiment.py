@@ -19,7 +19,7 @@ from typer.testing import CliRunner
 import coterie as ct
 from coterie.cli.main import app
 from coterie.errors import UnknownName
-from coterie.experiments.data_facts import uniform_test
+from coterie.experiments.records import uniform_test
 from coterie.experiments.run import run_settings
 from coterie.experiments.run_folder import RunFolder, load_state
 from coterie.experiments.settings import Settings, load_settings

@@ -468,8 +468,13 @@ class TestCommands:
         def interrupted(*_):
             raise KeyboardInterrupt
 
-        for name, stand_in in (("make_order", print), ("submit", print), ("_watched", interrupted)):
-            monkeypatch.setattr(f"coterie.cli.federate.{name}", stand_in)
+        stand_ins = {
+            "deploy.server.make_order": print,
+            "deploy.server.submit": print,
+            "cli.federate._watched": interrupted,
+        }
+        for name, stand_in in stand_ins.items():
+            monkeypatch.setattr(f"coterie.{name}", stand_in)
         folder = tmp_path / "f"
         write_deployment(folder, ["bern"])
         done = CliRunner().invoke(app, ["federate", "run", "wecfl", "--folder", str(folder / "server")])

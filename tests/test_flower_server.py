@@ -5,6 +5,7 @@ from __future__ import annotations
 import ast
 import subprocess
 import sys
+from itertools import islice
 from pathlib import Path
 
 import pytest
@@ -13,7 +14,10 @@ pytest.importorskip("flwr")
 
 import httpx
 from flwr.app import ConfigRecord, Error, Message, RecordDict
+from flwr.supercore import heartbeat
+from flwr.supercore.retry import http_retry
 from flwr.supercore.task_identity import TaskIdentity
+from flwr.supernode import fleet_http_connection
 
 from coterie.deploy import flower, flower_server
 from coterie.deploy.flower import RECORD, REPLY, REQUEST
@@ -304,3 +308,31 @@ def given(values):
     if isinstance(value, Exception):
         raise value
     return value
+
+
+@pytest.fixture
+def _flower_as_it_was(monkeypatch):
+    """What a SuperNode changes of Flower in its own process is changed back."""
+    for module in (heartbeat, http_retry, fleet_http_connection):
+        for name in {"MAX_RETRY_DELAY", "HEARTBEAT_DEFAULT_INTERVAL", "exponential"} & set(vars(module)):
+            monkeypatch.setattr(module, name, getattr(module, name))
+
+
+@pytest.mark.usefixtures("_flower_as_it_was")
+class TestReconnection:
+    """A SuperNode whose server is away."""
+
+    @pytest.mark.parametrize(
+        "make", [http_retry.make_simple_http_retry_invoker, lambda: heartbeat.HeartbeatSender(bool)._retry_invoker]
+    )
+    def test_it_tries_every_three_seconds_at_least(self, make):
+        flower.shorten_reconnection()
+        assert list(islice(make().wait_gen_factory(), 5)) == [1, 2, 3, 3, 3]
+
+    @pytest.mark.parametrize(("asked", "expected"), [(None, 30), ("12", 12)])
+    def test_its_signs_of_life_are_as_often_as_the_environment_says(self, asked, expected, monkeypatch):
+        monkeypatch.delenv(flower.HEARTBEAT, raising=False)
+        if asked is not None:
+            monkeypatch.setenv(flower.HEARTBEAT, asked)
+        flower.shorten_reconnection()
+        assert {heartbeat.HEARTBEAT_DEFAULT_INTERVAL, fleet_http_connection.HEARTBEAT_DEFAULT_INTERVAL} == {expected}

@@ -13,7 +13,6 @@ from typer.testing import CliRunner
 
 from coterie.cli.main import app
 from coterie.errors import RunFolderError
-from coterie.experiments.clients import load_clusters
 from coterie.experiments.placement import load_trained
 from coterie.experiments.run import run_settings
 from coterie.experiments.run_folder import (
@@ -25,6 +24,7 @@ from coterie.experiments.run_folder import (
     recorded_hashes,
 )
 from coterie.experiments.settings import Settings
+from coterie.experiments.summary import load_clusters
 
 ROUNDS = 4
 SETTINGS = Settings(
@@ -395,7 +395,7 @@ def test_resuming_with_other_threads_or_another_plan_is_warned_of(true, begun, t
 
 def test_a_machine_with_other_cores_is_warned_of_too(true, tmp_path, caplog, monkeypatch):
     free = replace(SETTINGS, threads=None, rounds=3)
-    monkeypatch.setattr("coterie.experiments.resuming.available_cores", lambda: 1)
+    monkeypatch.setattr("coterie.experiments.session.available_cores", lambda: 1)
     run_settings(free, tmp_path / "run", data=true[1])
     monkeypatch.setattr("coterie.experiments.resuming.available_cores", lambda: 3)
     run_settings(replace(free, rounds=4), tmp_path / "run", resume=True, data=true[1])

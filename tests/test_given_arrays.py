@@ -91,8 +91,8 @@ def test_bytes_are_scaled_as_a_data_set_scales_them_and_other_numbers_are_not():
     y = np.arange(20) % 2
     parts = {"train": (image, y), "test": (image, y)}
     clients = ct.from_arrays({"bern": parts, "chur": parts})
-    whole = Dataset("toy", image, y, image, y, classes=2)
-    assert np.array_equal(clients.train.of(0)[0], whole._scaled(image))
+    whole = Dataset("toy", image, y, image, y, classes=2).partition("iid", clients=1)
+    assert {row.tobytes() for row in clients.train.of(0)[0]} == {row.tobytes() for row in whole.train.x}
     assert clients.train.x.min() >= -1
     assert clients.train.x.max() <= 1
     as_numbers = ct.from_arrays({"bern": (image.astype(np.int64), y), "chur": (image.astype(np.int64), y)})

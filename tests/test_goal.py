@@ -11,10 +11,9 @@ from typer.testing import CliRunner
 
 from coterie.cli.main import app
 from coterie.errors import RunFolderError, UsageError
-from coterie.experiments.goal import Goal
 from coterie.experiments.run import run_settings
 from coterie.experiments.run_folder import load_labels, load_state
-from coterie.experiments.settings import Settings
+from coterie.experiments.settings import Goal, Settings
 from coterie.reporting.plots import curves
 
 WHOLE = Settings("wecfl", clients=12, clusters=2, partition="rotation(0,180)", steps=2, rounds=8)

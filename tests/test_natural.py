@@ -13,10 +13,10 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from coterie.data.apportion import split_by_owner
 from coterie.data.sources import fars, hapt
 from coterie.data.sources import hapt as frames
 from coterie.data.sources.fars import keel
-from coterie.data.stratify import split_by_owner
 from coterie.errors import DataError
 
 SIGNALS = ["acc-x", "acc-y", "acc-z", "gyro-x", "gyro-y", "gyro-z"]

@@ -15,7 +15,7 @@ from typer.testing import CliRunner
 import coterie as ct
 from coterie.cli.main import app
 from coterie.data import Split
-from coterie.data.stratify import stratified_split
+from coterie.data.apportion import stratified_split
 from coterie.errors import DataError, RunFolderError
 from coterie.experiments.placement import load_trained, member_scores, misfit_warning
 from coterie.experiments.run import run_settings
@@ -24,10 +24,10 @@ from coterie.protocol.stack import Sent, Stack
 from coterie.protocol.task import Report, Task
 from coterie.runtimes.simulator import Simulator
 from coterie.seeding import Key, generator
-from coterie.server.assign import Clustered
+from coterie.server.assign import Clustered, nearest_centre
 from coterie.server.contract import Scores, least_loss
 from coterie.server.one_shot import Formed, OneShot
-from coterie.server.placement import nearest_centre, nearest_update
+from coterie.server.placement import nearest_update
 from coterie.server.start import first_state
 
 METHODS = ("ifca", "wecfl", "fesem(layer=all)", "joint(strength=0)", "ifca+cam", "wecfl+cam")

@@ -12,8 +12,8 @@ from sklearn.metrics import adjusted_rand_score
 import coterie as ct
 from coterie.errors import UnknownName, UsageError
 from coterie.experiments.checkpoint import save_state
-from coterie.experiments.diagnostics import round_diagnostics
 from coterie.experiments.run_folder import load_state
+from coterie.experiments.scores import round_diagnostics
 from coterie.models.layout import Layout
 from coterie.protocol.replies import Replies
 from coterie.protocol.stack import UNPLACED, Stack

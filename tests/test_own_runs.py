@@ -13,7 +13,8 @@ from typer.testing import CliRunner
 
 import coterie as ct
 from coterie.cli.main import app
-from coterie.experiments.building import is_federated, is_own
+from coterie.experiments.building import has_clients, is_own
+from coterie.experiments.settings import Settings
 
 QUICK = ("--rounds", "2", "--steps", "5", "--clusters", "2", "--quiet")
 
@@ -160,10 +161,17 @@ def test_a_path_is_told_from_the_name_of_a_data_set(tmp_path):
     assert not is_own("emnist(letters,file=a/b.zip)")
     assert is_own("./digits")
     assert is_own("visits.csv")
-    assert is_federated("./digits")
-    assert is_federated("hapt")
-    assert not is_federated("mnist")
-    assert not is_federated("visits.csv")
+
+
+@pytest.mark.parametrize(
+    ("data", "undivided", "divided"),
+    [("./digits", True, True), ("hapt", True, True), ("mnist", False, False), ("visits.csv", True, False)],
+)
+def test_a_folder_and_a_federated_set_have_clients_and_a_file_unless_it_is_divided(tmp_path, data, undivided, divided):
+    (tmp_path / "digits").mkdir()
+    assert has_clients(Settings("fedavg", data=data)) is undivided
+    assert has_clients(Settings("fedavg", data=data, partition="iid")) is divided
+    assert has_clients(Settings("fedavg", data=data, partition="iid", client="site"))
 
 
 def test_a_picture_and_the_facts_of_own_data(table, tmp_path):

@@ -14,8 +14,8 @@ from typer.testing import CliRunner
 import coterie as ct
 from coterie.cli.main import app
 from coterie.errors import FederationError, RunFolderError
-from coterie.experiments.clients import load_rows
 from coterie.experiments.run_folder import load_rounds
+from coterie.experiments.summary import load_rows
 from coterie.runtimes.simulator import Simulator
 from coterie.server.serving import evaluate
 

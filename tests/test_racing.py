@@ -195,13 +195,13 @@ class TestInTheEngine:
         assert wanted.cost.evaluations == wanted.evaluations.sum() < 4 * digits.train.sizes.sum()
 
     def test_what_is_counted_is_what_the_networks_were_given(self, digits, simulator, monkeypatch):
-        given_to, judge = [], Evaluator.judge
+        given_to, outputs = [], Evaluator.outputs
 
-        def count(self, pool, rows):
+        def count(self, params, buffers, pool, rows):
             given_to.append(len(rows))
-            return judge(self, pool, rows)
+            return outputs(self, params, buffers, pool, rows)
 
-        monkeypatch.setattr(Evaluator, "judge", count)
+        monkeypatch.setattr(Evaluator, "outputs", count)
         sim = simulator(digits, "mlp(6)", threads=2)
         assert ask(sim, models_of(sim)).cost.evaluations == sum(given_to)
         given_to.clear()

@@ -13,16 +13,18 @@ import coterie as ct
 from coterie.cli.main import app
 from coterie.errors import UsageError
 from coterie.experiments import building
-from coterie.experiments.data_facts import facts_of
+from coterie.experiments.records import facts_of
 from coterie.experiments.run import run_settings
 from coterie.experiments.session import Session
 from coterie.experiments.settings import Settings, load_settings
 from coterie.models.layout import Layout
+from coterie.models.zoo import build_model
 from coterie.protocol.replies import Replies
 from coterie.protocol.stack import UNPLACED, Sent, Stack
 from coterie.protocol.task import Fit, Report, Task
+from coterie.runtimes.simulator import Simulator
 from coterie.server.aggregate import average
-from coterie.server.bounds import bounded, update_lengths
+from coterie.server.exchange import bounded, update_lengths
 from coterie.server.robust import rules
 
 TRAIN = Task(fit=(Fit(steps=1),))
@@ -201,10 +203,10 @@ class TestOneOfForty:
         """The mean accuracy of the clients but the first on rotated digits."""
         settings = Settings("fedavg", rounds=10, threads=1, eval_every=10, **options)
         data = building.build_data(settings)
-        model = building.build_model(settings, data)
+        model = build_model(settings.model, data.shape, data.classes)
 
         def reach(network):
-            return Boasting(building.build_federation(settings, data, network), attackers)
+            return Boasting(Simulator(data, network, settings.threads), attackers)
 
         done = Session(building.build_algorithm(settings), facts_of(data), model, settings, reach).train(
             None, False, None

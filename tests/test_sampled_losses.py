@@ -390,13 +390,13 @@ class TestInTheEngine:
         np.testing.assert_allclose(together, sim.engine.cross_losses(models_of(sim), np.arange(4)), atol=1e-6)
 
     def test_what_is_counted_is_what_the_networks_were_given(self, data, simulator, monkeypatch):
-        given_to, judged = [], Evaluator.judge
+        given_to, outputs = [], Evaluator.outputs
 
-        def count(self, pool, rows):
+        def count(self, params, buffers, pool, rows):
             given_to.append(len(rows))
-            return judged(self, pool, rows)
+            return outputs(self, params, buffers, pool, rows)
 
-        monkeypatch.setattr(Evaluator, "judge", count)
+        monkeypatch.setattr(Evaluator, "outputs", count)
         found = ask(simulator(data, "mlp(6)", threads=2), Sample(16, 32))
         assert found.cost.evaluations == sum(given_to) == 3 * (16 + 7 + 16 + 15)
 

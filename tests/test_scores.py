@@ -9,15 +9,14 @@ import numpy as np
 import pytest
 
 import coterie as ct
+from coterie.data import Split
 from coterie.experiments import records, summary
-from coterie.experiments.data_facts import facts_of
-from coterie.experiments.records import count_moved, finite
+from coterie.experiments.records import count_moved, facts_of, finite
 from coterie.experiments.scores import (
     agreement,
     client_scores,
     cluster_shape,
     clusterability,
-    majority_correct,
     silhouette,
 )
 from coterie.protocol.replies import Cost
@@ -86,8 +85,11 @@ def test_silhouette_is_undefined_for_one_cluster_or_one_client_each():
     assert silhouette(points, np.arange(4)) is None
 
 
-def test_the_majority_is_learned_from_train():
-    assert majority_correct(np.array([0, 0, 1]), np.array([1, 1, 0, 1])) == 1
+def test_the_majority_is_learned_from_train(images):
+    train, test = (np.array(labels) for labels in ([0, 0, 1, 1, 1], [1, 1, 0, 1, 0, 1]))
+    x = np.zeros((6, *images((2, 2)).shape), np.float32)
+    splits = {"train": Split(x[:5], train, np.array([0, 3, 5])), "test": Split(x, test, np.array([0, 4, 6]))}
+    assert facts_of(replace(images((2, 2)), **splits)).majority_correct.tolist() == [1, 1]
 
 
 def test_a_summary_says_what_guessing_the_majority_would_give(images):

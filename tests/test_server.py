@@ -15,8 +15,7 @@ from coterie.protocol.stack import UNPLACED, Stack
 from coterie.protocol.task import Fit, Loss, Report, Task
 from coterie.seeding import Key
 from coterie.server.aggregate import SERVERS, average, optimiser_named, server_optimiser, uniform
-from coterie.server.assign import Clustered, cluster_parts, join_nearest, keep, until
-from coterie.server.clustering.kmeans import KMeansClusters, match
+from coterie.server.assign import Clustered, KMeansClusters, cluster_parts, join_nearest, keep, match, until
 from coterie.server.contract import Algorithm, Assignment, by_examples, replace_models
 from coterie.server.exchange import Meter
 from coterie.server.loop import Conditions, advance, participants, rounds

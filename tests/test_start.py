@@ -28,7 +28,13 @@ def heavy_modules(code: str, *words: str) -> list[str]:
 
 @pytest.mark.parametrize(
     "code",
-    ["import coterie", "import coterie.data", "from coterie.data import Reading", "import coterie.cli.main"],
+    [
+        "import coterie",
+        "import coterie.data",
+        "from coterie.data import Reading",
+        "import coterie.cli.main",
+        "import coterie.deploy.site_node",
+    ],
 )
 def test_an_import_loads_nothing_heavy(code):
     assert heavy_modules(code) == []
@@ -47,6 +53,9 @@ def test_an_import_loads_nothing_heavy(code):
         "list papers",
         "data --help",
         "data show --help",
+        "federate --help",
+        "federate client --help",
+        "federate run --help",
     ],
 )
 def test_a_question_loads_nothing_heavy(words):
@@ -55,6 +64,10 @@ def test_a_question_loads_nothing_heavy(words):
 
 def test_a_list_of_everything_draws_no_picture():
     assert not {"matplotlib", "ray", "flwr"} & set(heavy_modules(CALL, "list"))
+
+
+def test_an_agent_loads_torch_and_neither_flower_nor_what_only_a_server_needs():
+    assert heavy_modules("import coterie.deploy.site_programs") == ["torch"]
 
 
 def test_help_is_there_at_once():

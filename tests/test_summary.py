@@ -12,10 +12,9 @@ from scipy.spatial.distance import cosine
 
 from coterie.data.federated import Split
 from coterie.errors import FederationError, UsageError
-from coterie.experiments.data_facts import DataFacts
-from coterie.experiments.diagnostics import ask_gradients, check_gradients, gradient_diagnostics, round_diagnostics
-from coterie.experiments.records import RoundRecorder
+from coterie.experiments.records import DataFacts, RoundRecorder
 from coterie.experiments.run import run_settings
+from coterie.experiments.scores import ask_gradients, check_gradients, gradient_diagnostics, round_diagnostics
 from coterie.experiments.settings import Settings
 from coterie.experiments.summary import majority_rate, summarise
 from coterie.models.combined import additive
@@ -74,8 +73,8 @@ def record_of(number, **values):
 
 def summary_of(records, facts=None, asked=ASKED):
     facts = facts_of(4) if facts is None else facts
-    state = state_of([[0, 0]], [0] * len(facts), len(records))
-    return summarise(records, asked, facts, state, np.arange(len(facts)))
+    state = state_of([[0, 0]], [0] * len(facts.names), len(records))
+    return summarise(records, asked, facts, state, np.arange(len(facts.names)))
 
 
 class TestTheLearningGap:
@@ -204,9 +203,9 @@ class TestDiagnostics:
     @pytest.mark.parametrize(("limit", "most"), [("MOST_CLIENTS", 2), ("MOST_BYTES", 23)])
     def test_large_rounds_go_without(self, monkeypatch, limit, most):
         step = round_of([[0, 0]], [0, 0, 0], [[1, 0], [0, 1], [1, 1]])
-        monkeypatch.setattr(f"coterie.experiments.diagnostics.{limit}", most + 1)
+        monkeypatch.setattr(f"coterie.experiments.scores.{limit}", most + 1)
         assert round_diagnostics(step)
-        monkeypatch.setattr(f"coterie.experiments.diagnostics.{limit}", most)
+        monkeypatch.setattr(f"coterie.experiments.scores.{limit}", most)
         assert round_diagnostics(step) == {}
 
     def test_fedavg_s_records_have_it_too(self, images, simulator, train):
@@ -302,10 +301,10 @@ class TestGradients:
     )
     def test_what_is_too_large_to_compare_is_refused(self, monkeypatch, limit, most, complaint):
         layout = replace(LAYOUT, size=1 << 18)
-        check_gradients(facts_of(2), layout)
-        monkeypatch.setattr(f"coterie.experiments.diagnostics.{limit}", most)
+        check_gradients(facts_of(2).train, layout)
+        monkeypatch.setattr(f"coterie.experiments.scores.{limit}", most)
         with pytest.raises(UsageError, match=complaint):
-            check_gradients(facts_of(2), layout)
+            check_gradients(facts_of(2).train, layout)
 
 
 def test_fine_tuned_models_have_no_gap():

@@ -13,7 +13,7 @@ from coterie.algorithms.auto import AUTO
 from coterie.data import Reading
 from coterie.deploy.config import OF_A_SITE, SiteConfig
 from coterie.errors import UnknownName, UsageError
-from coterie.experiments.building import RUNTIMES
+from coterie.experiments.run import RUNTIMES
 from coterie.experiments.scores import WEIGHTS
 from coterie.experiments.settings import OF_EVERY_RUN, OWN, Settings, make_settings
 from coterie.typed import COMMAND_LINE, at_least, check_limits, each_one_of, make, members_of, one_of, option, types_of

@@ -10,15 +10,15 @@ import pytest
 
 from coterie.deploy.order import Order
 from coterie.errors import UsageError
-from coterie.experiments.building import meaning
+from coterie.experiments.resuming import meaning
 from coterie.experiments.settings import Settings
 from coterie.models.layout import Layout
 from coterie.protocol.replies import Replies
 from coterie.protocol.stack import Sent, Stack
 from coterie.protocol.task import Fit, Task
 from coterie.server.aggregate import average, uniform
-from coterie.server.bounds import bounded
 from coterie.server.contract import by_examples
+from coterie.server.exchange import bounded
 
 FIT = Fit(steps=3, batch=8, lr=0.1)
 

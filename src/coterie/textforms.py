@@ -76,7 +76,7 @@ def parse(text: str, joiner: str = "+") -> tuple[Call, ...]:
     check_most(f"the length of {text[:20]!r}...", len(text), LETTERS, "shorten it")
     calls, rest = [], text.strip()
     while True:
-        call, rest = _parse_one(text, rest)
+        call, rest = _read_call(text, rest)
         calls.append(call)
         if not rest:
             return tuple(calls)
@@ -93,7 +93,8 @@ def parse_one(text: str) -> Call:
     return calls[0]
 
 
-def _parse_one(text: str, rest: str) -> tuple[Call, str]:
+def _read_call(text: str, rest: str) -> tuple[Call, str]:
+    """Return the call with which the rest of a text begins, and what follows it."""
     match = _NAME.match(rest)
     if not match:
         raise UsageError(f"cannot read {text!r} at {rest!r}; expected a name such as wecfl or wecfl(shots=10)")
@@ -196,17 +197,14 @@ def _check_kind(call: Call, name: str, value: Any, parameter: inspect.Parameter)
     values = value if parameter.kind is parameter.VAR_POSITIONAL else (value,)
     if kinds[0] not in _KINDS:
         return
+    types = tuple(each for kind in kinds if kind in _KINDS for each in _KINDS[kind][0])
     for each in values:
-        if not any(_is_kind(kind, each) for kind in kinds):
+        if each is None and "None" in kinds:
+            continue
+        no_number = each != each or (isinstance(each, bool) and bool not in types)  # nan, and true where 1 may stand
+        if no_number or not isinstance(each, types):
             wanted = " or ".join(_KINDS[kind][1] for kind in kinds if kind in _KINDS)
             raise UsageError(f"{call}: {name} is {each}; it must be {wanted}")
-
-
-def _is_kind(kind: str, value: Any) -> bool:
-    """Return whether a value is of a kind; true, false and nan are no numbers."""
-    if kind == "None":
-        return value is None
-    return isinstance(value, _KINDS[kind][0]) and (kind == "bool" or not isinstance(value, bool)) and value == value
 
 
 def with_arguments(text: str, values: Mapping[str, Value], catalogue: Catalogue) -> str:

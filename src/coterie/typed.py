@@ -65,12 +65,14 @@ def at_least_or(low: int, word: str) -> Limit:
     coterie.errors.UsageError: clusters is many; it must be a whole number of at least 1, or auto
     """
 
+    check_number = at_least(low)
+
     def check(name: str, value: int | str) -> None:
         if isinstance(value, str):
             if value != word:
                 raise UsageError(f"{name} is {value}; it must be a whole number of at least {low}, or {word}")
         else:
-            at_least(low)(name, value)
+            check_number(name, value)
 
     return check
 

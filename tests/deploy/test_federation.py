@@ -23,7 +23,7 @@ from coterie.deploy.config import load_site
 from coterie.deploy.server import current_run as going_on
 from coterie.deploy.server import follow, make_order, online, serving, stop, submit
 from coterie.deploy.status import is_alive, read_board
-from coterie.deploy.trial import free_ports, has_nginx, part_running, trial
+from coterie.deploy.trial import STARTS, free_ports, has_nginx, part_running, trial
 from coterie.errors import UsageError
 from coterie.experiments.run import run_settings
 from coterie.experiments.run_folder import STATE, load_rounds, load_state
@@ -32,8 +32,8 @@ from coterie.wire import codec
 
 SITES = ("client-000", "client-001", "client-002", "client-003")
 SHORT = Settings("wecfl", partition="rotation(0,180)", clients=4, clusters=2, model="mlp(16)", rounds=5, eval_every=9)
-STARTS = 1.0
-"""Seconds between two looks at who is connected, since each starts a program."""
+HEARTBEAT = "12"
+"""Seconds between two signs of life of a node: Flower takes it for gone after 24 s instead of a minute."""
 
 
 @pytest.fixture(scope="module")
@@ -45,8 +45,10 @@ def data():
 def federation(data, tmp_path_factory):
     """Server, four sites, and the door if nginx is there; a round waits at most 25 s for an answer."""
     folder = tmp_path_factory.mktemp("f") / "f"
-    with trial(data, folder, proxy=has_nginx(), configure={"timeout": 25}) as found:
-        yield found
+    with pytest.MonkeyPatch.context() as environment:
+        environment.setenv(flower.HEARTBEAT, HEARTBEAT)
+        with trial(data, folder, proxy=has_nginx(), configure={"timeout": 25}) as found:
+            yield found
 
 
 def assert_same(settings, data, state):

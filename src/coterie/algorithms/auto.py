@@ -2,13 +2,9 @@
 
 from __future__ import annotations
 
-import functools
-import inspect
 from collections.abc import Callable
 from dataclasses import replace
-from typing import Any, TypeVar, cast
 
-from coterie.errors import UsageError
 from coterie.protocol.federation import Federation
 from coterie.protocol.replies import Replies
 from coterie.protocol.task import Fit, Task
@@ -17,32 +13,6 @@ from coterie.server.clustering.advice import probe
 from coterie.server.contract import Algorithm, Ask, Assignment, State
 
 AUTO = "auto"
-
-Compose = TypeVar("Compose", bound=Callable[..., Algorithm])
-
-
-def finds_number(compose: Compose) -> Compose:
-    """Let ``clusters=auto`` of a method be the number that a probe finds; the method itself sees a number."""
-    signature = inspect.signature(compose)
-
-    @functools.wraps(compose)
-    def build(*args: Any, **kwargs: Any) -> Algorithm:
-        bound = signature.bind(*args, **kwargs)
-        bound.apply_defaults()
-        clusters, fit = bound.arguments["clusters"], bound.arguments["fit"]
-        if isinstance(clusters, int):
-            return compose(*args, **kwargs)
-        if clusters != AUTO:
-            raise UsageError(f"clusters is {clusters}; it must be at least 1, or {AUTO}")
-        return found_by_probe(fit, lambda number: compose(**{**bound.arguments, "clusters": number}))
-
-    return cast(Compose, build)
-
-
-def fixed(clusters: int | str) -> int:
-    """Return the number of clusters inside a method that ``finds_number``."""
-    assert isinstance(clusters, int), "finds_number calls a method with a number"
-    return clusters
 
 
 def found_by_probe(fit: Fit, make: Callable[[int], Algorithm]) -> Algorithm:

@@ -5,8 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import replace
 
-from coterie.algorithms.auto import finds_number, fixed
-from coterie.algorithms.method import always, method
+from coterie.algorithms.method import always, finds_number, method
 from coterie.errors import require
 from coterie.protocol.stack import Stack
 from coterie.protocol.task import Agreement, BatchLoss, Fit, Loss, Race, Score, Task
@@ -40,7 +39,7 @@ def ifca(
     require(start in ("farthest", "random"), "start", repr(start), "farthest or random")
     rules: dict[str, Score] = {"exact": Loss(examples=examples), "race": Race(examples)}
     require(choose in rules, "choose", repr(choose), "exact or race")
-    scores, number = (rules[choose],), fixed(clusters)
+    scores, number = (rules[choose],), int(clusters)
     return Algorithm(
         start=warn_if_equal(random_models(number) if start == "random" else farthest_first(number, fit)),
         task=always(Task(choose=scores, fit=(fit,))),
@@ -77,7 +76,7 @@ def joint(
     require(sign in ("descent", "printed"), "sign", repr(sign), "descent or printed")
     scores = (Agreement(strength, similarity == "euclidean", sign == "printed"), BatchLoss(1 - strength, total))
     used, one_step = tuple(score for score in scores if score.weight), replace(fit, steps=1, epochs=None)
-    number = fixed(clusters)
+    number = int(clusters)
     return Algorithm(
         start=random_labels(warn_if_equal(random_models(number)), number, pinned),
         task=look_ahead(used, one_step),

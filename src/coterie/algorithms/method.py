@@ -8,6 +8,8 @@ from collections.abc import Callable
 from dataclasses import dataclass, replace
 from typing import Any, TypeVar, cast
 
+from coterie.algorithms.auto import AUTO, found_by_probe
+from coterie.errors import UsageError
 from coterie.protocol.task import Fit, Task
 from coterie.server.contract import Algorithm, State
 from coterie.textforms import text_of
@@ -29,6 +31,24 @@ def method(compose: Compose) -> Compose:
         text = text_of(bound, compose.__name__.replace("_", "-"), leave_out=("fit",), keep=("clusters",))
         made = compose(*args, **kwargs)
         return replace(made, name=text, fit=bound.arguments.get("fit", Fit()) if made.fit == Fit() else made.fit)
+
+    return cast(Compose, build)
+
+
+def finds_number(compose: Compose) -> Compose:
+    """Let ``clusters=auto`` of a method be the number that a probe finds; the method itself sees a number."""
+    signature = inspect.signature(compose)
+
+    @functools.wraps(compose)
+    def build(*args: Any, **kwargs: Any) -> Algorithm:
+        bound = signature.bind(*args, **kwargs)
+        bound.apply_defaults()
+        clusters, fit = bound.arguments["clusters"], bound.arguments["fit"]
+        if isinstance(clusters, int):
+            return compose(*args, **kwargs)
+        if clusters != AUTO:
+            raise UsageError(f"clusters is {clusters}; it must be at least 1, or {AUTO}")
+        return found_by_probe(fit, lambda number: compose(**{**bound.arguments, "clusters": number}))
 
     return cast(Compose, build)
 

@@ -2,14 +2,11 @@
 
 from __future__ import annotations
 
-from coterie.algorithms.auto import finds_number, fixed
-from coterie.algorithms.method import always, method
+from coterie.algorithms.method import always, finds_number, method
 from coterie.protocol.task import Fit, Task
 from coterie.server.aggregate import uniform, weighing
-from coterie.server.assign import cluster_parts, join_nearest, until
-from coterie.server.clustering.kmeans import KMeansClusters
+from coterie.server.assign import KMeansClusters, cluster_parts, join_nearest, nearest_centre, until
 from coterie.server.contract import Algorithm, Weigh, by_examples
-from coterie.server.placement import nearest_centre
 from coterie.server.start import one_model_for
 
 
@@ -27,7 +24,7 @@ def fesem(
     min sum_i |w_i - T_c(i)|^2. Xie et al., "Multi-center federated learning", 2021 (thesis eq. 3.2). ``weights`` are
     those of the means inside clusters: examples, or uniform. See ``wecfl``.
     """
-    return cluster_parameters(fixed(clusters), layer, shots, fit, count=uniform, weigh=weighing(weights))
+    return cluster_parameters(int(clusters), layer, shots, fit, count=uniform, weigh=weighing(weights))
 
 
 @method
@@ -47,7 +44,7 @@ def wecfl(
     means inside clusters: examples, or uniform; k-means always weighs by examples. ``clusters=auto`` finds the number
     first (docs/choosing-clusters.md).
     """
-    return cluster_parameters(fixed(clusters), layer, shots, fit, count=by_examples, weigh=weighing(weights))
+    return cluster_parameters(int(clusters), layer, shots, fit, count=by_examples, weigh=weighing(weights))
 
 
 def cluster_parameters(

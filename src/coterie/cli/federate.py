@@ -1,4 +1,8 @@
-"""The commands of ``coterie federate``: run the same algorithms on a real federation."""
+"""The commands of ``coterie federate``: run the same algorithms on a real federation.
+
+As in ``cli.main``, modules that take long to import are imported by the commands that use them: Flower's node of a
+site needs none of them.
+"""
 
 from __future__ import annotations
 
@@ -9,31 +13,19 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
-import numpy as np
 import typer
 
 from coterie.cli.options import AsJson, Out, Quiet, guarded, settings_from, with_settings
-from coterie.data import Schema
-from coterie.deploy import site_programs
-from coterie.deploy.audit import AUDIT, audit_table, read_audit
-from coterie.deploy.config import load_site
-from coterie.deploy.deployment import add_site, renew, write_deployment
-from coterie.deploy.order import ABOUT_DATA, Order
-from coterie.deploy.processes import stop_on_signals
-from coterie.deploy.server import ServerFolder, follow, make_order, online, serving, stop, submit
-from coterie.deploy.status import read_board, status_table
-from coterie.deploy.trial import has_nginx, trial
+from coterie.deploy.order import ABOUT_DATA
 from coterie.errors import require
-from coterie.experiments import building
-from coterie.experiments.run import run_settings
-from coterie.experiments.run_folder import STATE, load_rounds, load_state
-from coterie.experiments.settings import Settings
-from coterie.experiments.summary import add_shown
-from coterie.reporting.comparison import comparison
-from coterie.reporting.progress import watch
 from coterie.terminal import console, say, say_json, tell
+
+if TYPE_CHECKING:
+    from coterie.deploy.order import Order
+    from coterie.deploy.server import ServerFolder
+    from coterie.experiments.settings import Settings
 
 federate_app = typer.Typer(no_args_is_help=True, help="Run the same algorithms on a real federation, over Flower.")
 
@@ -54,6 +46,9 @@ def init(
     ] = None,
 ) -> None:
     """Write a deployment: a folder for the server and one for each site, with certificates, keys and systemd units."""
+    from coterie.data import Schema
+    from coterie.deploy.deployment import write_deployment
+
     names = [name.strip() for name in sites.split(",")]
     agreed = None if schema is None else Schema.load(schema)
     config = write_deployment(folder, names, host, port, inner=inner, schema=agreed)
@@ -64,6 +59,8 @@ def init(
 @guarded
 def add(folder: Annotated[Path, typer.Argument(help="the folder of the deployment")], name: str) -> None:
     """Add a site to a deployment: its folder and its keys; restart the server to admit it."""
+    from coterie.deploy.deployment import add_site
+
     site = add_site(folder, name)
     say(f"{site.folder} is for {name}; copy {folder / 'server'} to the server and start it again")
 
@@ -72,6 +69,8 @@ def add(folder: Annotated[Path, typer.Argument(help="the folder of the deploymen
 @guarded
 def renew_certificate(folder: Annotated[Path, typer.Argument(help="the folder of the deployment")]) -> None:
     """Renew the server's certificate; sites need nothing new."""
+    from coterie.deploy.deployment import renew
+
     renew(folder)
     say(f"{folder / 'server' / 'server.crt'} is new; copy it and server.key to the server and restart it")
 
@@ -83,6 +82,9 @@ def server(
     proxy: Annotated[bool, typer.Option(help="let sites connect through nginx")] = True,
 ) -> None:
     """Run the server until Ctrl-C; resume a run that was interrupted."""
+    from coterie.deploy.processes import stop_on_signals
+    from coterie.deploy.server import ServerFolder, serving
+
     ended = threading.Event()
     with serving(folder, proxy) as programs:
         stop_on_signals(ended)
@@ -105,12 +107,18 @@ def client(
     only_node: Annotated[bool, typer.Option("--only-node", help="only Flower's node, which has the network")] = False,
 ) -> None:
     """Take part as a site until Ctrl-C: read the data, and answer requests that the policy allows."""
+    from coterie.deploy.config import load_site
+
     config = load_site(folder)
     if data is not None:
         config = replace(config, data=str(data.resolve()))
     if only_node:
-        site_programs.run_node(config)
+        from coterie.deploy.site_node import run_node
+
+        run_node(config)
         return
+    from coterie.deploy import site_programs
+
     run = site_programs.run_agent if only_agent else site_programs.run_both
     run(config, threads, lambda site: tell(f"site {config.name} is ready: {len(site.data.train.y)} examples"))
 
@@ -129,6 +137,9 @@ def run(
     **given: Any,
 ) -> None:
     """Run an experiment on the federation of the server in --folder; Ctrl-C stops only the display."""
+    from coterie.deploy.server import ServerFolder, make_order, submit
+    from coterie.reporting.comparison import comparison
+
     settings = settings_from(target, {"data": "federation", **given})  # of a paper's setting only the training applies
     server = ServerFolder.of(folder)
     order = make_order(server, settings, out, resume)
@@ -150,6 +161,11 @@ def run(
 
 def _watched(server: ServerFolder, order: Order, quiet: bool) -> dict[str, Any]:
     """Show the progress of a submitted run to its end; return its summary with the values that a table shows."""
+    from coterie.deploy.server import follow
+    from coterie.experiments.run_folder import load_rounds
+    from coterie.experiments.summary import add_shown
+    from coterie.reporting.progress import watch
+
     with watch(order.experiment(), quiet=quiet) as progress:
         summary = follow(server, progress, tell)
     return add_shown(summary, load_rounds(Path(order.out)), None)
@@ -159,6 +175,9 @@ def _watched(server: ServerFolder, order: Order, quiet: bool) -> dict[str, Any]:
 @guarded
 def status(folder: Folder = HERE, as_json: AsJson = False) -> None:
     """Show which sites are connected and have answered, the round and the clusters."""
+    from coterie.deploy.server import ServerFolder, online
+    from coterie.deploy.status import read_board, status_table
+
     server = ServerFolder.of(folder)
     run_status, connections = read_board(server.board), online(server)
     if as_json:
@@ -171,6 +190,8 @@ def status(folder: Folder = HERE, as_json: AsJson = False) -> None:
 @guarded
 def stop_run(folder: Folder = HERE) -> None:
     """Stop the run that goes on; its last checkpoint stays."""
+    from coterie.deploy.server import ServerFolder, stop
+
     stop(ServerFolder.of(folder))
     say("stopped; coterie federate run --resume --out ... goes on from the last checkpoint")
 
@@ -179,6 +200,9 @@ def stop_run(folder: Folder = HERE) -> None:
 @guarded
 def audit(folder: Folder = HERE, last: Annotated[int, typer.Option(help="the number of lines to show")] = 20) -> None:
     """Show what this site was asked, what left it, and how many bytes."""
+    from coterie.deploy.audit import AUDIT, audit_table, read_audit
+    from coterie.deploy.config import load_site
+
     require(last >= 1, "last", last, "at least 1")
     lines = read_audit(load_site(folder).folder / AUDIT)
     console.print(audit_table(lines[-last:]))
@@ -195,6 +219,12 @@ def try_out(
     **given: Any,
 ) -> None:
     """Try a whole federation on this machine: start server, proxy and sites, run an experiment, and stop them."""
+    from coterie.deploy.audit import AUDIT, read_audit
+    from coterie.deploy.server import make_order, submit
+    from coterie.deploy.trial import has_nginx, trial
+    from coterie.experiments import building
+    from coterie.reporting.comparison import comparison
+
     own = target.endswith(".toml") or "data" in given
     small = {} if own else {"clients": 5, "clusters": 2, "partition": "rotation(0,180)"}
     settings = settings_from(target, {**small, **({} if own else {"rounds": 5}), **given})
@@ -228,6 +258,11 @@ def _folder_or_temporary(folder: Path | None) -> Iterator[Path]:
 
 def _compare_with_simulator(settings: Settings, out: Path) -> str:
     """Compare the labels and models of a federation's run with those of a simulation."""
+    import numpy as np
+
+    from coterie.experiments.run import run_settings
+    from coterie.experiments.run_folder import STATE, load_state
+
     simulated = run_settings(replace(settings, plan="workers", threads=1)).state
     federated = load_state(out / STATE)
     same = simulated.labels.tolist() == federated.labels.tolist()

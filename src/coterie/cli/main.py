@@ -239,7 +239,8 @@ def assign(
 
 def _print_together(folders: dict[str, list[Path]], summary: dict[str, Any]) -> None:
     """Print who ended with whom, where clients are the same in every seed and come with names."""
-    from coterie.experiments.clients import clusters_table, load_clusters
+    from coterie.experiments.summary import load_clusters
+    from coterie.reporting.comparison import clusters_table
 
     if summary["partition"].partition("+")[0] != "natural":
         return

@@ -72,13 +72,13 @@ def with_settings(*leave_out: str) -> Callable[[Callable[..., None]], Callable[.
     def decorate(command: Callable[..., None]) -> Callable[..., None]:
         own = [p for p in inspect.signature(command, eval_str=True).parameters.values() if p.kind is not p.VAR_KEYWORD]
         flags = [flag for flag in _flags() if flag.name not in leave_out]
-        names = {flag.name for flag in flags}
+        names = [flag.name for flag in flags]
 
         @functools.wraps(command)
         def call(**kwargs: Any) -> None:
-            given = {_setting(name): _value(name, value) for name, value in kwargs.items() if name in names}
             rest = {name: value for name, value in kwargs.items() if name not in names}
-            command(**rest, **{name: value for name, value in given.items() if value is not None})
+            given = {name: _value(name, kwargs[name]) for name in names if kwargs.get(name) is not None}
+            command(**rest, **{AS if n == PAPER else n: value for n, value in given.items() if value is not None})
 
         signature = inspect.Signature([*own, *flags])
         call.__signature__ = signature  # type: ignore[attr-defined]
@@ -88,14 +88,10 @@ def with_settings(*leave_out: str) -> Callable[[Callable[..., None]], Callable[.
     return decorate
 
 
-def _setting(flag: str) -> str:
-    return AS if flag == PAPER else flag
-
-
 def _value(flag: str, value: Any) -> Any:
     """Return the value of a flag; one that may be a number or a word comes as a text."""
     kinds = members_of(types_of(Settings).get(flag, str))
-    return read_value(value) if value is not None and int in kinds and str in kinds else value
+    return read_value(value) if int in kinds and str in kinds else value
 
 
 @functools.cache
@@ -131,22 +127,21 @@ def settings_from(target: str, given: dict[str, Any]) -> Settings:
 
 def each_settings_from(targets: Sequence[str], given: dict[str, Any]) -> list[Settings]:
     """Return the settings of each target; print what a paper adds to them, every line once."""
-    tables = [_table(target, given) for target in targets]
-    for line in dict.fromkeys(line for table in tables for line in added_lines(table)):
+    files = [target if target.endswith(".toml") else None for target in targets]
+    tables = [
+        {**given, "algorithm": target} if file is None else _table(file, given)
+        for target, file in zip(targets, files, strict=True)
+    ]
+    for line in dict.fromkeys(line for table in tables if AS in table for line in added_lines(table)):
         tell(line)
-    return [make_settings(table, _where(target)) for table, target in zip(tables, targets, strict=True)]
+    return [make_settings(table, file or COMMAND_LINE) for table, file in zip(tables, files, strict=True)]
 
 
 def _table(target: str, given: dict[str, Any]) -> dict[str, Any]:
-    if not target.endswith(".toml"):
-        return {**given, "algorithm": target}
+    """Return the table of settings in an experiment file; what is given on the command line overrides it."""
     table = {**read_table(Path(target)), **given}
     if "data" not in given and not in_words(Path(target)):
         raise UsageError(
             f"{target} is of a run begun in Python on data that no setting names; repeat it or go on there: ct.run"
         )
     return table
-
-
-def _where(target: str) -> str:
-    return target if target.endswith(".toml") else COMMAND_LINE

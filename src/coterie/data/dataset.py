@@ -144,24 +144,20 @@ class Dataset:
     def _split(self, name: str, x: Array, y: Array, shares: Shares) -> Split:
         """Copy each client's rows, scaled and changed by its view, into one array."""
         rows = [share.train if name == "train" else share.test for share in shares.clients]
+        scaling = (0, 255) if self.scaling is None and x.dtype == np.uint8 else self.scaling
         offsets = np.concatenate([[0], np.cumsum([len(own) for own in rows])])
         everyone_x = np.empty((offsets[-1], *x.shape[1:]), np.float32)
         everyone_y = np.empty(offsets[-1], np.float32 if self.classes is None else np.int64)
         for start, own, share in zip(offsets, rows, shares.clients, strict=False):
             part = slice(start, start + len(own))
-            everyone_x[part], everyone_y[part] = share.view(self._scaled(x[own]), y[own], name)
+            values = x[own].astype(np.float32)
+            if scaling is not None:
+                low, high = scaling
+                values -= low
+                values /= (high - low) / 2
+                values -= 1
+            everyone_x[part], everyone_y[part] = share.view(values, y[own], name)
         return Split(everyone_x, everyone_y, offsets)
-
-    def _scaled(self, x: Array) -> Array:
-        scaling = (0, 255) if self.scaling is None and x.dtype == np.uint8 else self.scaling
-        values = x.astype(np.float32)
-        if scaling is None:
-            return values
-        low, high = scaling
-        values -= low
-        values /= (high - low) / 2
-        values -= 1
-        return values
 
 
 def client_names(clients: int) -> tuple[str, ...]:

@@ -11,8 +11,8 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from coterie.data.apportion import stratified_split
 from coterie.data.array_memory import allocate, release, row_blocks, take_rows
-from coterie.data.stratify import stratified_split
 from coterie.errors import DataError
 from coterie.seeding import generator
 from coterie.typing import Array

@@ -164,6 +164,15 @@ SHORTEST, GROWTH, ANSWER = 0.2, 1.3, 0.1
 PART = 0.05
 """Seconds before the first retry to fetch a part of a message; Flower's default is 1."""
 
+RETRY = 3.0
+"""The most seconds between two tries to reach a server that does not answer; Flower's default is 20."""
+
+HEARTBEAT = "COTERIE_HEARTBEAT"
+"""The environment's variable for the seconds within which a site's node says that it is there; Flower's default is 30.
+
+After twice as many without a word the server takes the node for gone, and lets another one with its key in.
+"""
+
 IDLE = 3
 """Flower's pauses of at least this many seconds are those between two checks for a message."""
 
@@ -203,6 +212,19 @@ def shorten_retries() -> None:
         cast(Any, pull).__kwdefaults__ |= {"initial_backoff": PART, "backoff_cap": 1.0, "max_tries_per_object": None}
 
 
+def shorten_reconnection() -> None:
+    """Have the SuperNode, in this process, find a server that was away soon after it is back."""
+    from flwr.supercore import heartbeat
+    from flwr.supercore.retry import exponential, http_retry
+    from flwr.supernode import fleet_http_connection
+
+    vars(http_retry)["MAX_RETRY_DELAY"] = RETRY
+    vars(heartbeat)["exponential"] = lambda max_delay: exponential(max_delay=min(max_delay, RETRY))
+    if HEARTBEAT in os.environ:
+        for module in (heartbeat, fleet_http_connection):
+            vars(module)["HEARTBEAT_DEFAULT_INTERVAL"] = float(os.environ[HEARTBEAT])
+
+
 def main() -> None:
     """Run the SuperNode with the flags of the command line."""
     from flwr.supernode import start_client_internal
@@ -210,6 +232,7 @@ def main() -> None:
 
     vars(start_client_internal)["time"] = Pauses()
     shorten_retries()
+    shorten_reconnection()
     flower_supernode()
 
 

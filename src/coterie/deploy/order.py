@@ -10,7 +10,7 @@ from typing import Any
 from coterie.errors import UsageError
 from coterie.experiments.settings import OWN, Settings, make_settings
 from coterie.files import write_atomically
-from coterie.server.bounds import WEIGHT
+from coterie.server.exchange import WEIGHT
 from coterie.typed import make
 
 ABOUT_DATA = (

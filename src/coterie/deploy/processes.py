@@ -82,7 +82,9 @@ def end_together(programs: Sequence[Program]) -> None:
             os.killpg(program.process.pid, signal.SIGTERM)
 
 
-def wait_until(ready: Callable[[], bool], programs: Sequence[Program], what: str, seconds: float = 60.0) -> None:
+def wait_until(
+    ready: Callable[[], bool], programs: Sequence[Program], what: str, seconds: float = 60.0, pause: float = 0.1
+) -> None:
     """Wait until ``ready`` returns True; raise an error if a program ends meanwhile or the wait is too long."""
     until = time.monotonic() + seconds
     while not ready():
@@ -91,7 +93,7 @@ def wait_until(ready: Callable[[], bool], programs: Sequence[Program], what: str
         if time.monotonic() > until:
             logs = ", ".join(str(program.log) for program in programs)
             raise FederationError(f"{what} after {seconds:g} s; look at {logs}")
-        time.sleep(0.1)
+        time.sleep(pause)
 
 
 def stop_on_signals(stop: threading.Event) -> None:

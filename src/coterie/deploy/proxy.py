@@ -107,10 +107,15 @@ def nginx_text(config: ServerConfig) -> str:
     )
 
 
+def find_nginx() -> str | None:
+    """Return the path of nginx; None if it is not installed."""
+    return shutil.which("nginx", path=os.pathsep.join((os.environ.get("PATH", ""), *_PATHS)))
+
+
 def nginx_command(folder: str | Path) -> tuple[str, ...]:
     """Write nginx's configuration into a server's folder; return the command that runs it in the foreground."""
     config = load_server(folder)
-    program = shutil.which("nginx", path=os.pathsep.join((os.environ.get("PATH", ""), *_PATHS)))
+    program = find_nginx()
     if program is None:
         raise UsageError("nginx is not installed; the server needs it as its proxy: apt-get install nginx-light")
     (config.folder / WORKING).mkdir(mode=0o750, exist_ok=True)

@@ -19,8 +19,8 @@ from coterie.deploy.order import Order
 from coterie.deploy.status import RUNNING, StatusBoard
 from coterie.errors import FederationError
 from coterie.experiments import building
-from coterie.experiments.data_facts import DataFacts
 from coterie.experiments.placement import FEDERATION
+from coterie.experiments.records import DataFacts
 from coterie.experiments.session import Finished, Session
 from coterie.models.model import Model
 from coterie.models.zoo import build_model

@@ -1,33 +1,30 @@
-"""What runs at a site: the agent, which has the data and answers requests, and Flower's node, which has the network.
+"""What runs at a site: the agent, which has the data and answers requests, alone or beside Flower's node.
 
-The agent listens at a Unix socket and answers packed messages one at a time. The node receives messages from the server
-and carries them to the agent and back.
+The agent listens at a Unix socket and answers packed messages one at a time.
 """
 
 from __future__ import annotations
 
 import os
-import secrets
 import socket
 import stat
 import threading
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager, suppress
-from functools import partial
+from collections.abc import Callable
+from contextlib import suppress
 from pathlib import Path
 from typing import Any, Protocol
 
 from coterie.data import Federated, Schema, load_client
-from coterie.deploy import flower
 from coterie.deploy.audit import AUDIT, Audit
-from coterie.deploy.certificates import site_channel, write_private
+from coterie.deploy.certificates import site_channel
 from coterie.deploy.config import SiteConfig
 from coterie.deploy.deployment import SCHEMA
 from coterie.deploy.policy import load_policy
-from coterie.deploy.processes import Program, end, is_listening, running, stop_on_signals, wait_until
+from coterie.deploy.processes import stop_on_signals
 from coterie.deploy.site_answers import SealedSite, Site
+from coterie.deploy.site_node import node
 from coterie.errors import UsageError
-from coterie.wire.unix_socket import call, receive, receive_length, send
+from coterie.wire.unix_socket import receive, receive_length, send
 
 TIMEOUT = 30.0
 """Seconds that a caller has for each chunk of its message."""
@@ -82,15 +79,6 @@ def run_agent(config: SiteConfig, threads: int, ready: Ready) -> None:
     serve(site, config.socket_path, stop, ready=lambda: ready(site.site))
 
 
-def run_node(config: SiteConfig) -> None:
-    """Carry messages until a signal arrives or Flower's node ends."""
-    stop = threading.Event()
-    with node(config) as program:
-        stop_on_signals(stop)
-        while not stop.wait(0.5):
-            program.check()
-
-
 def run_both(config: SiteConfig, threads: int, ready: Ready) -> None:
     """Run agent and node together; each ends when the other does."""
     stop, site = threading.Event(), build_site(config, threads)
@@ -105,31 +93,6 @@ def run_both(config: SiteConfig, threads: int, ready: Ready) -> None:
         serve(site, config.socket_path, stop, ready=lambda: ready(site.site))
         if program.process.poll() is not None:
             program.check()
-
-
-@contextmanager
-def node(config: SiteConfig) -> Iterator[Program]:
-    """Run Flower's node of a site during the block, and carry its messages to the agent and back."""
-    folder, home, stop = config.folder, config.folder / "flower", threading.Event()
-    secret = home / "executor.secret"
-    command = flower.supernode(config.server, config.port, ca=folder / "ca.crt", key=folder / "node.key", secret=secret)
-    from coterie.deploy.flower_site import relay
-
-    home.mkdir(mode=0o700, exist_ok=True)
-    write_private(secret, secrets.token_bytes(32))
-    with running("supernode", command, flower.environment(home), home / "supernode.log", folder) as program:
-        wait_until(lambda: is_listening(config.port), [program], f"the SuperNode does not answer on port {config.port}")
-
-        def carry() -> None:
-            """End the node with the relay: a node alone would accept messages that nobody answers."""
-            try:
-                relay(f"127.0.0.1:{config.port}", secret.read_bytes(), partial(call, str(config.socket_path)), stop)
-            finally:
-                end(program.process)
-
-        threading.Thread(target=carry, daemon=True).start()
-        yield program
-        stop.set()
 
 
 def serve(

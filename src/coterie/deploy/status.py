@@ -14,8 +14,8 @@ from rich.table import Table
 from rich.text import Text
 
 from coterie.errors import CoterieError
-from coterie.experiments.clients import load_clusters
 from coterie.experiments.run_folder import load_labels
+from coterie.experiments.summary import load_clusters
 from coterie.files import write_atomically
 from coterie.terminal import cell, line
 

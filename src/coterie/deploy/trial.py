@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import shutil
 import socket
 import sys
 from collections.abc import Iterator, Mapping, Sequence
@@ -18,12 +17,13 @@ from coterie.deploy import flower
 from coterie.deploy.config import FEDERATION, SITE, load_site
 from coterie.deploy.deployment import write_deployment
 from coterie.deploy.processes import Program, end_together, running, wait_until
+from coterie.deploy.proxy import find_nginx
 from coterie.deploy.server import ServerFolder, online, serving
 from coterie.files import read_toml
 
 DATA = "data.npz"
-PARTS = ("agent", "node")
-"""The programs of a site."""
+STARTS = 1.0
+"""Seconds between two looks at who is connected, since each starts a program."""
 
 
 @dataclass(frozen=True)
@@ -45,19 +45,22 @@ def trial(
     """
     server = write_trial(data, folder, proxy)
     set_keys(server / FEDERATION, **(configure or {}))
+    folders = {name: folder / "sites" / name for name in data.names}
     with ExitStack() as stack:
+
+        def start(part: str) -> dict[str, Program]:
+            return {name: stack.enter_context(part_running(each, part)) for name, each in folders.items()}
+
+        agents = start("agent")  # they need no server, and start beside it
         programs = stack.enter_context(serving(server, proxy))
-        folders = {name: folder / "sites" / name for name in data.names}
-        sites = {
-            name: {part: stack.enter_context(part_running(each, part)) for part in PARTS}
-            for name, each in folders.items()
-        }
+        nodes = start("node")
+        sites = {name: {"agent": agents[name], "node": nodes[name]} for name in folders}
         place = ServerFolder.of(server)
-        every = [*programs, *(program for each in sites.values() for program in each.values())]
+        every = [*programs, *agents.values(), *nodes.values()]
         sockets = [load_site(each).socket_path for each in folders.values()]
         stack.callback(end_together, every)
         wait_until(lambda: all(path.exists() for path in sockets), every, "the sites' agents are not ready", 180)
-        wait_until(lambda: set(online(place).values()) == {"online"}, every, "not all sites are connected", 120)
+        wait_until(lambda: set(online(place).values()) == {"online"}, every, "not all sites are connected", 120, STARTS)
         yield Trial(place, programs, sites)
 
 
@@ -100,4 +103,4 @@ def part_running(folder: Path, part: str) -> Iterator[Program]:
 
 def has_nginx() -> bool:
     """Return whether nginx is installed."""
-    return shutil.which("nginx", path="/usr/sbin:/usr/local/sbin:/sbin:/usr/bin") is not None
+    return find_nginx() is not None

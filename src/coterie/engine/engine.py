@@ -88,20 +88,24 @@ class Engine:
         outputs, ``labels[i]`` are several, and each of these models is trained first if the task says so.
         """
         with self.model.blamed("fails on the clients' data") if self.model.is_users else nullcontext():
-            return self._run(task, sent, np.asarray(labels), clients, key)
+            asked = np.asarray(labels)
+            choice = self._choose(task, sent, clients, key) if task.choose else Choice(asked)
+            rows, placed = np.atleast_2d(choice.rows.T), sent.names_cluster(np.atleast_2d(asked.T))
+            fits = [
+                self._fit(task, sent, own, had_cluster, clients, key)
+                for own, had_cluster in zip(rows if task.fit else (), placed, strict=False)
+            ]
+            replies = self._report(task, sent, choice, fits, clients, key)
+        failures = {i: why for fit in fits for i, why in fit.failures.items()}
+        broken = np.isin(np.arange(len(clients)), list(failures))
+        return replies.without(broken, {self.data.names[clients[i]]: why for i, why in failures.items()})
 
-    def _run(self, task: Task, sent: Sent, asked: Array, clients: Array, key: Key) -> Replies:
-        report = task.report
-        choice = self._choose(task, sent, clients, key) if task.choose else Choice(asked)
-        labels, placed = choice.rows, sent.names_cluster(np.atleast_2d(asked.T))
-        fits = [
-            self._fit(task, sent, own, had_cluster, clients, key)
-            for own, had_cluster in zip(np.atleast_2d(labels.T) if task.fit else (), placed, strict=False)
-        ]
-        trained = [fit.models for fit in fits]
-        fields: dict[str, Any] = {}
+    def _report(self, task: Task, sent: Sent, choice: Choice, fits: list[_Fitted], clients: Array, key: Key) -> Replies:
+        """Return what the report names, of the models that clients trained, or else of those that their labels name."""
+        report, layout, labels = task.report, self.model.layout, choice.rows
+        trained, fields = [fit.models for fit in fits], dict[str, Any]()
         if report.params is not None:
-            models, layout = trained[0] if trained else sent.take(labels), self.model.layout
+            models = trained[0] if trained else sent.take(labels)
             fields["params"] = models.params[:, layout.part(report.params)]
             fields["buffers"] = models.buffers[:, layout.buffer_part(report.params)]
         if report.losses:
@@ -112,17 +116,8 @@ class Engine:
             fields["metrics"] = self._metrics(report, report.metrics, sent, labels, clients, trained)
         if fits:
             fields["loss"] = np.mean([fit.loss for fit in fits], axis=0)
-        replies = Replies(
-            layout=self.model.layout,
-            clients=clients,
-            labels=labels,
-            examples=self._pool("train", sent.models).sizes[clients],
-            evaluations=choice.evaluations,
-            **fields,
-        )
-        failures = {i: why for fit in fits for i, why in fit.failures.items()}
-        broken = np.isin(np.arange(len(clients)), list(failures))
-        return replies.without(broken, {self.data.names[clients[i]]: why for i, why in failures.items()})
+        examples = self._pool("train", sent.models).sizes[clients]
+        return Replies(layout, clients, labels, examples, evaluations=choice.evaluations, **fields)
 
     def cross_losses(self, stack: Stack, clients: Array, examples: int | None = None) -> Array:
         """Return every model's mean loss on every client's train split (or its first ``examples``), ``(r, K)``."""
@@ -135,12 +130,11 @@ class Engine:
         Where a row is several numbers the models of those numbers are mixed.
         """
         pool, everything = Pool(split, self._like(stack)), np.array([0])
-
-        def one(row: Array) -> Array:
-            found: Array = self._served_metrics(stack.take(np.atleast_1d(row)), mix, pool, everything)[0]
-            return found
-
-        return np.array(self.workers.map(one, np.arange(len(stack)) if rows is None else rows))
+        found = self.workers.map(
+            lambda row: self._served_metrics(stack.take(np.atleast_1d(row)), mix, pool, everything)[0],
+            np.arange(len(stack)) if rows is None else rows,
+        )
+        return np.array(found)
 
     def _choose(self, task: Task, sent: Sent, clients: Array, key: Key) -> Choice:
         """Let each client choose among the cluster models."""
@@ -154,7 +148,7 @@ class Engine:
         self._check_passes(task)
         received = sent.rows
         shape = (len(clients), self.model.layout.size)
-        out = Stack(self._spare.take(shape, sent.dtype, self.spill), received.buffers[labels])
+        out = Stack(self._spare.take(shape, received.params.dtype, self.spill), received.buffers[labels])
         loss = np.zeros(len(clients))
         work = replace(self._work(task, sent, labels, clients, key), out=out, placed=placed)
         if task.sequential or len(task.fit) > 1 or task.fit[0].part != "all":
@@ -212,7 +206,7 @@ class Engine:
     def _losses(self, stack: Stack, row: int, where: Array, bounded: str | None = None) -> Array:
         """Return the loss of one model, as trained or ``bounded``, on these rows of the clients' train data."""
         pool = self._pool("train", stack)
-        found = self._evaluator(stack, row).judge(pool, where)
+        found = verdicts(*self._outputs(stack, row, pool, where), self.model.classes)
         return found.losses if bounded is None else bound(found, pool.y.numpy()[where], bounded, self.model.classes)
 
     def _metrics(
@@ -225,35 +219,31 @@ class Engine:
             jobs = [_Served(reduce(Stack.plus, models), np.array([i])) for i, models in enumerate(own)]
         else:
             shards = np.array_split(np.arange(len(clients)), self.workers.count)
-            parts = [(r, s[(rows[s] == r).all(1)]) for s in shards for r in np.unique(rows[s], axis=0)]
-            jobs = [_Served(sent.take(row), positions) for row, positions in parts]
+            own_shards = [(r, s[(rows[s] == r).all(1)]) for s in shards for r in np.unique(rows[s], axis=0)]
+            jobs = [_Served(sent.take(row), positions) for row, positions in own_shards]
         found = np.empty((len(clients), 4))
-
-        def evaluate(job: _Served) -> None:
-            found[job.positions] = self._served_metrics(job.models, report.mix, pool, clients[job.positions])
-
-        self.workers.map(evaluate, jobs)
+        parts = self.workers.map(lambda j: self._served_metrics(j.models, report.mix, pool, clients[j.positions]), jobs)
+        for job, part in zip(jobs, parts, strict=True):
+            found[job.positions] = part
         return found
 
     def _served_metrics(self, models: Stack, mix: str | None, pool: Pool, clients: Array) -> Array:
         """Return the metrics of clients that are served one model, or the mixture of several."""
         where, offsets = pool.rows_of(clients)
         classes, truth = self.model.classes, pool.y.numpy()[where]
-        if mix is None:
-            found = self._evaluator(models, 0).judge(pool, where)
-        else:
-            outputs = [self._evaluator(models, row).outputs(pool, where) for row in range(len(models))]
-            found = verdicts(mix_outputs([each for each, _ in outputs], mix, classes), outputs[0][1], classes)
+        each = [self._outputs(models, row, pool, where) for row in range(len(models))]
+        outputs = each[0][0] if mix is None else mix_outputs([own for own, _ in each], mix, classes)
+        found = verdicts(outputs, each[0][1], classes)
         if classes is None:
             return metrics.regression(found.predictions, truth, found.losses, offsets)
         return metrics.classification(found.predictions, truth, found.losses, offsets, classes)
 
-    def _evaluator(self, stack: Stack, row: int) -> Evaluator:
-        """Return this thread's evaluator, loaded with one model."""
-        like = self._like(stack)
+    def _outputs(self, stack: Stack, row: int, pool: Pool, where: Array) -> tuple[torch.Tensor, torch.Tensor]:
+        """Return the outputs of one model for these rows of a pool, by this thread's evaluator, and the truth."""
+        like = pool.like
         evaluator: Evaluator = self.workers.local(("evaluate", like.dtype), lambda: Evaluator(self.model, like))
-        evaluator.load(torch.from_numpy(stack.params[row]), torch.from_numpy(stack.buffers[row]))
-        return evaluator
+        params, buffers = torch.from_numpy(stack.params[row]), torch.from_numpy(stack.buffers[row])
+        return evaluator.outputs(params, buffers, pool, where)
 
     def _pool(self, split: str, stack: Stack) -> Pool:
         """Return the examples of a split in the precision of these models."""

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from math import log
 from typing import NamedTuple
 
@@ -42,31 +42,20 @@ class Evaluator:
         self.params = like.new_zeros(model.layout.size)
         self.buffers = like.new_zeros(model.layout.buffer_size)
         self.module = model.bind(self.params, self.buffers).eval().requires_grad_(False)
-        self.folded: nn.Module = self.module
 
-    def load(self, params: Tensor, buffers: Tensor) -> None:
-        """Evaluate this model from now on."""
+    @torch.no_grad()
+    def outputs(self, params: Tensor, buffers: Tensor, pool: Pool, rows: Array) -> tuple[Tensor, Tensor]:
+        """Return the outputs of a model for these rows of a pool, and the truth."""
         self.params.copy_(params)
         self.buffers.copy_(buffers)
-        self.folded = fold(self.module)
-
-    def judge(self, pool: Pool, rows: Array) -> Verdicts:
-        """Return losses and predictions for these rows of a pool."""
-        parts = [verdicts(outputs, y, self.model.classes) for outputs, y in self._batches(pool, rows)]
-        return Verdicts(*(np.concatenate(column) for column in zip(*parts, strict=True)))
-
-    def outputs(self, pool: Pool, rows: Array) -> tuple[Tensor, Tensor]:
-        """Return the outputs for these rows, and the truth."""
-        outputs, truth = zip(*self._batches(pool, rows), strict=True)
-        return torch.cat(outputs), torch.cat(truth)
-
-    def _batches(self, pool: Pool, rows: Array) -> Iterator[tuple[Tensor, Tensor]]:
+        folded = fold(self.module)
         size = CONVOLUTION_BATCH if self.model.is_convolutional else DENSE_BATCH
+        outputs, truth = [], []
         for i in range(0, len(rows), size):
             x, y = pool.take(rows[i : i + size])
-            with torch.no_grad():
-                outputs = self.folded(x)
-            yield outputs, y
+            outputs.append(folded(x))
+            truth.append(y)
+        return torch.cat(outputs), torch.cat(truth)
 
 
 def verdicts(outputs: Tensor, truth: Tensor, classes: int | None) -> Verdicts:

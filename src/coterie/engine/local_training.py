@@ -72,21 +72,17 @@ class Work:
         """Return the seed of one client's dropout in pass ``number``."""
         return self.key.number(self.names[self.clients[position]], "dropout", number)
 
-    def received(self, positions: int | Array, fit: Fit) -> Received:
-        """Return what the penalty terms of a pass may read; nothing where the pass has none."""
-        if not fit.terms:
-            return NOTHING
+    def received(self, positions: int | Array) -> Received:
+        """Return what the penalty terms of a pass may read."""
         device = self.pool.like.device
         models, buffers = (torch.from_numpy(part).to(device) for part in self.sent.models)
         references = models[:0] if self.sent.references is None else torch.from_numpy(self.sent.references.params)
         rows, placed = (torch.as_tensor(part[positions], device=device) for part in (self.labels, self.placed))
         return Received(models, buffers, references.to(device), rows, placed)
 
-    def momentum(self, positions: int | Array, fit: Fit) -> Tensor | None:
-        """Return the momenta that clients have kept, zero at first; None where the pass keeps none."""
-        if fit.keeps is None:
-            return None
-        nothing = np.zeros(self.model.layout.size, self.sent.dtype)
+    def momentum(self, positions: int | Array, fit: Fit) -> Tensor:
+        """Return the momenta that clients have kept, zero at first."""
+        nothing = np.zeros(self.model.layout.size, self.sent.models.params.dtype)
         rows = np.stack([self.kept.get(name, nothing) for name in self._momentum_names(positions, fit)])
         return torch.from_numpy(rows[0] if isinstance(positions, int) else rows).to(self.pool.like.device)
 
@@ -154,10 +150,7 @@ def _train_one(work: Work, fit: Fit, number: int, position: int, workers: Worker
         start = torch.from_numpy(begin.params).to(work.pool.like.device)
         first = int(work.pool.offsets[work.clients[position]])
         batches = _batches_of_one(work.pool, work.batches(position, fit, number), first)
-        received, momentum = work.received(position, fit), work.momentum(position, fit)
-        loss = trainer.fit(start, fit, work.rate(fit), batches, received=received, momentum=momentum)
-        work.keep(position, fit, trainer)
-        return float(loss)
+        return float(_fit(work, fit, trainer, position, start, batches))
     except (RuntimeError, ValueError) as error:
         work.failures[position] = f"{type(error).__name__}: {str(error).partition(chr(10))[0]}"
         return 0.0
@@ -168,11 +161,19 @@ def _train_group(work: Work, fit: Fit, number: int, positions: Array, workers: W
     trainer = trainer_for(work, workers, len(positions))
     drawn = [work.batches(position, fit, number) for position in positions]
     start = torch.from_numpy(work.start(positions).params).to(work.pool.like.device)
-    batches = batches_of_group(work, positions, drawn)
-    received, momentum = work.received(positions, fit), work.momentum(positions, fit)
+    loss = _fit(work, fit, trainer, positions, start, batches_of_group(work, positions, drawn))
+    return loss.cpu().numpy().astype(np.float64)
+
+
+def _fit(
+    work: Work, fit: Fit, trainer: Trainer, positions: int | Array, start: Tensor, batches: Iterator[Batch]
+) -> Tensor:
+    """Train from ``start`` with what the pass reads and goes on from, keep the results and return the loss."""
+    received = work.received(positions) if fit.terms else NOTHING
+    momentum = None if fit.keeps is None else work.momentum(positions, fit)
     loss = trainer.fit(start, fit, work.rate(fit), batches, received=received, momentum=momentum)
     work.keep(positions, fit, trainer)
-    return loss.cpu().numpy().astype(np.float64)
+    return loss
 
 
 @dataclass(frozen=True)

@@ -30,13 +30,12 @@ def macro_f1(predictions: Array, truth: Array, offsets: Array, classes: int) -> 
     """
     clients = len(offsets) - 1
     base = np.repeat(np.arange(clients), np.diff(offsets)) * classes
-
-    def count(classes_seen: Array) -> Array:
-        return np.bincount(classes_seen, minlength=clients * classes).reshape(clients, classes)
-
-    hits = count((base + truth)[predictions == truth])
-    either = count(base + truth) + count(base + predictions)
-    f1 = 2 * hits / np.maximum(either, 1)
+    right, seen, said = (
+        np.bincount(cells, minlength=clients * classes).reshape(clients, classes)
+        for cells in ((base + truth)[predictions == truth], base + truth, base + predictions)
+    )
+    either = seen + said
+    f1 = 2 * right / np.maximum(either, 1)
     scores: Array = f1.sum(axis=1) / (either > 0).sum(axis=1)
     return scores
 

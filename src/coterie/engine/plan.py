@@ -6,7 +6,7 @@ import os
 import sys
 import threading
 from collections.abc import Callable, Iterable, Iterator
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any, TypeVar
@@ -73,17 +73,6 @@ def torch_threads(count: int) -> Iterator[None]:
         torch.set_num_threads(before)
 
 
-@contextmanager
-def short_turns() -> Iterator[None]:
-    """Let threads hand over the interpreter ten times as often: one that returns from torch waits less for it."""
-    before = sys.getswitchinterval()
-    sys.setswitchinterval(before / 10)
-    try:
-        yield
-    finally:
-        sys.setswitchinterval(before)
-
-
 class Workers:
     """``count`` threads that run jobs; results come in the order of the jobs."""
 
@@ -100,15 +89,23 @@ class Workers:
         return made[key]
 
     def map(self, work: Callable[[Job], Result], jobs: Iterable[Job]) -> list[Result]:
-        """Do all jobs on the threads; the first error stops the rest."""
-        with torch_threads(1), short_turns():
-            futures = [self._pool.submit(work, job) for job in jobs]
-            try:
+        """Do all jobs on the threads; the first error stops the rest.
+
+        Threads hand over the interpreter ten times as often meanwhile: one that returns from torch waits less for it.
+        """
+        turn = sys.getswitchinterval()
+        sys.setswitchinterval(turn / 10)
+        futures: list[Future[Result]] = []
+        try:
+            with torch_threads(1):
+                futures += [self._pool.submit(work, job) for job in jobs]
                 return [future.result() for future in futures]
-            except BaseException:
-                for future in futures:
-                    future.cancel()
-                raise
+        except BaseException:
+            for future in futures:
+                future.cancel()
+            raise
+        finally:
+            sys.setswitchinterval(turn)
 
     def here(self, work: Callable[[Job], Result], jobs: Iterable[Job]) -> list[Result]:
         """Do all jobs in this thread, one after the other; torch uses ``count`` threads for each."""

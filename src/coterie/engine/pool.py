@@ -59,8 +59,7 @@ class Pool:
 class SpareBlock:
     """Reuses memory: keeps the largest block that came back, which happens when nothing refers to its array."""
 
-    def __init__(self) -> None:
-        self._spare: Array | None = None
+    _spare: Array | None = None
 
     def take(self, shape: tuple[int, ...], dtype: DTypeLike, limit: int) -> Array:
         """Return an array of this shape, not yet filled; beyond ``limit`` bytes it is a mapped file, which is not kept.

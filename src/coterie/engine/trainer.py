@@ -12,8 +12,7 @@ from torch.func import functional_call, vmap
 from torch.optim.sgd import sgd
 
 from coterie.engine.terms import NOTHING, Anchors, HeadInputs, Received, check_contrasts, contrast, gradient
-from coterie.models.dropout import AddressedDropout
-from coterie.models.model import Model, Slot
+from coterie.models.model import AddressedDropout, Model, Slot
 from coterie.protocol.task import SEEN, Contrast, Fit, Term
 
 
@@ -148,14 +147,6 @@ class Trainer:
         self.head_inputs: HeadInputs | None = None
         self.anchors: Anchors | None = None
 
-    def outputs(self, x: Tensor) -> Tensor:
-        """Return the outputs of the current parameters, each client's for its examples."""
-        if self.grouped:
-            batched: Tensor = vmap(lambda leaves, part: functional_call(self.module, leaves, (part,)))(self.leaves, x)
-            return batched
-        single: Tensor = self.module(x)
-        return single
-
     def seed_dropout(self, number: int) -> None:
         """Seed every dropout layer, each differently."""
         for layer, module in enumerate(self.module.modules()):
@@ -178,15 +169,13 @@ class Trainer:
         """
         trained = self._prepare(fit.part)
         contrasts = tuple(t for t in fit.terms if isinstance(t, Contrast) and t.of in SEEN)
-        check_contrasts(contrasts, self.model)
+        if contrasts:
+            check_contrasts(contrasts, self.model)
         terms = tuple(t for t in fit.terms if t not in contrasts)
         with torch.no_grad():
             self.params.copy_(start)
         flat = self.grouped and fit.part == "all"
-        optimiser = self._optimiser(fit, trained, flat)
-        if momentum is not None:
-            for held, kept in self._momenta(fit, momentum):
-                held.copy_(kept)
+        optimiser = self._optimiser(fit, trained, flat, momentum)
         steps = []
         for batch in batches:
             loss, found = self._differentiate(batch, trained, contrasts, received)
@@ -211,12 +200,16 @@ class Trainer:
         loss, found = self._differentiate(batch, trained, (), NOTHING)
         return loss, self._flatten(found)
 
-    def _optimiser(self, fit: Fit, trained: tuple[Slot, ...], flat: bool) -> Optimiser:
-        """Return the optimiser of this kind of pass, reset; its memory is reused from client to client."""
+    def _optimiser(self, fit: Fit, trained: tuple[Slot, ...], flat: bool, momentum: Tensor | None) -> Optimiser:
+        """Return the optimiser of this kind of pass, reset or with this momentum; its memory is reused."""
         if fit not in self.optimisers:
             tensors = [self.params] if flat else [self.leaves[slot.name] for slot in trained]
             self.optimisers[fit] = Optimiser(fit, tensors)
-        return self.optimisers[fit].reset()
+        optimiser = self.optimisers[fit].reset()
+        if momentum is not None:
+            for held, kept in self._momenta(fit, momentum):
+                held.copy_(kept)
+        return optimiser
 
     def momentum(self, fit: Fit) -> Tensor:
         """Return the flat momentum with which the last pass of this kind ended, zero outside of its part."""
@@ -250,8 +243,13 @@ class Trainer:
     ) -> tuple[Tensor, list[Tensor]]:
         """Return each client's loss and the gradient of each trained tensor; contrasts are in the gradient only."""
         leaves = [self.leaves[slot.name] for slot in trained]
-        compared = any(term.of == "inputs" for term in contrasts)
-        outputs, inputs = self._outputs_and_inputs(batch.x) if compared else (self.outputs(batch.x), torch.empty(0))
+        inputs = torch.empty(0)
+        if any(term.of == "inputs" for term in contrasts):
+            outputs, inputs = self._outputs_and_inputs(batch.x)
+        elif self.grouped:
+            outputs = vmap(lambda leaves, x: functional_call(self.module, leaves, (x,)))(self.leaves, batch.x)
+        else:
+            outputs = self.module(batch.x)
         if batch.weights is None:
             loss = mean_loss(outputs, batch.y, self.model.classes)
         else:

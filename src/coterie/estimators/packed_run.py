@@ -3,37 +3,35 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from typing import Any
 
-from coterie.data.federated import Federated
 from coterie.experiments import building
 from coterie.experiments.placement import Trained
 from coterie.experiments.run import Run
-from coterie.experiments.settings import Settings
-from coterie.server.contract import State
+from coterie.models.zoo import build_model
+
+BUILT = ("model", "trained")
+"""The fields of a run that are built again."""
 
 
 @dataclass(frozen=True)
 class PackedRun:
-    """The parts of a run that are not made from its settings."""
+    """The other fields of a run, and the scores of its clients."""
 
-    summary: dict[str, Any]
-    history: list[dict[str, Any]]
-    state: State
-    data: Federated
-    settings: Settings
+    kept: Mapping[str, Any]
     members: Sequence[Mapping[str, Any]]
-    mix: str | None
 
     @classmethod
     def of(cls, run: Run) -> PackedRun:
         """Pack a run whose settings name its algorithm and network."""
-        return cls(run.summary, run.history, run.state, run.data, run.settings, run.trained.members, run.mix)
+        kept = {field.name: getattr(run, field.name) for field in fields(run) if field.name not in BUILT}
+        return cls(kept, run.trained.members)
 
     def unpacked(self) -> Run:
         """Return the run."""
-        algorithm = building.build_algorithm(self.settings)
-        model = algorithm.network(building.build_model(self.settings, self.data))
-        trained = Trained(algorithm, model, self.state, self.members, self.settings.seed, self.data.unit)
-        return Run(self.summary, self.history, self.state, model, self.data, trained, self.settings, self.mix)
+        settings, data, state = (self.kept[name] for name in ("settings", "data", "state"))
+        algorithm = building.build_algorithm(settings)
+        model = algorithm.network(build_model(settings.model, data.shape, data.classes))
+        trained = Trained(algorithm, model, state, self.members, settings.seed, data.unit)
+        return Run(**self.kept, model=model, trained=trained)

@@ -1,35 +1,26 @@
-"""What settings name: data, models, algorithms, federations; and whether two settings mean the same run."""
+"""What settings name: data and algorithms; and whether enough clients take part for what they ask."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from dataclasses import fields, replace
+from collections.abc import Iterable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 from coterie import algorithms
-from coterie.data import SUFFIXES, Federated, Reading, load, load_own, load_pooled, naturally_federated, parse_partition
+from coterie.data import SUFFIXES, Federated, load, load_own, load_pooled, naturally_federated
 from coterie.data.sources.registry import sources
 from coterie.errors import UsageError
 from coterie.experiments.settings import OWN, Settings
-from coterie.models import zoo
-from coterie.models.model import Model
-from coterie.protocol.task import Fit
-from coterie.runtimes.attendance import Attendance, attendance
-from coterie.runtimes.ray import RayFederation
-from coterie.runtimes.simulator import Simulator
+from coterie.protocol.federation import Federation
 from coterie.seeding import Key
 from coterie.server.contract import Algorithm
 from coterie.server.loop import check_rounds, participants
-from coterie.textforms import parse_one
-
-RUNTIMES: dict[str, type[Simulator | RayFederation]] = {"simulator": Simulator, "ray": RayFederation}
-"""Where clients can run."""
 
 
 def completed(settings: Settings) -> Settings:
     """Fill in the defaults that depend on the data."""
-    if _has_clients(settings):
+    if has_clients(settings):
         return replace(settings, partition=settings.partition or "natural", clusters=settings.clusters or 4)
     small = settings.data == "digits"
     return replace(
@@ -50,12 +41,12 @@ def build_algorithm(settings: Settings) -> Algorithm:
 
 def build_data(settings: Settings) -> Federated:
     """Load the data and deal them to clients."""
-    full = completed(settings)
-    if is_own(settings.data) and _has_clients(settings):
+    own, full = is_own(settings.data), completed(settings)
+    if own and has_clients(settings):
         _refuse(settings, ("classes",), f"{settings.data} has clients of its own: choose their rows there")
         return _own_clients(settings)
-    _refuse(settings, () if is_own(settings.data) else OWN, f"{settings.data} is no table of yours")
-    whole = load_pooled(settings.data, **settings.reading()) if is_own(settings.data) else load(settings.data)
+    _refuse(settings, () if own else OWN, f"{settings.data} is no table of yours")
+    whole = load_pooled(settings.data, **settings.reading()) if own else load(settings.data)
     whole = whole if settings.classes is None else whole.only(settings.classes)
     return whole.partition(full.partition, full.clients, full.seed, full.validation)
 
@@ -66,26 +57,14 @@ def about_data(settings: Settings) -> tuple[Any, ...]:
     return tuple(getattr(settings, name) for name in names)
 
 
-def build_model(settings: Settings, data: Federated) -> Model:
-    """Build the network for these data."""
-    return zoo.build_model(settings.model, data.shape, data.classes)
+def check_enough(settings: Settings, federation: Federation, changes: Iterable[int], algorithm: Algorithm) -> None:
+    """Refuse rounds without clients, with fewer than must answer, or never as many as clustering needs.
 
-
-def build_federation(settings: Settings, data: Federated, model: Model) -> Simulator | RayFederation:
-    """Build all clients where they are to run."""
-    return RUNTIMES[settings.runtime](data, model, settings.threads, plan=settings.plan, device=settings.device)
-
-
-def build_attendance(settings: Settings, names: tuple[str, ...]) -> Attendance:
-    """Return who is there in which round."""
-    return attendance(names, settings.seed, settings.join, settings.leave)
-
-
-def check_enough(settings: Settings, who: Attendance, algorithm: Algorithm) -> None:
-    """Refuse rounds without clients, with fewer than must answer, or never as many as clustering needs."""
+    ``changes`` are the rounds in which the clients that are there change, and round 0.
+    """
     most, least = 0, max(each.least_answers for each in (algorithm, *algorithm.members))
-    for number in (number for number in who.changes() if number < settings.rounds):
-        there = len(who.present(number))
+    for number in (number for number in changes if number < settings.rounds):
+        there = len(federation.present(number))
         asked = len(participants(there, settings.participation, Key(settings.seed, number)))
         if not there:
             raise UsageError(f"nobody is there in round {number}; let fewer clients join late or leave")
@@ -94,43 +73,30 @@ def check_enough(settings: Settings, who: Attendance, algorithm: Algorithm) -> N
                 f"min-clients is {settings.min_clients}; {asked} are asked in round {number}, so 1 to {asked}"
             )
         most = max(most, asked)
-    if most < least <= len(who.names):
+    if most < least <= len(federation.names):
         raise UsageError(
             f"participation is {settings.participation:g}, so that at most {most} clients are asked in a round; "
             f"{algorithm.name} needs {least} answers to cluster: raise it"
         )
 
 
-def meaning(settings: Settings) -> dict[str, Any]:
-    """Return what the run is, however it is written: settings of the same run are equal in this.
-
-    >>> one, other = Settings("wecfl", clusters=3), Settings("wecfl(3)", partition="rotation(0, 90,180,270)")
-    >>> meaning(one) == meaning(other)
-    True
-    """
-    full = completed(settings)
-    found = {**full.table(), **_about_algorithm(full), **_about_own(full), "data": _address_of_data(settings)}
-    found["robust"], found["weight_bound"] = str(parse_one(full.robust)), full.weight_bound or None
-    found["partition"] = _readable(lambda: parse_partition(str(full.partition)).text, str(full.partition))
-    return {name: value for name, value in found.items() if value is not None and value is not False}
-
-
 def is_own(data: str) -> bool:
     """Return whether ``data`` means a user's folder or file; the name of a data set comes first: write ./digits."""
-    return data.partition("(")[0].strip() not in sources and (
+    return data.partition("(")[0].strip() not in sources.entries and (
         "/" in data or "\\" in data or Path(data).suffix in SUFFIXES or Path(data).is_dir()
     )
 
 
-def is_federated(data: str) -> bool:
-    """Return whether the data come with clients: a user's folder, or a naturally federated set."""
-    return Path(data).is_dir() if is_own(data) else data.partition("(")[0].strip() in naturally_federated
+def has_clients(settings: Settings) -> bool:
+    """Return whether the data come with clients: a naturally federated set does, and so does a user's folder.
 
-
-def _has_clients(settings: Settings) -> bool:
-    """Return whether the data come with clients; a user's single file does unless a partition divides it."""
-    undivided = is_own(settings.data) and settings.partition is None
-    return undivided or settings.client is not None or is_federated(settings.data)
+    A user's single file does if a column names them, or if no partition divides it.
+    """
+    if settings.client is not None:
+        return True
+    if is_own(settings.data):
+        return settings.partition is None or Path(settings.data).is_dir()
+    return settings.data.partition("(")[0].strip() in naturally_federated
 
 
 def _own_clients(settings: Settings) -> Federated:
@@ -149,34 +115,3 @@ def _refuse(settings: Settings, names: tuple[str, ...], reason: str) -> None:
     for name in names:
         if getattr(settings, name) is not None:
             raise UsageError(f"{name} is {getattr(settings, name)}, but {reason}; leave it out")
-
-
-def _about_algorithm(full: Settings) -> dict[str, Any]:
-    """Return the algorithm as one text, and how its clients really train; nothing where Python made it by hand."""
-    try:
-        algorithm = algorithms.spelled_out(full.algorithm, full.clusters, full.fit(), full.choose)
-    except UsageError:
-        return {}
-    known = {each.name for each in fields(full)}
-    fit = {each.name: getattr(algorithm.fit, each.name) for each in fields(Fit) if each.name in known}
-    steps = {} if algorithm.fit.epochs else {"steps": algorithm.fit.count(0)}
-    return {**fit, **steps, "algorithm": algorithm.name, "clusters": None, "choose": None}
-
-
-def _about_own(full: Settings) -> dict[str, Any]:
-    reading = Reading(**full.reading())
-    return {**dict.fromkeys(OWN), **reading.words()} if is_own(full.data) else {}
-
-
-def _address_of_data(settings: Settings) -> str:
-    if is_own(settings.data):
-        return str(Path(settings.data).resolve())
-    return _readable(lambda: str(parse_one(settings.data)), settings.data)
-
-
-def _readable(read: Callable[[], str], text: str) -> str:
-    """Return a text in its one way of writing, or as it is where it cannot be read."""
-    try:
-        return read()
-    except UsageError:
-        return text

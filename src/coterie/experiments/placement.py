@@ -14,11 +14,10 @@ import numpy as np
 from torch import nn
 
 from coterie.data import Federated, Schema, Split
-from coterie.data.stratify import stratified_split
+from coterie.data.apportion import stratified_split
 from coterie.data.tables.arrays import read_arrays
 from coterie.errors import DataError, FederationError, RunFolderError
 from coterie.experiments import building
-from coterie.experiments.clients import load_rows, scores_by_client
 from coterie.experiments.networks import network_of
 from coterie.experiments.run_folder import (
     CLIENTS,
@@ -32,6 +31,7 @@ from coterie.experiments.run_folder import (
     recorded_hashes,
 )
 from coterie.experiments.settings import load_settings
+from coterie.experiments.summary import load_rows, scores_by_client
 from coterie.models.model import Model
 from coterie.models.zoo import build_model
 from coterie.runtimes.simulator import Simulator

@@ -1,54 +1,25 @@
-"""What a run folder records of its run, and what must be the same when the run is resumed."""
+"""Whether a run may be resumed: with settings that mean the same run, on the same data."""
 
 from __future__ import annotations
 
 import logging
-import platform
-import subprocess
-from functools import partial
-from importlib import metadata
+from collections.abc import Callable
+from dataclasses import fields
 from pathlib import Path
 from typing import Any
 
+from coterie import algorithms
+from coterie.data import Reading, parse_partition
 from coterie.engine.plan import available_cores
-from coterie.errors import RunFolderError
-from coterie.experiments import building
-from coterie.experiments.data_facts import DataFacts
-from coterie.experiments.run_folder import CONFIG, FORMAT, check_start, load_config
-from coterie.experiments.settings import Settings, in_words, load_settings
+from coterie.errors import RunFolderError, UsageError
+from coterie.experiments.building import completed, is_own
+from coterie.experiments.records import DataFacts
+from coterie.experiments.run_folder import CONFIG, check_start, load_config
+from coterie.experiments.settings import OWN, Settings, in_words, load_settings
+from coterie.protocol.task import Fit
+from coterie.textforms import parse_one
 
 _log = logging.getLogger(__name__)
-
-
-def config_table(settings: Settings, facts: DataFacts) -> dict[str, Any]:
-    """Return the content of config.toml: the settings, the form of examples, and the versions that make the run."""
-    classes = {} if facts.classes is None else {"classes": facts.classes}
-    names = {"clients": list(facts.names)} if facts.partition.startswith("natural") else {}
-    marks = {} if facts.fingerprint is None else {"fingerprint": facts.fingerprint, "words": facts.from_settings}
-    marks |= {} if facts.files is None else {"files": facts.files}
-    examples = {"shape": list(facts.shape), **classes, "unit": float(facts.unit), **names, **marks}
-    versions = {name: metadata.version(name) for name in ("coterie", "torch", "numpy", "scikit-learn")}
-    threads = {} if facts.fingerprint is None else {"threads": machine_layout(settings)["threads"]}
-    made_by = {"format": FORMAT, "python": platform.python_version(), **threads, **versions, **_revision()}
-    return {**settings.table(), "examples": examples, "made_by": made_by}
-
-
-def machine_layout(settings: Settings) -> dict[str, Any]:
-    """Return the settings that distribute the work of a simulation over the machine."""
-    names = ("runtime", "plan", "device")
-    return {"threads": settings.threads or available_cores(), **{name: getattr(settings, name) for name in names}}
-
-
-def _revision() -> dict[str, str]:
-    """Return the git revision of the code if it runs from a checkout."""
-    here = Path(__file__)
-    ask = partial(subprocess.run, check=True, capture_output=True, text=True, timeout=5, cwd=here.parent)
-    try:
-        ask(["git", "ls-files", "--error-unmatch", here.name])
-        answer = ask(["git", "rev-parse", "HEAD"])
-    except (OSError, subprocess.SubprocessError):
-        return {}
-    return {"git": answer.stdout.strip()}
 
 
 def check_resumable(out: Path, settings: Settings, facts: DataFacts) -> None:
@@ -67,13 +38,58 @@ def check_resumable(out: Path, settings: Settings, facts: DataFacts) -> None:
 def check_settings(old: Settings, new: Settings, out: Path) -> None:
     """Refuse settings of another run; only its length, its evaluation and its machine layout may change."""
     free = {"rounds", "runtime", "threads", "plan", "device", "eval_every", "checkpoint_every"}
-    before, now = building.meaning(old), building.meaning(new)
+    before, now = meaning(old), meaning(new)
     for name in sorted(before.keys() | now.keys()):
         if name not in free and before.get(name) != now.get(name):
             raise RunFolderError(
                 f"{out} was begun with {name} = {before.get(name)}, not {now.get(name)}; "
                 "resume it with the same settings, or give another --out"
             )
+
+
+def meaning(settings: Settings) -> dict[str, Any]:
+    """Return what the run is, however it is written: settings of the same run are equal in this.
+
+    >>> one, other = Settings("wecfl", clusters=3), Settings("wecfl(3)", partition="rotation(0, 90,180,270)")
+    >>> meaning(one) == meaning(other)
+    True
+    """
+    full = completed(settings)
+    found = {**full.table(), **_about_algorithm(full), **_about_own(full), "data": _address_of_data(settings)}
+    found["robust"], found["weight_bound"] = str(parse_one(full.robust)), full.weight_bound or None
+    found["partition"] = _readable(lambda: parse_partition(str(full.partition)).text, str(full.partition))
+    return {name: value for name, value in found.items() if value is not None and value is not False}
+
+
+def _about_algorithm(full: Settings) -> dict[str, Any]:
+    """Return the algorithm as one text, and how its clients really train; nothing where Python made it by hand."""
+    try:
+        algorithm = algorithms.spelled_out(full.algorithm, full.clusters, full.fit(), full.choose)
+    except UsageError:
+        return {}
+    known = {each.name for each in fields(full)}
+    fit = {each.name: getattr(algorithm.fit, each.name) for each in fields(Fit) if each.name in known}
+    steps = {} if algorithm.fit.epochs else {"steps": algorithm.fit.count(0)}
+    return {**fit, **steps, "algorithm": algorithm.name, "clusters": None, "choose": None}
+
+
+def _about_own(full: Settings) -> dict[str, Any]:
+    reading = Reading(**full.reading())
+    return {**dict.fromkeys(OWN), **reading.words()} if is_own(full.data) else {}
+
+
+def _address_of_data(settings: Settings) -> str:
+    if is_own(settings.data):
+        return str(Path(settings.data).resolve())
+    return _readable(lambda: str(parse_one(settings.data)), settings.data)
+
+
+def _readable(read: Callable[[], str], text: str) -> str:
+    """Return a text in its one way of writing, or as it is where it cannot be read."""
+    try:
+        return read()
+    except UsageError:
+        return text
 
 
 def check_examples(out: Path, facts: DataFacts) -> None:
@@ -99,6 +115,12 @@ def check_files(out: Path, files: str | None, data: str) -> None:
             f"{out} was begun on other files than those of {data} now: they were changed since; "
             "restore the files, or give another --out"
         )
+
+
+def machine_layout(settings: Settings) -> dict[str, Any]:
+    """Return the settings that distribute the work of a simulation over the machine."""
+    names = ("runtime", "plan", "device")
+    return {"threads": settings.threads or available_cores(), **{name: getattr(settings, name) for name in names}}
 
 
 def warn_if_moved(out: Path, settings: Settings) -> None:

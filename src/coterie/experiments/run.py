@@ -14,15 +14,16 @@ from torch import nn
 from coterie.data import Federated
 from coterie.errors import FederationError, UnknownName
 from coterie.experiments import building
-from coterie.experiments.data_facts import facts_of
 from coterie.experiments.networks import mean_network, network_of
 from coterie.experiments.placement import Placement, Trained
+from coterie.experiments.records import facts_of
 from coterie.experiments.session import Progress, Session
 from coterie.experiments.settings import Settings
 from coterie.models.model import Model
 from coterie.models.zoo import build_model
 from coterie.protocol.federation import Federation
 from coterie.protocol.task import Fit
+from coterie.runtimes.ray import RayFederation
 from coterie.runtimes.simulator import Simulator
 from coterie.server.contract import Algorithm, State
 from coterie.server.serving import Served, served_models
@@ -39,6 +40,7 @@ class Run:
     model     the network that was trained
     data      the clients' data
     trained   the parts of the run that place newcomers
+    present   the clients of the last round
     mix       how the outputs of an ensemble become one; None if there is one model
     """
 
@@ -49,6 +51,7 @@ class Run:
     data: Federated
     trained: Trained
     settings: Settings
+    present: Array
     mix: str | None = None
 
     def __repr__(self) -> str:
@@ -72,9 +75,8 @@ class Run:
         if client not in (self.data.names if isinstance(client, str) else range(len(self.data))):
             raise UnknownName("client", str(client), self.data.names)
         position = self.data.names.index(client) if isinstance(client, str) else client
-        present, served = self._last_served
-        at = int(np.searchsorted(present, position))
-        if position not in present:
+        served, at = self._last_served, int(np.searchsorted(self.present, position))
+        if position not in self.present:
             served, at = self._serve(np.array([position])), 0
         if min(member.rows[at] for member in served) < 0:
             raise FederationError(
@@ -87,10 +89,9 @@ class Run:
         return mean_network(self.model, self.state, self.mix)
 
     @cached_property
-    def _last_served(self) -> tuple[Array, list[Served]]:
-        """Return the clients that were present in the last round, and the models that serve them."""
-        present = building.build_attendance(self.settings, self.data.names).present(self.state.round - 1)
-        return present, self._serve(present)
+    def _last_served(self) -> list[Served]:
+        """Return the models that serve the clients of the last round."""
+        return self._serve(self.present)
 
     def _serve(self, clients: Array) -> list[Served]:
         settings = self.settings
@@ -101,6 +102,9 @@ class Run:
         """Place a client that took no part in the run, with these examples."""
         return self.trained.assign(x, y)
 
+
+RUNTIMES: dict[str, type[Simulator | RayFederation]] = {"simulator": Simulator, "ray": RayFederation}
+"""Where clients can run."""
 
 OPTIONS = (
     "advise",
@@ -177,7 +181,7 @@ def run_settings(
     """
     algorithm = building.build_algorithm(settings)
     data = building.build_data(settings) if data is None else data
-    model = building.build_model(settings, data)
+    model = build_model(settings.model, data.shape, data.classes)
     full = replace(
         building.completed(settings), model=model.text, lr=settings.lr or model.default_lr, clients=len(data)
     )
@@ -193,11 +197,24 @@ def _simulate(
     resume: bool,
     progress: Progress | None,
 ) -> Run:
+    """Train on clients of this machine, which are ended with the run."""
     with ExitStack() as stack:
 
         def reach(network: Model) -> Federation:
-            return stack.enter_context(closing(building.build_federation(settings, data, network)))
+            start = RUNTIMES[settings.runtime]
+            clients = start(data, network, settings.threads, plan=settings.plan, device=settings.device)
+            return stack.enter_context(closing(clients))
 
         session = Session(algorithm, facts_of(data), model, settings, reach)
         done = session.train(out, resume, progress)
-    return Run(done.summary, done.history, done.state, session.model, data, done.trained, settings, session.mix)
+    return Run(
+        summary=done.summary,
+        history=done.history,
+        state=done.state,
+        model=session.model,
+        data=data,
+        trained=done.trained,
+        settings=settings,
+        present=done.present,
+        mix=session.mix,
+    )

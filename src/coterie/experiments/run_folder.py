@@ -1,12 +1,18 @@
-"""The run folder: the files of a run, written atomically, so that a kill at any time loses at most one round."""
+"""The run folder: the files of a run, written atomically, so that a kill at any time loses at most one round.
+
+``hashes.txt`` tells a damaged folder from a sound one. A line is a name and a hash. Files that grow have a line for
+every round: ``rounds.jsonl:3`` is its first three rounds.
+"""
 
 from __future__ import annotations
 
+import hashlib
 import io
 import json
 import os
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from contextlib import suppress
+from dataclasses import dataclass, field
 from pathlib import Path
 from tokenize import TokenError
 from typing import Any, NoReturn
@@ -16,21 +22,11 @@ import tomli_w
 
 from coterie.errors import RunFolderError
 from coterie.experiments.checkpoint import load_checkpoint, pack_state
-from coterie.experiments.hashes import (
-    HASHES,
-    RunningHashes,
-    as_lines,
-    check_hash,
-    damaged,
-    hash_of,
-    load_hashes,
-    read_file,
-)
 from coterie.files import parse_toml, write_atomically
 from coterie.server.contract import State
 from coterie.typing import Array
 
-CONFIG, SCHEMA, ROUNDS, LABELS, STATE, PREVIOUS, SUMMARY, CLIENTS, MATRIX = (
+CONFIG, SCHEMA, ROUNDS, LABELS, STATE, PREVIOUS, SUMMARY, CLIENTS, MATRIX, HASHES = (
     "config.toml",
     "schema.json",
     "rounds.jsonl",
@@ -40,6 +36,7 @@ CONFIG, SCHEMA, ROUNDS, LABELS, STATE, PREVIOUS, SUMMARY, CLIENTS, MATRIX = (
     "summary.json",
     "clients.csv",
     "distances.csv",
+    "hashes.txt",
 )
 REQUIRED, OPTIONAL = (CONFIG, ROUNDS, LABELS, CLIENTS, SUMMARY), (SCHEMA, MATRIX)
 """Files of a finished run with a line in ``hashes.txt``; checkpoints have a line for each round, and a hash inside."""
@@ -47,11 +44,51 @@ REQUIRED, OPTIONAL = (CONFIG, ROUNDS, LABELS, CLIENTS, SUMMARY), (SCHEMA, MATRIX
 FORMAT = 2
 """The format in ``config.toml`` of run folders with hashes; older folders have neither."""
 
+HASH_SIZE = 16
+"""Bytes of a hash."""
+
 Line = tuple[bytes, dict[str, Any]]
 """A line of ``rounds.jsonl``: its bytes and its record."""
 
 
 # Reading the files of a run folder. A damaged file is refused.
+
+
+def read_file(path: Path) -> bytes:
+    """Return the content of a file of a run folder; refuse one that cannot be read."""
+    try:
+        return path.read_bytes()
+    except OSError as error:
+        raise damaged(path, f"cannot be read: {error.strerror}") from None
+
+
+def damaged(path: Path, why: str) -> RunFolderError:
+    """Return the error for a damaged file without which a run cannot be resumed."""
+    return RunFolderError(f"{path} is damaged ({why}); put it back from a copy, or delete the folder and run again")
+
+
+def hash_of(content: bytes) -> str:
+    """Return the hash of the content of a file."""
+    return hashlib.blake2b(content, digest_size=HASH_SIZE).hexdigest()
+
+
+def as_lines(hashes: Iterable[tuple[str, str]]) -> bytes:
+    """Return names and hashes as lines of ``hashes.txt``."""
+    return "".join(f"{name} {value}\n" for name, value in hashes).encode()
+
+
+def load_hashes(folder: Path) -> dict[str, str]:
+    """Return the last hash of every name in ``hashes.txt``; nothing if there is no such file."""
+    if not (folder / HASHES).exists():
+        return {}
+    lines = read_file(folder / HASHES).decode(errors="replace").split("\n")
+    return dict(line.split(" ", 1) for line in lines if " " in line)
+
+
+def check_hash(path: Path, hashes: dict[str, str]) -> None:
+    """Refuse a file that does not have its recorded hash."""
+    if hash_of(read_file(path)) != hashes.get(path.name):
+        raise damaged(path, f"its hash is not that in {HASHES}")
 
 
 def load_config(folder: Path) -> dict[str, Any]:
@@ -179,18 +216,38 @@ def recorded_hashes(folder: Path) -> dict[str, str]:
     return hashes
 
 
+class RunningHashes:
+    """The hashes of the records and the labels of a run, updated round by round."""
+
+    def __init__(self) -> None:
+        self.rounds = 0
+        self.running = {name: hashlib.blake2b(digest_size=HASH_SIZE) for name in (ROUNDS, LABELS)}
+
+    def add(self, line: bytes, labels: Array) -> list[tuple[str, str]]:
+        """Add a round, and return the names and values of both hashes after it."""
+        row = np.ascontiguousarray(labels, dtype=np.int64)  # labels may have another integer type before they are saved
+        self.rounds += 1
+        self.running[ROUNDS].update(line)
+        self.running[LABELS].update(f"{row.shape}".encode() + row.tobytes())
+        return [(f"{name}:{self.rounds}", running.hexdigest()) for name, running in self.running.items()]
+
+
+@dataclass(eq=False)
 class RunFolder:
     """The folder of a run that is being trained: ``create`` makes a new one, ``resume`` continues an existing one.
 
     ``rounds`` and ``labels`` are the records and labels of all rounds so far, ``kept`` the arrays that clients kept.
     """
 
-    def __init__(self, path: Path, config: Mapping[str, Any] | None = None, created: Sequence[Path] = ()) -> None:
-        self.path, self.config, self.created = path, config, created
-        self.rounds: list[dict[str, Any]] = []
-        self.labels: list[Array] = []
-        self.kept: dict[str, Array] = {}
-        self.hashes, self.saved_round, self.state_hashes = RunningHashes(ROUNDS, LABELS), 0, dict[str, str]()
+    path: Path
+    config: Mapping[str, Any] | None = None
+    created: Sequence[Path] = ()
+    rounds: list[dict[str, Any]] = field(default_factory=list)
+    labels: list[Array] = field(default_factory=list)
+    kept: dict[str, Array] = field(default_factory=dict)
+    hashes: RunningHashes = field(default_factory=RunningHashes)
+    state_hashes: dict[str, str] = field(default_factory=dict)
+    saved_round: int = 0
 
     @classmethod
     def create(cls, path: Path, config: Mapping[str, Any]) -> RunFolder:
@@ -268,7 +325,7 @@ class RunFolder:
             raise damaged(self.path / LABELS, f"its shape is {labels.shape}, not {(count, len(state.labels))}")
         if not hashes:
             return
-        running, last = RunningHashes(ROUNDS, LABELS), list[tuple[str, str]]()
+        running, last = RunningHashes(), list[tuple[str, str]]()
         for (content, _), row in zip(lines[:count], labels[:count], strict=True):
             last = running.add(content, row)
         for name, value in last:

@@ -1,17 +1,41 @@
-"""Scores of a round: how well clients are served, and how good the clusters are."""
+"""Scores of a round: how well clients are served, how good the clusters are, and how clients' updates fit them.
+
+On request also how their gradients do, which takes one more exchange.
+"""
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
 from scipy.optimize import linear_sum_assignment
 from sklearn import metrics
 
+from coterie.errors import UsageError
+from coterie.models.layout import Layout
+from coterie.protocol.federation import Federation
+from coterie.protocol.replies import Replies
+from coterie.protocol.stack import Sent
+from coterie.protocol.task import Fit, Task
+from coterie.seeding import Key
+from coterie.server.contract import State
+from coterie.server.distances.vectors import columns, pairwise
+from coterie.server.exchange import with_mean
+from coterie.server.loop import Round
+from coterie.server.one_shot import temperature
 from coterie.typing import Array
 
 Scores = dict[str, Any]
 
+MOST_CLIENTS, MOST_BYTES = 500, 128 << 20
+"""With more clients, or larger replies, diagnostics that need quadratic time or much memory are left out."""
+
+MOST_EXAMPLES = 10_000
+"""A gradient is computed over all examples of a client at once; more than this would need too much memory."""
+
+GRADIENT = Task(fit=(Fit(epochs=1, batch=MOST_EXAMPLES, lr=1.0, momentum=0.0),))
+"""One plain step of rate 1 on all examples: the gradient is the start minus the end, and the loss is the start's."""
 
 WEIGHTS = ("test", "train")
 """The splits by which clients may be weighted in scores over clients: by the number of examples in one of them."""
@@ -104,10 +128,92 @@ def silhouette(points: Array, labels: Array) -> float | None:
     return float(metrics.silhouette_score(points, labels))
 
 
-def majority_correct(train: Array, test: Array) -> int:
-    """Return how many test labels equal the most frequent train label.
+def round_diagnostics(step: Round) -> dict[str, Any]:
+    """Return the temperature of a round and, if every client that answered is in a cluster, how well clusters fit.
 
-    >>> majority_correct(np.array([0, 0, 1]), np.array([1, 1, 0, 1]))
-    1
+    ``silhouette`` and ``clustering_objective`` compare the heads of clients' models, ``clusterability`` their updates.
     """
-    return int((test == np.bincount(train).argmax()).sum())
+    replies, labels = step.replies, step.state.labels[step.replies.clients]
+    if replies.params is None or len(replies) > MOST_CLIENTS or replies.params.nbytes > MOST_BYTES:
+        return {}
+    models, rows = with_mean(step.before.stack, replies.labels, step.before.shares)
+    starts = models.params[rows]
+    found = {"temperature": round_temperature(replies, starts)}
+    if (labels >= 0).all():
+        heads, head = replies.part("head_weight"), replies.layout.part("head_weight")
+        found["silhouette"] = silhouette(heads, labels)
+        found["clustering_objective"] = clustering_objective(
+            heads, step.state.stack.params[labels][:, head], replies.examples
+        )
+        found |= _clusterabilities("clusterability", replies.params - starts, labels, replies)
+    return {name: value for name, value in found.items() if value is not None}
+
+
+def clustering_objective(points: Array, centres: Array, weights: Array) -> float:
+    """Return the clustering objective, thesis eq. 3.3b (of cam 7.10): sum_i psi_i |g_i - G_c(i)|^2 / sum_i psi_i.
+
+    Row i of ``centres`` is the averaged model of the cluster in which the round put client i.
+
+    >>> clustering_objective(np.array([[1.0, 0.0], [3.0, 4.0]]), np.array([[0.0, 0.0], [3.0, 2.0]]), np.array([3, 1]))
+    1.75
+    """
+    squares = np.square(points.astype(np.float64) - centres).sum(axis=1)
+    return float(np.average(squares, weights=weights))
+
+
+def check_gradients(train: Array, layout: Layout) -> None:
+    """Refuse gradients that are too large to be computed and compared; ``train`` are the clients' examples."""
+    largest, size = int(train.max()), len(train) * layout.size * 4
+    if largest > MOST_EXAMPLES:
+        raise UsageError(f"diagnose takes up to {MOST_EXAMPLES} examples a client, one has {largest}; leave it out")
+    if size > MOST_BYTES:
+        most = MOST_BYTES >> 20
+        raise UsageError(f"diagnose takes up to {most} MB of gradients, these have {size >> 20}; take a smaller model")
+
+
+def ask_gradients(federation: Federation, state: State, seed: int, clients: Array) -> Replies | None:
+    """Ask clients that have a cluster for one step from its model; the cost of this measurement is not counted."""
+    placed = clients[state.labels[clients] >= 0]
+    if not len(placed):
+        return None
+    return federation.ask(GRADIENT, Sent(state.stack), state.labels[placed], placed, Key(seed, state.round))
+
+
+def gradient_diagnostics(state: State, replies: Replies) -> dict[str, Any]:
+    """Return the clusterability of the thesis from gradients at the cluster models, and the objective of training.
+
+    ``objective`` is the mean train loss of clients with their clusters' models, weighted by examples: thesis eq. 3.3a
+    (of cam 7.3).
+    """
+    if not len(replies):
+        return {}
+    assert replies.loss is not None, "training reports its loss"
+    gradients = state.stack.params[replies.labels] - replies.models().params
+    objective = float(np.average(replies.loss, weights=replies.examples))
+    return {"objective": objective} | _clusterabilities("gradient_clusterability", gradients, replies.labels, replies)
+
+
+def _clusterabilities(name: str, moves: Array, labels: Array, replies: Replies) -> dict[str, float | None]:
+    """Return the clusterability of all parameters and, for models of two halves, of each half.
+
+    In the global half all clients are one cluster.
+    """
+    layout, weights = replies.layout, replies.examples
+    found: dict[str, float | None] = {name: clusterability(moves, labels, weights)}
+    if "cluster" in layout.parts:
+        found[f"{name}_cluster"] = clusterability(moves[:, layout.part("cluster")], labels, weights)
+        found[f"{name}_global"] = clusterability(moves[:, layout.part("global")], np.zeros_like(labels), weights)
+    return found
+
+
+def round_temperature(replies: Replies, starts: Array) -> float | None:
+    """Return the clustering temperature of the updates (ocfl eq. 4 with p = 2), by which ocfl decides to cluster.
+
+    For models of two halves it is that of the cluster half. None for fewer than two clients, or if nothing was trained.
+    """
+    parts = replies.layout.parts
+    half = replace(replies.layout, parts={**parts, "all": parts.get("cluster", parts["all"])})
+    replies, part = replace(replies, layout=half), half.part("all")
+    if len(replies) < 2 or np.array_equal(replies.models().params[:, part], starts[:, part]):
+        return None
+    return temperature(pairwise(columns(replies, starts), len(replies), "cosine"))

@@ -6,45 +6,58 @@ be resumed, with the same results bit for bit.
 
 from __future__ import annotations
 
+import platform
+import subprocess
 import time
 from collections.abc import Callable
 from functools import partial
+from importlib import metadata
 from pathlib import Path
 from typing import Any, NamedTuple
 
 from coterie.algorithms import advised, keeping_momentum
+from coterie.engine.plan import available_cores
 from coterie.errors import CoterieError
-from coterie.experiments import building
-from coterie.experiments.clients import client_rows, save_clients, save_distances
-from coterie.experiments.data_facts import DataFacts
-from coterie.experiments.diagnostics import ask_gradients, check_gradients
+from coterie.experiments.building import check_enough
 from coterie.experiments.placement import Trained
-from coterie.experiments.records import Record, RoundRecorder
-from coterie.experiments.resuming import check_resumable, config_table
-from coterie.experiments.run_folder import CONFIG, SCHEMA, RunFolder
-from coterie.experiments.settings import Settings
-from coterie.experiments.summary import costs_in_models, evaluated_rounds, fedavg_bytes, summarise
+from coterie.experiments.records import DataFacts, Record, RoundRecorder
+from coterie.experiments.resuming import check_resumable
+from coterie.experiments.run_folder import CONFIG, FORMAT, SCHEMA, RunFolder
+from coterie.experiments.scores import ask_gradients, check_gradients
+from coterie.experiments.settings import Settings, read_goal
+from coterie.experiments.summary import (
+    client_rows,
+    costs_in_models,
+    evaluated_rounds,
+    fedavg_bytes,
+    save_clients,
+    save_distances,
+    summarise,
+)
 from coterie.models.model import Model
 from coterie.protocol.federation import Federation
 from coterie.protocol.replies import Replies
-from coterie.runtimes.attendance import Attended
+from coterie.runtimes.attendance import Attendance, Attended, attendance
 from coterie.server.contract import Algorithm, State
 from coterie.server.exchange import Limits
 from coterie.server.loop import Conditions, Round, check_rounds, rounds
 from coterie.server.one_shot import formed_of
+from coterie.server.robust import rules
 from coterie.server.serving import evaluate
+from coterie.typing import Array
 
 Progress = Callable[[dict[str, Any]], None]
 """Called with the record of every round."""
 
 
 class Finished(NamedTuple):
-    """The results of a finished run."""
+    """The results of a finished run; ``present`` are the clients of its last round."""
 
     summary: Record
     history: list[Record]
     state: State
     trained: Trained
+    present: Array
 
 
 class Session:
@@ -68,14 +81,17 @@ class Session:
         self.algorithm, self.facts, self.settings = algorithm, facts, settings
         self.model, self.fedavg_bytes = algorithm.network(model), fedavg_bytes(model)
         self.mix = algorithm.serve.mix if algorithm.members else None
-        self.goal = settings.goal()
+        self.goal = None if settings.until is None else read_goal(settings.until)
 
         # Who trains it, and under which conditions.
         self.clients = reach(self.model)
-        self.attendance = building.build_attendance(settings, facts.names)
-        self.federation = Attended(self.clients, self.attendance)
+        self.federation: Federation = self.clients
+        self.attendance: Attendance | None = None
+        if settings.join or settings.leave:
+            self.attendance = attendance(facts.names, settings.seed, settings.join, settings.leave)
+            self.federation = Attended(self.clients, self.attendance)
         bound, weight = settings.norm_bound, settings.weight_bound or 0
-        limits = Limits(norm_bound=bound, weight_bound=weight, combine=settings.combine())
+        limits = Limits(norm_bound=bound, weight_bound=weight, combine=rules.build(settings.robust))
         self.conditions = Conditions(
             participation=settings.participation, min_clients=settings.min_clients, limits=limits
         )
@@ -85,13 +101,14 @@ class Session:
         self.recorder = RoundRecorder(facts, judge, settings.rounds, settings.weigh_by)
 
         # Refuse before the first round what would fail in a later one.
-        building.check_enough(settings, self.attendance, algorithm)
+        changes = [0] if self.attendance is None else self.attendance.changes()
+        check_enough(settings, self.federation, changes, algorithm)
         for fit in (fit for each in (algorithm, *algorithm.members) for fit in (each.fit, *each.serve.fit)):
             fit.check(int(facts.train.max()))
         if self.goal is not None:
             self.goal.check(facts)
         if settings.diagnose:
-            check_gradients(facts, self.model.layout)
+            check_gradients(facts.train, self.model.layout)
 
     def train(self, out: Path | None, resume: bool, progress: Progress | None) -> Finished:
         """Train, evaluate and record every round, and return the results; Ctrl-C saves the last recorded round."""
@@ -162,12 +179,12 @@ class Session:
         """
         if number >= self.settings.rounds:
             return True
-        reached = self.settings.stop and self.goal is not None and self.goal.holds(record)
+        reached = self.settings.stop and self.goal is not None and self.goal.first([record]) is not None
         return bool(reached and evaluated_rounds([record]))
 
     def _finish(self, folder: RunFolder | None, history: list[Record], state: State, test: Replies | None) -> Finished:
         """Summarise the run, and write its last files."""
-        present = self.attendance.present(state.round - 1)
+        present = self.federation.present(state.round - 1)
         if test is None:  # resumed after its last round, before the summary was written
             test = evaluate(self.algorithm, self.clients, state, self.settings.seed, clients=present)
         rows = client_rows(self.facts, state.labels, test, self.attendance)
@@ -180,4 +197,29 @@ class Session:
                 save_distances(folder.path, self.facts.names, formed.distances)
             folder.finish(summary)
         trained = Trained(self.algorithm, self.model, state, rows, self.settings.seed, self.facts.unit)
-        return Finished(summary, history, state, trained)
+        return Finished(summary, history, state, trained, present)
+
+
+def config_table(settings: Settings, facts: DataFacts) -> dict[str, Any]:
+    """Return the content of config.toml: the settings, the form of examples, and the versions that make the run."""
+    classes = {} if facts.classes is None else {"classes": facts.classes}
+    names = {"clients": list(facts.names)} if facts.partition.startswith("natural") else {}
+    marks = {} if facts.fingerprint is None else {"fingerprint": facts.fingerprint, "words": facts.from_settings}
+    marks |= {} if facts.files is None else {"files": facts.files}
+    examples = {"shape": list(facts.shape), **classes, "unit": float(facts.unit), **names, **marks}
+    versions = {name: metadata.version(name) for name in ("coterie", "torch", "numpy", "scikit-learn")}
+    threads = {} if facts.fingerprint is None else {"threads": settings.threads or available_cores()}
+    made_by = {"format": FORMAT, "python": platform.python_version(), **threads, **versions, **_revision()}
+    return {**settings.table(), "examples": examples, "made_by": made_by}
+
+
+def _revision() -> dict[str, str]:
+    """Return the git revision of the code if it runs from a checkout."""
+    here = Path(__file__)
+    ask = partial(subprocess.run, check=True, capture_output=True, text=True, timeout=5, cwd=here.parent)
+    try:
+        ask(["git", "ls-files", "--error-unmatch", here.name])
+        answer = ask(["git", "rev-parse", "HEAD"])
+    except (OSError, subprocess.SubprocessError):
+        return {}
+    return {"git": answer.stdout.strip()}

@@ -1,4 +1,4 @@
-"""The settings of an experiment: their names, types, limits, defaults and help.
+"""The settings of an experiment: their names, types, limits, defaults and help; and the goal that ``until`` names.
 
 Each is a flag of the command line and a key of an experiment file of the same name. What is made from settings, such
 as data and algorithms, is in ``building``.
@@ -6,22 +6,22 @@ as data and algorithms, is in ``building``.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+import math
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import KW_ONLY, asdict, dataclass, field, fields, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from coterie.data import Reading
-from coterie.errors import UsageError
-from coterie.experiments.goal import Goal, read_goal
-from coterie.experiments.papers import expand
+from coterie.errors import UnknownName, UsageError
+from coterie.experiments.papers import AS, expand
 from coterie.files import read_toml
 from coterie.limits import CLIENTS, LARGEST, ROUNDS
-from coterie.server.bounds import FACTOR
+from coterie.server.exchange import FACTOR
 from coterie.typed import COMMAND_LINE, at_least, at_least_or, check_limits, make, one_of, option, types_of, within
 
 if TYPE_CHECKING:
-    from coterie.protocol.replies import Combine
+    from coterie.experiments.records import DataFacts
     from coterie.protocol.task import Fit
 
 OF_EVERY_RUN = ("validation", "seed")
@@ -32,6 +32,65 @@ OWN = tuple(each.name for each in fields(Reading) if each.name not in OF_EVERY_R
 
 NOT_SETTINGS = ("made_by", "examples")
 """What a run's config.toml holds beside its settings."""
+
+
+OF_CLASSES, OF_TARGETS, OF_CLUSTERS = ("accuracy", "macro_f1"), ("rmse",), ("purity", "ari")
+"""Scores that may be a goal: of classification, of regression (an error: at most), and of clusters with true groups."""
+
+
+@dataclass(frozen=True)
+class Goal:
+    """A score and the value that it is to reach: at least this value, or at most this value if it is an error."""
+
+    name: str
+    value: float
+
+    def __str__(self) -> str:
+        return f"{self.name}={self.value:g}"
+
+    @property
+    def key(self) -> str:
+        """Return the key of a summary for the first round that reached the goal."""
+        return f"rounds_to_{self.name}"
+
+    def first(self, history: Sequence[dict[str, Any]]) -> int | None:
+        """Return the number of the first round, from 0, that reached the goal; a round without the score did not."""
+        for record in history:
+            score = record.get(self.name)
+            if score is not None and (score <= self.value if self.name in OF_TARGETS else score >= self.value):
+                return int(record["round"])
+        return None
+
+    def check(self, facts: DataFacts) -> None:
+        """Refuse a score that runs on these data do not have."""
+        scores = OF_TARGETS if facts.classes is None else OF_CLASSES
+        possible = scores if facts.groups is None else (*scores, *OF_CLUSTERS)
+        if self.name not in possible:
+            what = "the true groups are not known" if self.name in OF_CLUSTERS else f"{facts.data} has no such score"
+            raise UsageError(f"until is {self}, but {what}; take {' or '.join(possible)}")
+
+
+PURE = Goal("purity", 0.9)
+"""The goal of the joint paper, recorded in every run with true groups."""
+
+
+def read_goal(text: str) -> Goal:
+    """Parse a goal.
+
+    >>> read_goal("accuracy=0.9")
+    Goal(name='accuracy', value=0.9)
+    """
+    name, _, number = (word.strip() for word in text.partition("="))
+    scores = (*OF_CLASSES, *OF_TARGETS, *OF_CLUSTERS)
+    if name not in scores:
+        raise UnknownName("score to reach", name, scores)
+    try:
+        value = float(number)
+    except ValueError:
+        raise UsageError(f"until is {text!r}; write a score and a number, such as {name}=0.9") from None
+    if not 0 < value <= (math.inf if name in OF_TARGETS else 1) or math.isinf(value):
+        raise UsageError(f"until is {text!r}; the number must be {'> 0' if name in OF_TARGETS else 'in (0, 1]'}")
+    return Goal(name, value)
 
 
 def _own(name: str) -> Any:
@@ -115,25 +174,17 @@ class Settings:
     device: str = option("cpu", "torch device of the clients' work")
 
     def __post_init__(self) -> None:
+        from coterie.server.robust import rules
+
         check_limits(self, "-")
         if self.momentum_kept and self.runtime != "simulator":
             raise UsageError(f"momentum-kept needs --runtime simulator, not {self.runtime}: workers keep nothing")
         if self.until is None and self.stop:
             raise UsageError("stop is set, but nothing says when; add --until, such as --until accuracy=0.9")
-        self.goal()
-        self.combine()
+        if self.until is not None:
+            read_goal(self.until)
+        rules.build(self.robust)
         replace(self.fit(), keeps="0" if self.momentum_kept else None)
-
-    def goal(self) -> Goal | None:
-        """Return the score that the run is to reach."""
-        return None if self.until is None else read_goal(self.until)
-
-    def combine(self) -> Combine | None:
-        """Return the rule that makes one model of those of a cluster, where it is not the weighted mean."""
-        from coterie.server.robust import rules
-
-        rule: Combine | None = rules.build(self.robust)
-        return rule
 
     def fit(self) -> Fit:
         """Return how clients train."""
@@ -191,4 +242,4 @@ def in_words(path: Path) -> bool:
 
 def make_settings(table: Mapping[str, Any], where: str = COMMAND_LINE) -> Settings:
     """Make settings from names and values, and those of a paper where the table names one."""
-    return make(Settings, expand(table), where=where)
+    return make(Settings, expand(table) if AS in table else table, where=where)

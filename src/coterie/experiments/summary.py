@@ -1,30 +1,38 @@
-"""The summary of a run, and the scores of its last rounds that tables and plots show."""
+"""The results of a run: its summary, a row for each client, and the scores of its last rounds that tables show."""
 
 from __future__ import annotations
 
+import csv
+import io
 import resource
 import sys
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from pathlib import Path
 from typing import Any, NamedTuple
 
 import numpy as np
 
 from coterie.errors import FederationError, UsageError
-from coterie.experiments.data_facts import DataFacts
-from coterie.experiments.goal import PURE, Goal
-from coterie.experiments.records import Record, finite, learning_gap, mean_score
+from coterie.experiments.records import DataFacts, Record, finite, learning_gap, mean_score
+from coterie.experiments.run_folder import CLIENTS, MATRIX, damaged, read_file
+from coterie.experiments.settings import PURE, Settings, read_goal
+from coterie.files import write_atomically
 from coterie.models.model import Model
 from coterie.protocol.message import down, form
+from coterie.protocol.replies import Replies
 from coterie.protocol.stack import UNPLACED, Sent, Stack
 from coterie.protocol.task import Fit, Task
+from coterie.runtimes.attendance import Attendance
 from coterie.server.contract import State
 from coterie.typing import Array
+
+Row = Mapping[str, Any]
 
 AGREEMENT = ("ari", "ami", "nmi", "homogeneity", "completeness", "purity", "matched")
 """The scores of clusters against the true groups."""
 
 
-def summarise(history: Sequence[Record], settings: Any, facts: DataFacts, state: State, present: Array) -> Record:
+def summarise(history: Sequence[Record], settings: Settings, facts: DataFacts, state: State, present: Array) -> Record:
     """Return the summary of a run from its records; ``present`` are the clients of the last round."""
     evaluated = evaluated_rounds(history)
     if not evaluated:
@@ -32,13 +40,12 @@ def summarise(history: Sequence[Record], settings: Any, facts: DataFacts, state:
         listed = "; ".join(f"{name}: {why}" for name, why in reasons) or "none was asked"
         raise FederationError(f"nobody evaluated a model, so there is nothing to sum up; reasons: {listed}")
     steps, seconds = sum(r["steps"] for r in history), sum(r["seconds"] for r in history)
-    goal: Goal | None = settings.goal()
     summary = {
         "algorithm": settings.algorithm,
         "data": facts.data,
         "partition": facts.partition,
         "model": settings.model,
-        "clients": len(facts),
+        "clients": len(facts.names),
         "clusters_found": len(set(state.labels[present].tolist()) - {UNPLACED}),
         "rounds": history[-1]["round"] + 1,
         "seed": settings.seed,
@@ -47,7 +54,8 @@ def summarise(history: Sequence[Record], settings: Any, facts: DataFacts, state:
         **_quality(evaluated, facts, settings.weigh_by, present),
         **_agreement(history, facts),
     }
-    if goal is not None:
+    if settings.until is not None:
+        goal = read_goal(settings.until)
         stopped = history[-1]["round"] + 1 < settings.rounds
         summary |= {"until": str(goal), goal.key: goal.first(history), "stopped": stopped}
     summary |= {
@@ -159,6 +167,75 @@ def costs_in_models(history: Sequence[Record], unit: FedAvgBytes) -> dict[str, f
         "models_up": sum(record["bytes_up"] for record in history) / (asked * unit.up),
         "models_stored": max(record["bytes_stored"] for record in history) / unit.down,
     }
+
+
+def client_rows(facts: DataFacts, labels: Array, test: Replies, attendance: Attendance | None) -> list[Row]:
+    """Return a row for each client: name, cluster, true group, sizes, and test scores (empty if it did not answer).
+
+    If clients join or leave during the run, also the rounds in which they do (empty for those that do not).
+    """
+    dated = {} if attendance is None else {"joined": attendance.joins, "left": attendance.leaves}
+    scores: tuple[str, ...] = ("rmse",) if facts.classes is None else ("accuracy", "macro_f1")
+    found = dict(zip(test.clients.tolist(), scores_by_client(test, facts.classes, facts.unit), strict=True))
+    return [
+        {
+            "client": facts.names[i],
+            "cluster": int(labels[i]),
+            **({} if facts.groups is None else {"group": int(facts.groups[i])}),
+            "train": int(facts.train[i]),
+            "test": int(facts.test[i]),
+            **{name: rounds.get(facts.names[i], "") for name, rounds in dated.items()},
+            **dict(zip(scores, found.get(i, ("",) * len(scores)), strict=True)),
+        }
+        for i in range(len(facts.names))
+    ]
+
+
+def scores_by_client(replies: Replies, classes: int | None, unit: float) -> list[tuple[float, ...]]:
+    """Return accuracy and macro-F1 of each evaluated client, or its rmse in the units of the user's targets."""
+    assert replies.metrics is not None, "an evaluation always asks for metrics"
+    if classes is None:
+        return [(float(value),) for value in unit * np.sqrt(replies.metrics[:, 0])]
+    return [(float(accuracy), float(f1)) for accuracy, f1 in replies.metrics[:, :2]]
+
+
+def save_clients(folder: Path, rows: Sequence[Row]) -> None:
+    """Write the rows to ``clients.csv`` in a run folder."""
+    text = io.StringIO(newline="")
+    writer = csv.DictWriter(text, list(rows[0]))
+    writer.writeheader()
+    writer.writerows(rows)
+    write_atomically(folder / CLIENTS, text.getvalue().encode())
+
+
+def save_distances(folder: Path, names: Sequence[str], distances: Array) -> None:
+    """Write the distances between clients to ``distances.csv``, with their names; unknown distances are empty."""
+    text = io.StringIO(newline="")
+    writer = csv.writer(text)
+    writer.writerow(["client", *names])
+    for name, row in zip(names, distances, strict=True):
+        writer.writerow([name, *("" if np.isnan(value) else float(value) for value in row)])
+    write_atomically(folder / MATRIX, text.getvalue().encode())
+
+
+def load_rows(folder: Path) -> list[Row]:
+    """Return the rows of ``clients.csv`` in the folder of a finished run; all values are strings."""
+    try:
+        text = io.StringIO(read_file(folder / CLIENTS).decode(), newline="")
+        rows: list[Row] = list(csv.DictReader(text, strict=True))
+        _clusters(rows)
+    except (ValueError, KeyError, TypeError, csv.Error) as error:
+        raise damaged(folder / CLIENTS, f"{type(error).__name__}: {error}") from None
+    return rows
+
+
+def load_clusters(folder: Path) -> dict[str, int]:
+    """Return the cluster of every client of a finished run, by name."""
+    return _clusters(load_rows(folder))
+
+
+def _clusters(rows: Sequence[Row]) -> dict[str, int]:
+    return {row["client"]: int(row["cluster"]) for row in rows}
 
 
 LONG, SEVERAL = 10, 3

@@ -30,26 +30,22 @@ class Layout:
 
     def part(self, name: str) -> Coordinates:
         """Return the parameter coordinates of a part: a slice where they are adjacent, otherwise their numbers."""
-        return _coordinates(self.parts, name)
+        return _sliced(self.numbers(name))
 
     def buffer_part(self, name: str) -> Coordinates:
         """Return the buffer coordinates of a part, as ``part`` does."""
-        return _coordinates(self.buffer_parts, name)
+        return _sliced(self.numbers(name, buffers=True))
 
-    def numbers(self, name: str) -> Array:
-        """Return the parameter coordinates of a part, as ascending numbers."""
-        return _numbers(self.parts, name)
+    def numbers(self, name: str, *, buffers: bool = False) -> Array:
+        """Return the parameter coordinates of a part, or those of its buffers, as ascending numbers."""
+        parts = self.buffer_parts if buffers else self.parts
+        if name not in parts:
+            raise UnknownName("part of a model", name, parts)
+        return parts[name]
 
 
-def _coordinates(parts: Mapping[str, Array], name: str) -> Coordinates:
+def _sliced(numbers: Array) -> Coordinates:
     """Return a slice where possible: it copies nothing, as an index array would."""
-    numbers = _numbers(parts, name)
     if len(numbers) and numbers[-1] - numbers[0] + 1 == len(numbers):
         return slice(int(numbers[0]), int(numbers[-1]) + 1)
     return numbers
-
-
-def _numbers(parts: Mapping[str, Array], name: str) -> Array:
-    if name not in parts:
-        raise UnknownName("part of a model", name, parts)
-    return parts[name]

@@ -18,13 +18,13 @@ from torch.func import functional_call, vmap
 from torch.nn.parameter import is_lazy
 
 from coterie.errors import CoterieError, ModelError
-from coterie.models.dropout import AddressedDropout, address_dropout
 from coterie.models.layout import Layout
 from coterie.terminal import line
 from coterie.typing import Array
 
 _NORMALISATION = (nn.modules.batchnorm._NormBase,)
 _CONVOLUTION = (nn.Conv1d, nn.Conv2d, nn.Conv3d)
+_DROPOUT = (nn.Dropout, nn.Dropout1d, nn.Dropout2d, nn.Dropout3d)
 
 
 @dataclass(frozen=True)
@@ -136,8 +136,26 @@ class Model:
 
     @cached_property
     def _parameter_names(self) -> dict[str, set[str]]:
-        """Return the names of the parameters of each part."""
-        return _parts(self._template, [slot.name for slot in self.slots], self.cluster_part)
+        """Return the names of the parameters of each part; see ``Layout``."""
+        module, part, names = self._template, self.cluster_part, {slot.name for slot in self.slots}
+        own = {n for n in names if n.startswith(f"{part}." if part else "")}
+        head = head_of(module, part)
+        inside = {n for n in own if head is not None and n.startswith(f"{head}." if head else "")}
+        linear = {name and f"{name}." for name, m in module.named_modules() if isinstance(m, nn.Linear)}
+        layers = [(f"{part}.{name}".strip("."), m) for name, m in module.get_submodule(part).named_modules()]
+        last = max((i for i, (_, m) in enumerate(layers) if isinstance(m, _CONVOLUTION)), default=len(layers))
+        after = tuple(name and f"{name}." for name, m in layers[last:] if isinstance(m, nn.Linear))
+        projection = inside | {n for n in own if n.startswith(after)}
+        return {
+            "all": names,
+            "head": inside,
+            "head_weight": {n for n in inside if n.rpartition(".")[2] == "weight"},
+            "body": own - inside,
+            "linear": {n for n in own if any(n.startswith(prefix) for prefix in linear)},
+            "projection": projection,
+            "features": own - projection,
+            **({part: own, "global": names - own} if part else {}),
+        }
 
     @cached_property
     def homes(self) -> dict[str, set[str]]:
@@ -312,30 +330,6 @@ def head_of(module: nn.Module, part: str = "") -> str | None:
     return linear[-1] if linear else None
 
 
-def _parts(module: nn.Module, names: list[str], cluster_part: str) -> dict[str, set[str]]:
-    """Return the names of the parameters of each part; see ``Layout``."""
-    own = {n for n in names if n.startswith(f"{cluster_part}." if cluster_part else "")}
-    head = head_of(module, cluster_part)
-    inside = {n for n in own if head is not None and n.startswith(f"{head}." if head else "")}
-    linear = {name and f"{name}." for name, m in module.named_modules() if isinstance(m, nn.Linear)}
-    layers = [
-        (f"{cluster_part}.{name}".strip("."), m) for name, m in module.get_submodule(cluster_part).named_modules()
-    ]
-    last = max((i for i, (_, m) in enumerate(layers) if isinstance(m, _CONVOLUTION)), default=len(layers))
-    after = tuple(name and f"{name}." for name, m in layers[last:] if isinstance(m, nn.Linear))
-    projection = inside | {n for n in own if n.startswith(after)}
-    return {
-        "all": set(names),
-        "head": inside,
-        "head_weight": {n for n in inside if n.rpartition(".")[2] == "weight"},
-        "body": own - inside,
-        "linear": {n for n in own if any(n.startswith(prefix) for prefix in linear)},
-        "projection": projection,
-        "features": own - projection,
-        **({cluster_part: own, "global": set(names) - own} if cluster_part else {}),
-    }
-
-
 def _slots(named: Iterator[tuple[str, Tensor]]) -> Iterator[Slot]:
     start = 0
     for name, tensor in named:
@@ -346,3 +340,34 @@ def _slots(named: Iterator[tuple[str, Tensor]]) -> Iterator[Slot]:
 def _numbers(slots: Iterator[Slot]) -> Array:
     parts = [np.arange(s.start, s.stop) for s in slots]
     return np.concatenate(parts) if parts else np.arange(0)
+
+
+class AddressedDropout(nn.Module):
+    """Element-wise dropout that draws from its ``generator``, never from torch's global one."""
+
+    def __init__(self, p: float, channels: bool = False) -> None:
+        super().__init__()
+        self.p = p
+        self.channels = channels
+        self.generator = torch.Generator()
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        """Zero entries (or whole channels) with probability p and scale the rest by 1/(1-p)."""
+        if not self.training or self.p == 0:
+            return x
+        shape = x.shape[:2] if self.channels else x.shape
+        keep = torch.rand(shape, generator=self.generator) >= self.p
+        keep = keep.reshape(*shape, *[1] * (x.dim() - len(shape))).to(x)
+        return x * keep / (1 - self.p)
+
+
+def address_dropout(module: nn.Module) -> nn.Module:
+    """Replace torch's dropout layers by addressed ones, in place; refuse alpha dropout."""
+    for name, child in module.named_children():
+        if isinstance(child, (nn.AlphaDropout, nn.FeatureAlphaDropout)):
+            raise NotImplementedError(f"{type(child).__name__} draws from a global generator; use nn.Dropout")
+        if isinstance(child, _DROPOUT):
+            setattr(module, name, AddressedDropout(child.p, channels=not isinstance(child, nn.Dropout)))
+        else:
+            address_dropout(child)
+    return module

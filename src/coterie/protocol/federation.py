@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Protocol
 
-from coterie.models.model import Model
 from coterie.protocol.replies import Replies
 from coterie.protocol.stack import Sent, Stack
 from coterie.protocol.task import Task
@@ -13,6 +12,7 @@ from coterie.typing import Array
 
 if TYPE_CHECKING:
     from coterie.data.federated import Split
+    from coterie.models.model import Model
 
 
 class Federation(Protocol):

@@ -78,11 +78,6 @@ class Sent:
         others = (None if stack is None else stack.contiguous() for stack in (self.references, self.unplaced))
         return Sent(self.models.contiguous(), *others)
 
-    @property
-    def dtype(self) -> Any:
-        """Return the type of the parameters."""
-        return self.models.params.dtype
-
     def take(self, labels: Any) -> Stack:
         """Return the row of each label."""
         if self.unplaced is None and np.size(labels) and np.min(labels) < 0:

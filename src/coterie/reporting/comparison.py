@@ -1,9 +1,10 @@
-"""Several runs side by side: means over seeds, and gains paired by seed against the first method."""
+"""Several runs side by side: means over seeds, gains paired by seed against the first method, and who is with whom."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from itertools import combinations
 from typing import Any
 
 import numpy as np
@@ -11,8 +12,9 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 from scipy import stats
+from sklearn.metrics import adjusted_rand_score
 
-from coterie.experiments.goal import read_goal
+from coterie.experiments.settings import read_goal
 from coterie.experiments.summary import last_in_words
 from coterie.experiments.tuning import Result
 from coterie.terminal import cell, plain
@@ -35,6 +37,16 @@ class Column:
         scaled = np.array(values) * self.scale
         spread = f" ± {scaled.std(ddof=1):.{self.digits}f}" if len(scaled) > 1 else ""
         return f"{scaled.mean():.{self.digits}f}{spread}"
+
+    def cells(self, runs: Mapping[str, Sequence[Summary]]) -> dict[str, Text]:
+        """Return the cell of each method, the best in bold; a dash where no summary has the number."""
+        values = {name: [s[self.key] for s in some if s.get(self.key) is not None] for name, some in runs.items()}
+        means = {name: np.mean(known) for name, known in values.items() if known}
+        best = None
+        if self.best is not None and means:
+            best = (max if self.best == "max" else min)(means, key=lambda name: means[name])
+        shown = {name: self.text(known) if known else "—" for name, known in values.items()}
+        return {name: cell(text, "bold" if name == best else "") for name, text in shown.items()}
 
 
 CLASSIFICATION = (
@@ -116,34 +128,15 @@ def _table(runs: dict[str, list[Summary]], columns: list[Column], regression: bo
         table.add_column(title, justify="right", no_wrap=True)
     for column in columns:
         table.add_column(column.title, justify="right", no_wrap=True)
-    best = {c.key: _best(c, runs) for c in columns}
+    cells = [column.cells(runs) for column in columns]
     for name, summaries in runs.items():
         paired: tuple[str, ...] = ()
         if len(runs) > 1:
             ours, theirs = ([s[target] for s in some] for some in (summaries, runs[first]))
             unknown = name == first or None in (*ours, *theirs)
             paired = ("—",) * 3 if unknown else gain(ours, theirs, scale).cells(3 if regression else 1)
-        table.add_row(cell(name), *paired, *(_cell(c, name, summaries, best[c.key]) for c in columns))
+        table.add_row(cell(name), *paired, *(each[name] for each in cells))
     return table
-
-
-def _values(column: Column, summaries: list[Summary]) -> list[float]:
-    return [s[column.key] for s in summaries if s.get(column.key) is not None]
-
-
-def _best(column: Column, runs: dict[str, list[Summary]]) -> str | None:
-    means = {name: np.mean(_values(column, s)) for name, s in runs.items() if _values(column, s)}
-    if column.best is None or not means:
-        return None
-    chosen = (max if column.best == "max" else min)(means, key=lambda name: means[name])
-    return chosen
-
-
-def _cell(column: Column, name: str, summaries: list[Summary], best: str | None) -> Text:
-    values = _values(column, summaries)
-    if not values:
-        return cell("—")
-    return cell(column.text(values), "bold" if name == best else "")
 
 
 def _caption(runs: dict[str, list[Summary]], everything: list[Summary], regression: bool) -> list[str]:
@@ -186,4 +179,61 @@ def ranking(results: Sequence[Result]) -> Table:
         column = Column("", "", -1, 4) if error else Column("", "", 100, 2)
         cells = map(cell, (*result.candidate.values(), column.text(result.scores)))
         table.add_row(*cells, style="bold" if place == 0 else "")
+    return table
+
+
+def names_by_cluster(clusters: Mapping[str, int]) -> dict[int, list[str]]:
+    """Return the names of the clients in each cluster, largest cluster first.
+
+    >>> names_by_cluster({"anna": 1, "bert": 0, "carl": 1})
+    {1: ['anna', 'carl'], 0: ['bert']}
+    """
+    names: dict[int, list[str]] = {}
+    for name, cluster in clusters.items():
+        names.setdefault(cluster, []).append(name)
+    return dict(sorted(names.items(), key=lambda item: -len(item[1])))
+
+
+def stability(runs: Sequence[Mapping[str, int]]) -> float | None:
+    """Return the mean adjusted Rand index over all pairs of runs; None for one run.
+
+    1: the clusters are always the same; 0: they agree no more than by chance.
+    """
+    pairs = list(combinations(runs, 2))
+    if not pairs:
+        return None
+    return float(np.mean([_rand_index(first, second) for first, second in pairs]))
+
+
+def most_typical(runs: Sequence[Mapping[str, int]]) -> int:
+    """Return the position of the run that agrees best with the others."""
+    total = [sum(_rand_index(one, other) for other in runs) for one in runs]
+    return int(np.argmax(total))
+
+
+def _rand_index(first: Mapping[str, int], second: Mapping[str, int]) -> float:
+    return float(adjusted_rand_score(list(first.values()), [second[name] for name in first]))
+
+
+def clusters_table(runs: Mapping[str, Sequence[Mapping[str, int]]]) -> Table | None:
+    """Return a table of each method's clusters: those of its most typical seed, and their stability over seeds.
+
+    Methods with a single cluster, or with one client in each, are left out; None if that leaves no method.
+    """
+    table = Table(caption_justify="left", show_lines=True)
+    for title in ("algorithm", "stability", "clients", "who"):
+        table.add_column(
+            title, justify="right" if title in ("stability", "clients") else "left", no_wrap=title != "who"
+        )
+    for name, clusterings in runs.items():
+        groups = list(names_by_cluster(clusterings[most_typical(clusterings)]).values())
+        if not 1 < len(groups) < sum(map(len, groups)):
+            continue
+        stable = stability(clusterings)
+        for position, group in enumerate(groups):
+            first = (name, "—" if stable is None else f"{stable:.2f}") if position == 0 else ("", "")
+            table.add_row(*map(cell, (*first, len(group), ", ".join(group))))
+    if not table.row_count:
+        return None
+    table.caption = "stability: mean adjusted Rand index between seeds; 1 always the same clusters, 0 chance"
     return table

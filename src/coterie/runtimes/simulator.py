@@ -30,13 +30,9 @@ class Simulator:
         device: str = "cpu",
         spill: int = SPILL,
     ) -> None:
-        self.data, self.model = data, model
+        self.data, self.model, self.names = data, model, data.names
         self.engine = Engine(model, data, threads, plan=plan, device=device, spill=spill)
-
-    @property
-    def names(self) -> tuple[str, ...]:
-        """Return the clients' names."""
-        return self.data.names
+        self.kept = self.engine.kept
 
     def present(self, number: int) -> Array:
         """Return the positions of all clients: everybody takes part in every round."""
@@ -50,11 +46,6 @@ class Simulator:
     def judge(self, models: Stack, split: Split, rows: Array | None = None, mix: str | None = None) -> Array:
         """Return the metrics of models on examples that belong to no client; see ``Engine.judge``."""
         return self.engine.judge(models, split, rows, mix)
-
-    @property
-    def kept(self) -> dict[str, Array]:
-        """Return what clients keep between rounds, by name: a checkpoint must hold it."""
-        return self.engine.kept
 
     def close(self) -> None:
         """Do nothing: a simulator starts nothing that must be ended."""

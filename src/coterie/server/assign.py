@@ -1,18 +1,36 @@
-"""Assign rules: from what the clients sent to every client's cluster."""
+"""Assign rules: keep clusters, or k-means of the clients' parameters in every round; and who joins its centres.
+
+Rules that cluster once are ``one_shot``'s. K-means on the rows of a distance matrix, for ocfl-kmeans and
+``clusterer=kmeans``, is ``clustering.methods.kmeans``.
+"""
 
 from __future__ import annotations
 
+import warnings
 from dataclasses import dataclass, replace
 
 import numpy as np
+from scipy.optimize import linear_sum_assignment
 from scipy.spatial.distance import cdist
+from sklearn.cluster import KMeans
+from sklearn.exceptions import ConvergenceWarning
 
 from coterie.errors import UsageError
 from coterie.protocol.replies import Replies
 from coterie.protocol.stack import UNPLACED
+from coterie.protocol.task import Fit, Task
 from coterie.seeding import Key
-from coterie.server.clustering.kmeans import KMeansClusters, match
-from coterie.server.contract import Ask, Assign, Assignment, State, Weigh, memory_type
+from coterie.server.contract import (
+    Ask,
+    Assign,
+    Assignment,
+    Place,
+    Scores,
+    State,
+    Weigh,
+    least_loss,
+    memory_type,
+)
 from coterie.typing import Array
 
 
@@ -32,6 +50,34 @@ def keep() -> Assign:
         return Assignment(placed(state, replies, replies.labels), state.memory)
 
     return assign
+
+
+@dataclass(frozen=True)
+class KMeansClusters:
+    """Weighted k-means: the lowest inertia of ``restarts`` fresh k-means++ starts and of the previous centres."""
+
+    clusters: int
+    restarts: int = 5
+
+    def __post_init__(self) -> None:
+        if self.clusters < 1:
+            raise UsageError(f"clusters is {self.clusters}; it must be at least 1")
+
+    def __call__(self, points: Array, weights: Array, key: Key, centres: Array | None) -> tuple[Array, Array]:
+        """Return the labels of the points and the centres."""
+        starts: list[tuple[str | Array, int]] = [
+            ("k-means++", key.number("k-means", i) % 2**32) for i in range(self.restarts)
+        ]
+        if centres is not None:
+            starts.append((centres, 0))
+        with warnings.catch_warnings():  # with fewer distinct points than clusters some stay empty, as they should
+            warnings.simplefilter("ignore", ConvergenceWarning)
+            runs = [
+                KMeans(self.clusters, init=init, n_init=1, random_state=seed).fit(points, sample_weight=weights)
+                for init, seed in starts
+            ]
+        best = min(runs, key=lambda run: run.inertia_)
+        return best.labels_.astype(np.int64), best.cluster_centers_
 
 
 def cluster_parts(part: str, clusterer: KMeansClusters, weigh: Weigh) -> Assign:
@@ -76,6 +122,25 @@ def join_nearest(part: str) -> Assign:
     return assign
 
 
+def nearest_centre(part: str, fit: Fit) -> Place:
+    """Score clusters by minus the distance to their centres, after one local training from the mean of their models.
+
+    The mean has equal weights, or it would be nearest to the largest cluster before any training. Without a clustering
+    yet the score is by least loss.
+    """
+
+    def place(state: State, ask: Ask, clients: Array) -> Scores:
+        if state.memory is None:
+            return least_loss(state, ask, clients)
+        mean = state.stack.mix(np.full((1, len(state.stack)), 1 / len(state.stack)))
+        replies = ask(Task(fit=(fit,)), mean, np.zeros(len(clients), dtype=np.int64), clients)
+        if not len(replies):
+            return Scores(replies.clients, np.empty((0, 1)))
+        return Scores(replies.clients, -cdist(replies.part(part).astype(np.float64), state.memory.centres))
+
+    return place
+
+
 def until(shots: int | None, rule: Assign, then: Assign) -> Assign:
     """Apply a rule until it has clustered ``shots`` times (None: always), another afterwards."""
     if shots is not None and shots < 1:
@@ -86,6 +151,21 @@ def until(shots: int | None, rule: Assign, then: Assign) -> Assign:
         return chosen(state, replies, key, ask)
 
     return assign
+
+
+def match(new: Array, old: Array, clusters: int) -> Array:
+    """Return numbers for new clusters, ``numbers[new]``, that overlap most with the old ones (Hungarian matching).
+
+    >>> match(np.array([1, 1, 0]), np.array([0, 0, 1]), 2).tolist()
+    [1, 0]
+    """
+    both = old >= 0
+    overlap = np.zeros((clusters, clusters))
+    np.add.at(overlap, (new[both], old[both]), 1)
+    numbers = np.empty(clusters, dtype=np.int64)
+    rows, columns = linear_sum_assignment(overlap, maximize=True)
+    numbers[rows] = columns
+    return numbers
 
 
 def clusterings(state: State) -> int:

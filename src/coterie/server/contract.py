@@ -34,7 +34,7 @@ from coterie.protocol.replies import Replies
 from coterie.protocol.stack import UNPLACED, Stack
 from coterie.protocol.task import Fit, Report, Score, Task
 from coterie.seeding import Key
-from coterie.server.bounds import believed
+from coterie.server.exchange import believed
 from coterie.typing import Array
 
 

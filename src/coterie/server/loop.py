@@ -85,7 +85,11 @@ def _rounds_of_one(
         clients = there[participants(len(there), conditions.participation, key)]
         task, references = algorithm.task(state), algorithm.references(state)
         replies = meter.ask(task, state.stack, state.labels[clients], clients, references)
-        check_answers(replies, len(clients), conditions.min_clients, state.round)
+        if len(replies) < conditions.min_clients:
+            raise FederationError(
+                f"only {len(replies)} of {len(clients)} clients answered in round {state.round}, at least "
+                f"{conditions.min_clients} are needed; reasons: {dict(list(replies.missing.items())[:3])}"
+            )
         before = state
         state = advance(algorithm, state, replies, algorithm.assign(state, replies, key, meter.ask))
         yield Round(before, state, replies, spent + meter.cost, there=there, missing=meter.missing)
@@ -143,15 +147,6 @@ def check_rounds(algorithm: Algorithm, rounds: int) -> None:
         raise UsageError(
             f"rounds is {rounds}; {algorithm.name} needs at least {least} for its warm-up, shots or minimum of rounds: "
             "give more rounds, or lower these"
-        )
-
-
-def check_answers(replies: Replies, asked: int, least: int, number: int) -> None:
-    """Refuse a round in which too few clients answered."""
-    if len(replies) < least:
-        raise FederationError(
-            f"only {len(replies)} of {asked} clients answered in round {number}, at least "
-            f"{least} are needed; reasons: {dict(list(replies.missing.items())[:3])}"
         )
 
 

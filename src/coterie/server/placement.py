@@ -1,18 +1,15 @@
-"""Placement: find the cluster of a client that has none, also while training goes on."""
+"""Placement after clustering once: find the cluster of a client that has none, also while training goes on."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
-
 import numpy as np
-from scipy.spatial.distance import cdist
 
 from coterie.protocol.replies import Replies
-from coterie.protocol.stack import UNPLACED, Stack
+from coterie.protocol.stack import UNPLACED
 from coterie.protocol.task import Fit, Task
 from coterie.seeding import Key
 from coterie.server.assign import placed
-from coterie.server.contract import Ask, Assign, Assignment, Place, Scores, State, least_loss, score_by_loss
+from coterie.server.contract import Ask, Assign, Assignment, Place, Scores, State, score_by_loss
 from coterie.server.distances.vectors import cosines
 from coterie.server.one_shot import means_when_formed, sent_when_formed
 from coterie.typing import Array
@@ -21,27 +18,6 @@ from coterie.typing import Array
 def least_loss_when_formed(state: State, ask: Ask, clients: Array) -> Scores:
     """Score clusters by minus the mean train loss of their models as they were when the clusters formed."""
     return score_by_loss(means_when_formed(state), ask, clients)
-
-
-def nearest_centre(part: str, fit: Fit) -> Place:
-    """Score clusters by minus the distance to their centres, after one local training from the mean of their models.
-
-    The mean has equal weights, or it would be nearest to the largest cluster before any training. Without a clustering
-    yet the score is by least loss.
-    """
-
-    def place(state: State, ask: Ask, clients: Array) -> Scores:
-        if state.memory is None:
-            return least_loss(state, ask, clients)
-        mean = state.stack.mix(np.full((1, len(state.stack)), 1 / len(state.stack)))
-
-        def score(replies: Replies) -> Array:
-            distances: Array = cdist(replies.part(part).astype(np.float64), state.memory.centres)
-            return -distances
-
-        return _scores_after(fit, mean, score, ask, clients)
-
-    return place
 
 
 def nearest_update(fit: Fit) -> Place:
@@ -53,20 +29,14 @@ def nearest_update(fit: Fit) -> Place:
     def place(state: State, ask: Ask, clients: Array) -> Scores:
         sent = sent_when_formed(state)
         formed = means_when_formed(state).params - sent.params
-
-        def score(replies: Replies) -> Array:
-            part = replies.layout.part("all")
-            return cosines((replies.models().params - sent.params)[:, part], formed[:, part])
-
-        return _scores_after(fit, sent, score, ask, clients)
+        replies = ask(Task(fit=(fit,)), sent, np.zeros(len(clients), dtype=np.int64), clients)
+        if not len(replies):
+            return Scores(replies.clients, np.empty((0, 1)))
+        part = replies.layout.part("all")
+        updates = replies.models().params - sent.params
+        return Scores(replies.clients, cosines(updates[:, part], formed[:, part]))
 
     return place
-
-
-def _scores_after(fit: Fit, model: Stack, score: Callable[[Replies], Array], ask: Ask, clients: Array) -> Scores:
-    """Let clients train one model, and return the scores of those that answer."""
-    replies = ask(Task(fit=(fit,)), model, np.zeros(len(clients), dtype=np.int64), clients)
-    return Scores(replies.clients, score(replies) if len(replies) else np.empty((0, 1)))
 
 
 def join(place: Place) -> Assign:

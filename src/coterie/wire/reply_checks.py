@@ -2,7 +2,7 @@
 
 A reply is refused with a ``FederationError`` if it is too large, cannot be read, holds other arrays than the task asks
 for, or a number out of its range. Its signature is checked before, by ``wire.envelope``. An update that is far longer
-than the others is refused later, by ``server.bounds``, in simulations too.
+than the others is refused later, by ``server.exchange``, in simulations too.
 """
 
 from __future__ import annotations

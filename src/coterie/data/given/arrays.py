@@ -8,9 +8,9 @@ from typing import Any
 
 import numpy as np
 
+from coterie.data.apportion import stratified_split
 from coterie.data.federated import Federated, Split, with_validation
 from coterie.data.given.labels import class_numbers, find_classes, find_task, group_numbers
-from coterie.data.stratify import stratified_split
 from coterie.data.tables.problems import class_notes
 from coterie.data.tables.reading import Reading
 from coterie.errors import DataError, UnknownName

@@ -14,8 +14,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from coterie.data.apportion import share_out
-from coterie.data.partitions.base import Divide, Rng, Shares, named
-from coterie.data.partitions.checks import require_classes, require_switch
+from coterie.data.partitions.base import Divide, Rng, Shares, named, require_classes, require_switch
 from coterie.data.partitions.division import Pool, by_class, divide_in_groups, even_groups
 from coterie.data.partitions.label_noise import rename
 from coterie.errors import PartitionError, UnknownName

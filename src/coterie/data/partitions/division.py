@@ -9,8 +9,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from coterie.data.apportion import mixes, share_out, top_up
-from coterie.data.partitions.base import Rng, Share, Shares
-from coterie.data.partitions.checks import require_classes, require_whole
+from coterie.data.partitions.base import Rng, Share, Shares, require_classes, require_whole
 from coterie.errors import PartitionError
 from coterie.typing import Array
 
@@ -31,23 +30,12 @@ class Pool:
         """The number of train examples of each class."""
         return np.bincount(self.train, minlength=self.classes)
 
-    @property
-    def test_counts(self) -> Array:
-        """The number of test examples of each class."""
-        return np.bincount(self.test, minlength=self.classes)
-
 
 def by_class(data: Dataset, clients: int, minimum: int) -> Pool:
     """Return the examples by class, for partitions that divide each class; refuse too few for these clients."""
     classes = require_classes("this partition", data)
     _require_enough(data, clients, minimum)
     return Pool(data.y_train, data.y_test, classes)
-
-
-def as_one(data: Dataset, clients: int, minimum: int) -> Pool:
-    """Return the examples as a single class, for partitions without regard to labels; refuse too few."""
-    _require_enough(data, clients, minimum)
-    return Pool(np.zeros(len(data.y_train), np.int64), np.zeros(len(data.y_test), np.int64), 1)
 
 
 def divide_by_weights(pool: Pool, weights: Array, minimum: int, rng: Rng, groups: Array | None = None) -> Shares:
@@ -66,20 +54,23 @@ def divide_in_groups(pool: Pool, held: Array, weights: Sequence[Array], minimum:
 
 def divide_equally(data: Dataset, clients: int, minimum: int, rng: Rng) -> Shares:
     """Divide the whole set into equal parts at random, without regard to labels."""
-    pool = as_one(data, clients, minimum)
-    return divide_by_weights(pool, np.ones((clients, 1)), minimum, rng)
+    _require_enough(data, clients, minimum)
+    as_one_class = Pool(np.zeros(len(data.y_train), np.int64), np.zeros(len(data.y_test), np.int64), 1)
+    return divide_by_weights(as_one_class, np.ones((clients, 1)), minimum, rng)
 
 
 def divide_by_table(
     pool: Pool, train: Array, rng: Rng, groups: Array | None = None, notes: tuple[str, ...] = ()
 ) -> Shares:
     """Draw as many train rows of each class as the table has for each client, and test rows in proportion."""
-    plain = share_out(pool.test_counts, train)
+    test_counts = np.bincount(pool.test, minlength=pool.classes)
+    plain = share_out(test_counts, train)
     test = top_up(plain, mixes(train), 1, "test")
     moved = np.maximum(test.sum(axis=1) - plain.sum(axis=1), 0)
     rows = zip(_draw_rows(pool.train, train, rng), _draw_rows(pool.test, test, rng), strict=True)
     clients = tuple(Share(own_train, own_test) for own_train, own_test in rows)
-    return Shares(clients, groups, notes=(*notes, *_topped_up(moved, 1, "test"), *_unused(pool, train, test)))
+    left = np.stack([pool.counts - train.sum(axis=0), test_counts - test.sum(axis=0)])
+    return Shares(clients, groups, notes=(*notes, *_topped_up(moved, 1, "test"), *_unused(left, train.sum(axis=0) > 0)))
 
 
 def rows_of(owners: Array, clients: int) -> list[Array]:
@@ -145,10 +136,8 @@ def _topped_up(moved: Array, minimum: int, what: str) -> tuple[str, ...]:
     return (f"{count} of {len(moved)} clients were topped up to {minimum} {what} examples, {moved.sum()} in all",)
 
 
-def _unused(pool: Pool, train: Array, test: Array) -> tuple[str, ...]:
-    """Return notes on unused examples: classes that nobody holds, and classes with more than are needed."""
-    left = np.stack([pool.counts - train.sum(axis=0), pool.test_counts - test.sum(axis=0)])
-    held = train.any(axis=0)
+def _unused(left: Array, held: Array) -> tuple[str, ...]:
+    """Return notes on examples ``left (2, classes)``: of classes that nobody holds, and of classes ``held``."""
     notes = []
     for kind, why in ((~held, "nobody holds class"), (held, "there are more than asked for of class")):
         numbers = np.flatnonzero(kind & left.any(axis=0))

@@ -9,8 +9,18 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from coterie.data.partitions.base import Change, Divide, Rng, Shares, add_on, named
-from coterie.data.partitions.checks import require_between, require_images, require_number, require_whole
+from coterie.data.partitions.base import (
+    Change,
+    Divide,
+    Rng,
+    Shares,
+    add_on,
+    named,
+    require_between,
+    require_images,
+    require_number,
+    require_whole,
+)
 from coterie.data.partitions.division import divide_equally, even_groups
 from coterie.errors import PartitionError
 from coterie.seeding import generator
@@ -39,7 +49,9 @@ def rotation(*angles: float, minimum: int = 10) -> Divide:
         raise PartitionError(f"the angles {angles} must be different, one per group, such as rotation(0,90,180,270)")
 
     def divide(data: Dataset, clients: int, rng: Rng) -> Shares:
-        _require_square(data, angles)
+        height, width = require_images("rotation", data)
+        if height != width and any(angle % 180 for angle in angles):
+            raise PartitionError(f"images of {height}x{width} change their shape when turned; use rotation(0,180)")
         require_whole("clients", clients)
         sizes = even_groups(clients, len(angles))
         _require_enough(data, clients, len(angles), minimum)
@@ -176,12 +188,6 @@ def _at_levels(name: str, levels: tuple[float, ...], effect: Effect, check: Call
 
 def _view(x: Array, y: Array, split: str, effect: Effect, level: float, key: int, client: int) -> tuple[Array, Array]:
     return effect(x, level, generator(key, str(client), split)), y
-
-
-def _require_square(data: Dataset, angles: tuple[float, ...]) -> None:
-    height, width = require_images("rotation", data)
-    if height != width and any(angle % 180 for angle in angles):
-        raise PartitionError(f"images of {height}x{width} change their shape when turned; use rotation(0,180)")
 
 
 def _require_enough(data: Dataset, clients: int, groups: int, minimum: int) -> None:

@@ -14,8 +14,17 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from coterie.data.partitions.base import Change, Divide, Rng, Shares, add_on, named
-from coterie.data.partitions.checks import require_between, require_classes, require_whole
+from coterie.data.partitions.base import (
+    Change,
+    Divide,
+    Rng,
+    Shares,
+    add_on,
+    named,
+    require_between,
+    require_classes,
+    require_whole,
+)
 from coterie.data.partitions.division import divide_equally, even_groups
 from coterie.errors import PartitionError
 from coterie.seeding import generator

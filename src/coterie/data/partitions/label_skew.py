@@ -9,8 +9,11 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from coterie.data.apportion import apportion, balance, mixes, share_out, top_up
-from coterie.data.partitions.base import Divide, Rng, Shares, named
-from coterie.data.partitions.checks import (
+from coterie.data.partitions.base import (
+    Divide,
+    Rng,
+    Shares,
+    named,
     require_classes,
     require_default,
     require_positive,

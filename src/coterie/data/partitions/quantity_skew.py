@@ -7,9 +7,17 @@ from collections.abc import Callable
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
-from coterie.data.partitions.base import Change, Rng, Share, Shares, add_on
-from coterie.data.partitions.checks import require_between, require_positive, require_whole
-from coterie.data.stratify import stratified_sample
+from coterie.data.apportion import stratified_sample
+from coterie.data.partitions.base import (
+    Change,
+    Rng,
+    Share,
+    Shares,
+    add_on,
+    require_between,
+    require_positive,
+    require_whole,
+)
 from coterie.seeding import generator
 from coterie.typing import Array
 

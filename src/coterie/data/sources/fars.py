@@ -7,11 +7,11 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from coterie.data.apportion import split_by_owner
 from coterie.data.dataset import Dataset, Owners
 from coterie.data.sources.cache import Pin, Published
 from coterie.data.sources.decoding import Arrays, Files
 from coterie.data.sources.fetching import pypi
-from coterie.data.stratify import split_by_owner
 from coterie.errors import DataError
 from coterie.typing import Array
 

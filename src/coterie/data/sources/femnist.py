@@ -9,9 +9,9 @@ from typing import Any
 
 import numpy as np
 
+from coterie.data.apportion import split_by_owner
 from coterie.data.dataset import Dataset, Owners
 from coterie.data.sources.cache import Source
-from coterie.data.stratify import split_by_owner
 from coterie.errors import DataError
 from coterie.typing import Array
 

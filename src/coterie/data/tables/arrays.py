@@ -14,10 +14,10 @@ from pathlib import Path
 
 import numpy as np
 
+from coterie.data.apportion import stratified_split
 from coterie.data.array_memory import allocate, release
 from coterie.data.federated import Federated, Split, with_validation
 from coterie.data.npz import load_npz
-from coterie.data.stratify import stratified_split
 from coterie.data.tables.problems import BadFile, Check, Counts, Problem, Problems, class_notes
 from coterie.data.tables.reading import Reading
 from coterie.errors import DataError

@@ -12,9 +12,9 @@ from typing import Any
 
 import numpy as np
 
+from coterie.data.apportion import stratified_split
 from coterie.data.array_memory import allocate, release
 from coterie.data.federated import Split
-from coterie.data.stratify import stratified_split
 from coterie.data.tables.cells import Block, Cells, Vocabulary, canonical, class_numbers, is_number, is_whole
 from coterie.data.tables.columns import are_numbers
 from coterie.data.tables.files import Table

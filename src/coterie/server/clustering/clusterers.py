@@ -238,4 +238,4 @@ clusterers = Catalogue(
     },
     typed=True,
 )
-"""Clusterers of a distance matrix, by name; ``kmeans.KMeansClusters`` works on weighted points, for fesem and wecfl."""
+"""Clusterers of a distance matrix, by name; ``assign.KMeansClusters`` works on weighted points, for fesem and wecfl."""
