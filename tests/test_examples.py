@@ -14,6 +14,7 @@ PROMISED = {
     "own_tables": r"no problem found.*together: bern davos lugano\n.*value 9: well",
     "compare_methods": r"one model for all +0\.[78].*server clusters +0\.9",
     "own_method": r"fedavg on digits.*by-labels\(clusters=4\) on digits, blocks.*4 clusters, accuracy 0\.9",
+    "estimator_on_tables": r"cancer, swapped( +0\.\d\d){4} +0\.9\d\ndigits, turned .* 0\.9\d\ndiabetes.* 0\.[345]\d\n",
     "newcomers": r"(client-0\d9: cluster \d \(right\).*){4}an odd one: no cluster fits",
 }
 """By script, what its output must show."""

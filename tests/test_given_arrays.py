@@ -91,8 +91,8 @@ def test_bytes_are_scaled_as_a_data_set_scales_them_and_other_numbers_are_not():
     y = np.arange(20) % 2
     parts = {"train": (image, y), "test": (image, y)}
     clients = ct.from_arrays({"bern": parts, "chur": parts})
-    whole = Dataset("toy", image, y, image, y, classes=2)
-    assert np.array_equal(clients.train.of(0)[0], whole._scaled(image))
+    whole = Dataset("toy", image, y, image, y, classes=2).partition("iid", clients=1)
+    assert {row.tobytes() for row in clients.train.of(0)[0]} == {row.tobytes() for row in whole.train.x}
     assert clients.train.x.min() >= -1
     assert clients.train.x.max() <= 1
     as_numbers = ct.from_arrays({"bern": (image.astype(np.int64), y), "chur": (image.astype(np.int64), y)})
@@ -123,6 +123,16 @@ def test_the_task_overrides_what_the_labels_look_like():
         ct.from_arrays(two(labels=("a", "b")), task="regression")
     with pytest.raises(UnknownName, match="did you mean 'regression'"):
         ct.from_arrays(two(), task="regresion")
+
+
+def test_whole_numbers_and_floats_may_mix_once_the_task_is_given():
+    mixed = {"bern": pair(1, labels=(1, 2)), "chur": pair(2, labels=(1.0, 3.0))}
+    assert ct.from_arrays(mixed, task="regression").classes is None
+    assert ct.from_arrays(mixed, task="classification").class_names == ("1", "2", "3")
+    with pytest.raises(DataError, match="train of 'chur' are floats, and those in train of 'bern' are whole numbers"):
+        ct.from_arrays(mixed)
+    with pytest.raises(DataError, match="train of 'zug' are words"):
+        ct.from_arrays({**mixed, "zug": pair(3, labels=("a", "b"))}, task="classification")
 
 
 def test_true_groups_are_numbered_by_their_names_and_complete():

@@ -139,6 +139,15 @@ def test_any_rows_give_the_arrays_of_their_file(tmp_path_factory, count, seed, g
         assert_same(ct.from_frame(Stream(frame), **options), expected)
 
 
+@pytest.mark.parametrize("kind", ["old pandas", "pandas without pyarrow", "pandas", "pyarrow"])
+def test_missing_numbers_and_words_are_missing_in_every_kind_of_table(kind):
+    frame = rows().with_columns(age=pl.Series([None, *np.arange(59.0)]), sex=pl.Series([None, *["f", "m"] * 29, "f"]))
+    options = {**OPTIONS, "missing": "mean"}
+    assert_same(ct.from_frame(KINDS[kind](frame), **options), ct.from_frame(frame, **options))
+    with pytest.raises(DataError, match="row 1: column 'age' is missing a value"):
+        ct.from_frame(KINDS[kind](frame), **OPTIONS)
+
+
 def test_an_index_of_pandas_is_no_feature():
     frame = with_pandas(rows())
     shuffled = frame.sample(frac=1, random_state=1)
@@ -190,6 +199,20 @@ def test_the_problems_of_a_frame_are_all_listed_and_named_by_row():
     with pytest.raises(DataError, match=r"^the frame, row 1: column 'age' .* \(and 1 more: ct.check_own lists them\)$"):
         ct.from_frame(broken, **OPTIONS)
     assert ct.check_own(rows(), **OPTIONS).good
+
+
+@pytest.mark.parametrize(
+    ("change", "options", "remedy"),
+    [
+        ({"age": pl.Series([None, *range(59)])}, {}, r"or use missing='mean' \(never for a label\)$"),
+        ({"age": pl.date_range(pl.date(2020, 1, 1), pl.date(2020, 2, 29))}, {}, "or ignore='age'$"),
+        ({}, {"label": "outcome"}, "name another with label=$"),
+        ({"ill": pl.Series(["yes"] * 60)}, {"task": "regression"}, "use task='classification'$"),
+    ],
+)
+def test_a_remedy_for_a_frame_names_arguments_and_no_flags(change, options, remedy):
+    with pytest.raises(DataError, match=remedy):
+        ct.from_frame(rows().with_columns(**change), **{**OPTIONS, **options})
 
 
 def test_an_unknown_option_of_a_frame_is_named():

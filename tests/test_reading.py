@@ -14,7 +14,7 @@ from typer.main import get_command
 
 import coterie as ct
 from coterie.cli.main import app
-from coterie.data import Reading, check_own, load_client, load_own, load_pooled
+from coterie.data import Reading, check_own, from_frame, load_client, load_own, load_pooled
 from coterie.deploy.config import SiteConfig
 from coterie.errors import DataError, UnknownName
 from coterie.experiments.settings import Settings
@@ -44,7 +44,7 @@ def test_every_option_has_a_default_and_a_help_text(name):
     assert getattr(Reading(), name) == OPTIONS[name].default
 
 
-@pytest.mark.parametrize("load", [load_own, load_pooled, load_client, check_own])
+@pytest.mark.parametrize("load", [load_own, load_pooled, load_client, check_own, from_frame])
 def test_every_option_is_an_argument_in_python(load):
     shown = inspect.signature(load).parameters
     assert {name: shown[name].default for name in OPTIONS} == {f.name: f.default for f in OPTIONS.values()}

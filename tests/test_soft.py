@@ -234,7 +234,7 @@ class TestRuns:
         assert [int(row["cluster"]) for row in rows] == run.memberships.argmax(axis=1).tolist()
         hard = ct.run(ct.ifca(clusters=2, fit=QUICK), data, model="mlp(8)", rounds=1, threads=1)
         assert hard.memberships is None
-        assert not any("membership" in name for name in hard.trained.members[0])
+        assert not any("membership" in name for name in hard.results.trained.members[0])
 
     def test_a_resumed_run_equals_an_unbroken_one_bit_for_bit(self, data, tmp_path):
         method, options = ct.fedsoft(clusters=2, interval=3, fit=QUICK), {"model": "mlp(8)", "threads": 1}

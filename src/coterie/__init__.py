@@ -66,6 +66,7 @@ if TYPE_CHECKING:
         load_own,
         load_pooled,
     )
+    from coterie.estimators import ClusteredClassifier, ClusteredRegressor
     from coterie.protocol.client_function import ClientData, client_function
     from coterie.protocol.task import Fit, Loss, Proximal, Report, Task
     from coterie.reporting.compared import Comparison
@@ -75,6 +76,8 @@ if TYPE_CHECKING:
 __all__ = [
     "Algorithm",
     "ClientData",
+    "ClusteredClassifier",
+    "ClusteredRegressor",
     "Comparison",
     "Dataset",
     "Federated",
@@ -145,6 +148,7 @@ _HOMES = {
     "coterie.api.comparing": ("compare",),
     "coterie.api.run": ("Run", "load_run", "run"),
     "coterie.api.tuning": ("Tuned", "tune"),
+    "coterie.estimators": ("ClusteredClassifier", "ClusteredRegressor"),
     "coterie.reporting.compared": ("Comparison",),
     "coterie.protocol.client_function": ("ClientData", "client_function"),
     "coterie.protocol.task": ("Fit", "Loss", "Proximal", "Report", "Task"),

@@ -6,6 +6,7 @@
     ├── UsageError                what was asked for is wrong (exit code 2)
     │   ├── UnknownName           no such algorithm, partition, model, data set, argument
     │   ├── DataError             a file or array that cannot be used, a fetch that failed
+    │   │   └── EstimatorError    arrays or parameters that an estimator cannot use; also a ValueError
     │   ├── PartitionError        a partition that these data cannot be cut into
     │   ├── ModelError            a model that cannot be built or does not fit the data
     │   └── RunFolderError        a run folder that exists, is damaged or belongs to another run
@@ -50,6 +51,10 @@ class UnknownName(UsageError):
 
 class DataError(UsageError):
     """A file or an array that cannot be used, or a fetch that failed."""
+
+
+class EstimatorError(DataError, ValueError):
+    """Arrays or parameters that an estimator cannot use; scikit-learn wants a ValueError for these."""
 
 
 class PartitionError(UsageError):

@@ -17,6 +17,7 @@ from coterie.api.settings import given_data, python_settings
 from coterie.data import Federated
 from coterie.errors import DataError, FederationError, RunFolderError, UnknownName, UsageError
 from coterie.experiments import building
+from coterie.experiments.networks import mean_network, network_of
 from coterie.experiments.placement import Placement, load_trained
 from coterie.experiments.records import facts_of
 from coterie.experiments.resuming import check_examples
@@ -24,7 +25,6 @@ from coterie.experiments.run import Results, simulate
 from coterie.experiments.run_folder import CONFIG, load_rounds, load_summary
 from coterie.experiments.session import Progress
 from coterie.experiments.settings import Settings, in_words, load_settings
-from coterie.models.combined import Mixture
 from coterie.models.given import Given
 from coterie.models.model import Model
 from coterie.reporting.html import html_pairs
@@ -131,10 +131,11 @@ class Run:
             raise FederationError(
                 f"client {self.data.names[position]!r} has no model: it diverged; lower the learning rate"
             )
-        rows = [(member.models, member.rows[at]) for member in served]
-        first, *others = (self.model.with_row(stack.params[row], stack.buffers[row]) for stack, row in rows)
-        mix = self.results.mix
-        return first if mix is None else Mixture([first, *others], mix, self.model.classes)
+        return network_of(self.model, served, at, self.results.mix)
+
+    def mean_model(self) -> nn.Module:
+        """Return the network of a client without a cluster, the mean of the cluster models by their shares."""
+        return mean_network(self.model, self.state, self.results.mix)
 
     def predict(self, x: Any, client: int | str, proba: bool = False) -> Array:
         """Return what the model of a client predicts for examples ``x``, an array or a data frame like the run's.

@@ -11,12 +11,14 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+from torch import nn
 
 from coterie.data import Federated, Schema, Split
 from coterie.data.apportion import stratified_split
 from coterie.data.tables.arrays import read_arrays
 from coterie.errors import DataError, FederationError, RunFolderError
 from coterie.experiments import building
+from coterie.experiments.networks import network_of
 from coterie.experiments.run_folder import (
     CLIENTS,
     CONFIG,
@@ -36,7 +38,7 @@ from coterie.runtimes.simulator import Simulator
 from coterie.seeding import Key, generator
 from coterie.server.contract import Algorithm, Scores, State
 from coterie.server.exchange import Meter
-from coterie.server.serving import evaluate
+from coterie.server.serving import evaluate, served_models
 from coterie.typing import Array
 
 FEDERATION = "federation"
@@ -84,12 +86,8 @@ class Trained:
 
     def assign(self, x: Array, y: Array) -> Placement:
         """Place a client with these examples, and test how well it would be served."""
-        federation, alone = Simulator(self._client(x, y), self.model, threads=1), np.array([0])
-        meter = Meter(federation, Key(self.seed, self.state.round), self.state.shares)
-        found = self.algorithm.place(self.state, meter.ask, alone)
-        if not len(found.clients):
-            why = "; ".join(meter.missing.values()) or "it did not answer"
-            raise FederationError(f"the newcomer could not be placed ({why}); check its examples")
+        federation = Simulator(self._client(x, y), self.model, threads=1)
+        found = self._place(federation)
         cluster = int(found.clusters[0])
         placed = self._state_with(found, federation)
         tested = evaluate(self.algorithm, federation, placed, self.seed)
@@ -104,6 +102,22 @@ class Trained:
             (members[0], members[-1]),
             misfit_warning(cluster, measure, served, members),
         )
+
+    def network(self, x: Array, y: Array) -> nn.Module:
+        """Return the network that serves a client with these examples, the one that ``assign`` tests."""
+        federation = Simulator(self._client(x, y), self.model, threads=1)
+        state = self._state_with(self._place(federation), federation)
+        served = served_models(self.algorithm, federation, state, self.seed, np.array([0]))
+        return network_of(self.model, served, 0, self.algorithm.serve.mix if self.algorithm.members else None)
+
+    def _place(self, federation: Simulator) -> Scores:
+        """Return the scores of the newcomer in all clusters."""
+        meter = Meter(federation, Key(self.seed, self.state.round), self.state.shares)
+        found = self.algorithm.place(self.state, meter.ask, np.array([0]))
+        if not len(found.clients):
+            why = "; ".join(meter.missing.values()) or "it did not answer"
+            raise FederationError(f"the newcomer could not be placed ({why}); check its examples")
+        return found
 
     def _state_with(self, found: Scores, federation: Simulator) -> State:
         """Return the run's state with the newcomer as its only client, placed by every member of an ensemble."""

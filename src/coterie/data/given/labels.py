@@ -18,13 +18,16 @@ _KINDS = {"b": "truth values", "i": "whole numbers", "u": "whole numbers", "f": 
 def find_task(labels: Mapping[str, Array], task: str | None) -> str:
     """Return ``classification`` or ``regression`` for the labels of all parts, by name; refuse a mixture.
 
+    Whole numbers and floats are no mixture where the ``task`` is given.
+
     >>> find_task({"bern": np.array(["ill", "well"])}, None), find_task({"bern": np.array([0.5])}, None)
     ('classification', 'regression')
     """
     first = next(iter(labels))
     kinds = {name: _kind_of(name, y) for name, y in labels.items()}
+    alike = {"floats": "numbers", "whole numbers": "numbers"} if task else {}
     for name, kind in kinds.items():
-        if kind != kinds[first]:
+        if alike.get(kind, kind) != alike.get(kinds[first], kinds[first]):
             what = f"the labels in {name} are {kind}, and those in {first} are {kinds[first]}"
             raise DataError(f"{what}; give all clients labels of one kind")
     if task == "regression" and kinds[first] in ("words", "truth values"):

@@ -82,12 +82,13 @@ def _column_by_column(table: Any) -> pl.DataFrame:
 
 
 def _series(name: str, column: Any) -> pl.Series:
-    """Return a column of a pandas frame; missing values become null."""
+    """Return a column of a pandas frame; missing values become null, or stay NaN among numbers."""
     import polars as pl
 
-    values, missing = column.to_numpy(), np.asarray(column.isna(), bool)
+    values = column.to_numpy()
     if values.dtype.kind in "biufM":
-        return pl.Series(name, values).set(pl.Series(missing), None) if missing.any() else pl.Series(name, values)
+        return pl.Series(name, values)
+    missing = np.asarray(column.isna(), bool)
     present = [None if gone else value for value, gone in zip(values.tolist(), missing, strict=True)]
     kinds = sorted({_kind(value) for value in present if value is not None})
     if len(kinds) > 1:

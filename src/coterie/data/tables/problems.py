@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -42,7 +43,19 @@ class Problem:
     def __str__(self) -> str:
         unit = "line" if self.file.lower().endswith(".csv") else "row"
         where = self.file if self.row is None else f"{self.file}, {unit} {self.row}"
-        return " ".join(f"{where}: {self.what}; {self.remedy}".split())
+        remedy = in_python(self.remedy) if self.file == FRAME else self.remedy
+        return " ".join(f"{where}: {self.what}; {remedy}".split())
+
+
+def in_python(remedy: str) -> str:
+    """Return a remedy with arguments in the place of flags, because a table in memory is given by Python.
+
+    >>> in_python("leave it empty with --missing mean, or --ignore shoe size"), in_python("name another with --label")
+    ("leave it empty with missing='mean', or ignore='shoe size'", 'name another with label=')
+    """
+    named = re.sub(r"--(ignore) (.+)$", r"\1='\2'", remedy)
+    valued = re.sub(r"--(missing|task) (\w+)", r"\1='\2'", named)
+    return re.sub(r"--(\w+)", r"\1=", valued)
 
 
 class BadFile(DataError):
