@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Mapping, Sequence
-from dataclasses import fields, replace
+from collections.abc import Callable, Sequence
+from dataclasses import fields
 from itertools import islice
 from typing import Any
 
@@ -13,17 +13,16 @@ import torch
 from hypothesis import settings
 
 from coterie.algorithms import build_algorithm
-from coterie.data.federated import Federated, Split
+from coterie.data.federated import Federated
 from coterie.models.zoo import build_model
 from coterie.protocol.federation import Federation
-from coterie.protocol.replies import Replies
-from coterie.protocol.stack import Sent
-from coterie.protocol.task import Fit, Task
+from coterie.protocol.task import Fit
 from coterie.runtimes.simulator import Simulator
-from coterie.seeding import Key
-from coterie.server.contract import Algorithm
 from coterie.server.exchange import Limits
 from coterie.server.loop import Conditions, Round, rounds
+from coterie.testing import federations as testing
+from coterie.testing.federations import dressed as dressed_for
+from coterie.testing.federations import federated
 
 Array = np.ndarray[Any, Any]
 Client = tuple[Array, Array]
@@ -35,33 +34,6 @@ settings.register_profile("new cases", deadline=None)
 settings.load_profile("same cases")
 
 
-def _federated(train: Sequence[Client], test: Sequence[Client], classes: int | None, groups: Array) -> Federated:
-    names = tuple(f"client-{i}" for i in range(len(train)))
-    return Federated("made up", "by hand", names, Split.join(train), Split.join(test), classes, groups=groups)
-
-
-def make_images(
-    sizes: Sequence[int] = (24, 30, 18, 36, 24, 27, 33, 21),
-    shape: tuple[int, ...] = (1, 8, 8),
-    classes: int = 4,
-    groups: int = 2,
-    seed: int = 0,
-) -> Federated:
-    """Noisy class prototypes; client i is of group ``i % groups``, and groups name the same pictures differently."""
-    rng = np.random.default_rng(seed)
-    prototypes = rng.normal(size=(classes, *shape))
-
-    def client(size: int, group: int) -> Client:
-        kind = rng.integers(classes, size=size)
-        x = prototypes[kind] + 0.5 * rng.normal(size=(size, *shape))
-        return x.astype(np.float32), (kind + group) % classes
-
-    truth = np.arange(len(sizes)) % groups
-    train = [client(n, g) for n, g in zip(sizes, truth, strict=True)]
-    test = [client(max(2, n // 2), g) for n, g in zip(sizes, truth, strict=True)]
-    return _federated(train, test, classes, truth)
-
-
 def make_targets(sizes: Sequence[int] = (3, 7, 8, 20, 13), features: int = 5, seed: int = 0) -> Federated:
     """Regression on a noisy linear function."""
     rng = np.random.default_rng(seed)
@@ -71,7 +43,7 @@ def make_targets(sizes: Sequence[int] = (3, 7, 8, 20, 13), features: int = 5, se
         x = rng.normal(size=(size, features))
         return x.astype(np.float32), (x @ slopes + 0.1 * rng.normal(size=size)).astype(np.float32)
 
-    return _federated([client(n) for n in sizes], [client(4) for _ in sizes], None, np.zeros(len(sizes), int))
+    return federated([client(n) for n in sizes], [client(4) for _ in sizes], None, np.zeros(len(sizes), int))
 
 
 def make_lines(slopes: Sequence[float], pairs: Sequence[int]) -> Federated:
@@ -83,37 +55,7 @@ def make_lines(slopes: Sequence[float], pairs: Sequence[int]) -> Federated:
     for slope, count in zip(slopes, pairs, strict=True):
         x = np.tile(np.array([1.0, -1.0], np.float32), count)
         train.append((x[:, None], np.float32(slope) * x))
-    return _federated(train, train, None, (np.asarray(slopes) > 0).astype(int))
-
-
-def dress(federation: Federation, algorithm: Algorithm) -> Federation:
-    """The same federation with the network that an algorithm makes of its model; wrappers stay around it."""
-    if "inner" in vars(federation):
-        wrapper = object.__new__(type(federation))
-        vars(wrapper).update(vars(federation), inner=dress(federation.inner, algorithm))
-        return wrapper
-    network = algorithm.network(federation.model)
-    if network is federation.model:
-        return federation
-    engine = federation.engine
-    threads, options = engine.workers.count, {"plan": engine.plan, "device": str(engine.device), "spill": engine.spill}
-    return Simulator(federation.data, network, threads, **options)
-
-
-class Flaky:
-    """A federation some of whose clients do not answer: ``absent[t]`` are those of round t."""
-
-    def __init__(self, inner: Federation, absent: Mapping[int, Collection[int]]) -> None:
-        self.inner, self.absent = inner, absent
-
-    def __getattr__(self, name: str) -> Any:
-        return getattr(self.inner, name)
-
-    def ask(self, task: Task, sent: Sent, labels: Array, clients: Array, key: Key) -> Replies:
-        gone = np.isin(clients, list(self.absent.get(key.round, ())))
-        replies = self.inner.ask(task, sent, labels[~gone], clients[~gone], key)
-        missing = {self.inner.names[c]: "did not answer" for c in clients[gone]}
-        return replace(replies, missing={**replies.missing, **missing})
+    return federated(train, train, None, (np.asarray(slopes) > 0).astype(int))
 
 
 def make_simulator(data: Federated, model: str = "mlp(16)", **options: Any) -> Simulator:
@@ -132,7 +74,9 @@ def run_rounds(
     """The first rounds of the algorithm that a text names; options of ``rounds``, its conditions and its limits."""
     algorithm = build_algorithm(text, clusters, fit)
     given = {name: options.pop(name) for name in ("seed", "state") if name in options}
-    steps = rounds(algorithm, dress(federation, algorithm), **{"seed": 1, **given}, conditions=conditions(**options))
+    steps = rounds(
+        algorithm, dressed_for(federation, algorithm), **{"seed": 1, **given}, conditions=conditions(**options)
+    )
     return list(islice(steps, count))
 
 
@@ -150,7 +94,7 @@ def _one_torch_thread() -> None:
 
 @pytest.fixture(scope="session")
 def images() -> Callable[..., Federated]:
-    return make_images
+    return testing.images
 
 
 @pytest.fixture(scope="session")
@@ -170,12 +114,12 @@ def simulator() -> Callable[..., Simulator]:
 
 @pytest.fixture(scope="session")
 def dressed() -> Callable[..., Federation]:
-    return dress
+    return dressed_for
 
 
 @pytest.fixture(scope="session")
-def flaky() -> type[Flaky]:
-    return Flaky
+def flaky() -> type[testing.Flaky]:
+    return testing.Flaky
 
 
 @pytest.fixture(scope="session")

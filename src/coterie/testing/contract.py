@@ -87,6 +87,17 @@ class Case:
         """Return the first rounds on the common federation."""
         return self.train(self.federation)
 
+    @cached_property
+    def changing(self) -> Attended:
+        """Return the federation in which clients 2 and 5 join in round 2 and client 6 leaves in round 3."""
+        joins, leaves = {"client-2": 2, "client-5": 2}, {"client-6": 3}
+        return Attended(self.federation, Attendance(self.federation.names, joins, leaves))
+
+    @cached_property
+    def coming_and_going(self) -> list[Round]:
+        """Return the first six rounds of the federation that changes."""
+        return self.train(self.changing, 6)
+
     def train(self, federation: Any, count: int | None = None, seed: int = 1, **options: Any) -> list[Round]:
         """Return the first rounds on a federation."""
         state = options.pop("state", None)
@@ -179,9 +190,7 @@ def a_sample_of_clients_is_enough(case: Case) -> None:
 
 def clients_may_join_and_leave(case: Case) -> None:
     """Clients may join late and leave early, and a run is resumed before and after, bit for bit."""
-    joins, leaves = {"client-2": 2, "client-5": 2}, {"client-6": 3}
-    changing = Attended(case.federation, Attendance(case.federation.names, joins, leaves))
-    done = case.train(changing, 6)
+    done = case.coming_and_going
     for step in done:
         gone = np.setdiff1d(np.arange(len(case.data)), step.there)
         require(np.array_equal(step.replies.clients, step.there), "those present did not all answer")
@@ -192,7 +201,7 @@ def clients_may_join_and_leave(case: Case) -> None:
     require(bool((labels >= 0).all()), f"clients that are there have no cluster in the end: {labels.tolist()}")
     for stop in (1, 2):
         begun = next(i for i, step in enumerate(done) if step.state.round >= stop)
-        same_run(done[begun + 1 : begun + 3], case.train(changing, 2, state=done[begun].state))
+        same_run(done[begun + 1 : begun + 3], case.train(case.changing, 2, state=done[begun].state))
 
 
 def a_resumed_run_equals_an_unbroken_one(case: Case) -> None:
@@ -234,10 +243,16 @@ class Scales:
 def costs_are_what_travels(case: Case) -> None:
     """The communication cost is the size of what travels."""
     small = replace(case, data=images((8, 9, 10, 7), shape=(1, 4, 4)), model="mlp(4)")
-    scales = Scales(small.simulator(threads=1))
-    done = small.train(scales, 2)
-    spent = {"down": sum(r.cost.bytes_down for r in done), "up": sum(r.cost.bytes_up for r in done)}
-    require(scales.weighed == spent, f"{spent} bytes were counted, {scales.weighed} travelled")
+    counted, travelled = counted_and_weighed(small)
+    require(counted == travelled, f"{counted} bytes were counted, {travelled} travelled")
+
+
+def counted_and_weighed(case: Case) -> tuple[dict[str, int], dict[str, int]]:
+    """Return the bytes down and up of two rounds, as they were counted and as they were weighed."""
+    scales = Scales(case.simulator(threads=1))
+    done = case.train(scales, 2)
+    counted = {"down": sum(r.cost.bytes_down for r in done), "up": sum(r.cost.bytes_up for r in done)}
+    return counted, scales.weighed
 
 
 def bytes_give_the_same_numbers(case: Case) -> None:
