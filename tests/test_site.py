@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import pickle
 import sys
+from dataclasses import replace
 from functools import partial
 from itertools import islice
 from pathlib import Path
@@ -140,9 +141,12 @@ def test_the_global_half_of_sums_comes_once(site, data):
     assert "this task has params F32" in problem(site, packed({n: a for n, a in sent.items() if "common" not in n}))
 
 
-def remote(make, data, model) -> Remote:
-    """A federation of sites behind a wall of bytes."""
-    sites = [make(client=i) for i in range(len(data))]
+SHARES = "coterie.client_functions:shares_of_least_loss(smoothing=0.0001)"
+
+
+def remote(make, data, model, functions=(SHARES,)) -> Remote:
+    """A federation of sites behind a wall of bytes, which run these client functions."""
+    sites = [make(replace(LENIENT, functions=functions), client=i) for i in range(len(data))]
     return Remote(
         data.names, model, lambda asked: PackedReplies({i: sites[i].answer(each) for i, each in asked.items()}, {})
     )
@@ -160,6 +164,14 @@ def test_sites_give_the_simulator_s_models_with_every_algorithm(make, data, name
         np.testing.assert_allclose(a.state.stack.params, b.state.stack.params, rtol=0, atol=1e-6)
     mine, yours = (evaluate(algorithm, f, s[-1].state, 1).metrics for f, s in ((near, ours), (far, theirs)))
     np.testing.assert_allclose(mine, yours, atol=1e-5)
+
+
+def test_a_method_is_refused_whose_client_function_no_site_allows(make, data):
+    algorithm = build_algorithm("fedsoft(start=random)", clusters=2, fit=Fit(steps=2, batch=8))
+    far = remote(make, data, build_model("mlp(4)", data.shape, data.classes), functions=())
+    with pytest.raises(FederationError, match=r"none of 4 clients told its shares .* policy.toml") as told:
+        next(rounds(algorithm, far, 1))
+    assert SHARES in str(told.value)
 
 
 def test_sites_tell_differences_to_their_own_models_in_blocks_of_others(make, data, monkeypatch):

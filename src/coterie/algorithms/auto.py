@@ -10,7 +10,7 @@ from coterie.protocol.replies import Replies
 from coterie.protocol.task import Fit, Task
 from coterie.seeding import Key
 from coterie.server.clustering.advice import probe
-from coterie.server.contract import Algorithm, Ask, Assignment, State
+from coterie.server.contract import Algorithm, Ask, Assignment, State, go_on
 from coterie.typing import Array
 
 AUTO = "auto"
@@ -39,7 +39,9 @@ def found_by_probe(fit: Fit, make: Callable[[int], Algorithm]) -> Algorithm:
     def prepare(state: State, clients: Array, key: Key, ask: Ask) -> State:
         return of(state).prepare(state, clients, key, ask)
 
-    return replace(make(1), start=start, prepare=prepare, task=task, assign=assign)
+    one = make(1)
+    prepares = go_on if one.prepare is go_on else prepare
+    return replace(one, start=start, prepare=prepares, task=task, assign=assign)
 
 
 def advised(algorithm: Algorithm) -> Algorithm:

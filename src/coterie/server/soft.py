@@ -6,7 +6,7 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
-from coterie.errors import require
+from coterie.errors import FederationError, require
 from coterie.protocol.federation import Federation
 from coterie.protocol.task import Describe, Report, Task
 from coterie.seeding import Key
@@ -48,6 +48,11 @@ def estimate_memberships(function: str, every: int) -> Prepare:
         rounds = state.memory.rounds
         due = clients[(rounds[clients] == NEVER) | (state.round - rounds[clients] >= every)]
         found = place(state, ask, due)
+        if not len(found.clients) and (rounds == NEVER).all():
+            raise FederationError(
+                f"none of {len(due)} clients told its shares of the clusters in round {state.round}, at least 1 must; "
+                f"sites must have functions = ['{function}'] in policy.toml"
+            )
         assert state.memberships is not None, "equal_memberships begins with some"
         memberships, labels, rounds = state.memberships.copy(), state.labels.copy(), rounds.copy()
         if len(found.clients):
