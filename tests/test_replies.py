@@ -8,6 +8,7 @@ from contextlib import nullcontext
 import numpy as np
 import pytest
 
+from coterie.client_functions import label_counts
 from coterie.deploy.audit import Audit
 from coterie.deploy.order import Order
 from coterie.deploy.policy import Policy
@@ -18,6 +19,7 @@ from coterie.errors import FederationError
 from coterie.experiments.settings import Settings
 from coterie.models.zoo import build_model
 from coterie.protocol import message
+from coterie.protocol.client_function import declared_shape
 from coterie.protocol.message import Field, Sizes
 from coterie.protocol.replies import ROWS, Replies
 from coterie.protocol.stack import Sent, Stack
@@ -37,6 +39,7 @@ TASKS = {
     "differences": Task(report=Report(params=None, losses=True, differences=True)),
     "metrics": Task(report=Report(params=None, metrics="test")),
     "validation": Task(report=Report(params=None, metrics="validation")),
+    "description": Task(report=label_counts.report()),
 }
 INF = math.inf
 RANGES = {
@@ -46,6 +49,7 @@ RANGES = {
     "differences": {"losses": (0, INF)},
     "metrics": {"metrics": ((0, 0, 0, 7), (1, 1, INF, 7))},
     "validation": {"metrics": ((0, 0, 0, 5), (1, 1, INF, 5))},
+    "description": {"description": (-1e300, 1e300)},
 }
 """What may be sent, by hand: two models, and a client of 24 train, 7 test and 5 validation examples."""
 
@@ -57,7 +61,8 @@ def asked(task: Task, sizes: Sizes = SIZES, classes: int | None = 10) -> message
     model = build_model("mlp(2)", (3,), classes)
     stack = Stack(*(np.stack([part] * 2) for part in model.initial(1)))
     sent = Sent(stack, stack.take([0]) if task.report.differences else None)
-    return message.form(task, sent, model.layout, classes=classes, sizes=sizes)
+    described = declared_shape(task.report.describe, model, 2)
+    return message.form(task, sent, model.layout, classes=classes, sizes=sizes, described=described)
 
 
 def filled(field: Field) -> np.ndarray:

@@ -16,6 +16,7 @@ import numpy as np
 
 from coterie.errors import UsageError
 from coterie.outside import find_outside, is_outside
+from coterie.protocol.message import DESCRIBED
 from coterie.protocol.task import Describe, Report
 from coterie.textforms import Call, Value, parse_one
 from coterie.typing import Array
@@ -161,8 +162,8 @@ def compute(text: str, client: ClientData, shape: tuple[int, ...]) -> Array:
     array = np.asarray(found(client, *call.args, **dict(call.kwargs)), dtype=np.float64)
     if array.shape != shape:
         raise UsageError(f"{call} gave an array of shape {array.shape}; {shape} is declared")
-    if not np.isfinite(array).all():
-        raise UsageError(f"{call} gave numbers that are not finite")
+    if not (np.abs(array) <= DESCRIBED).all():
+        raise UsageError(f"{call} gave numbers that are not finite, or beyond {DESCRIBED:g}")
     return array
 
 

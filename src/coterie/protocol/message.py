@@ -26,7 +26,8 @@ Limit = float | tuple[float, ...]
 ABSURD = 1e10
 """No parameter of a sound model is larger than this."""
 
-FINITE = float(np.finfo(np.float64).max)
+DESCRIBED = 1e300
+"""No number of a client function is larger than this."""
 
 BROKEN = f"sent numbers that are not finite or above {ABSURD:g}; lower the learning rate"
 
@@ -200,7 +201,7 @@ def form(
     if task.races:
         found["evaluations"] = Field((1,), whole, 0, models * _count(sizes.train)[1])
     if report.describe is not None:
-        found["description"] = Field((1, *described), real, -FINITE, FINITE)
+        found["description"] = Field((1, *described), real, -DESCRIBED, DESCRIBED)
     return found
 
 
