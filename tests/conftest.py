@@ -37,7 +37,10 @@ settings.load_profile("same cases")
 
 def _federated(train: Sequence[Client], test: Sequence[Client], classes: int | None, groups: Array) -> Federated:
     names = tuple(f"client-{i}" for i in range(len(train)))
-    return Federated("made up", "by hand", names, Split.join(train), Split.join(test), classes, groups=groups)
+    known = {"group": tuple(map(str, groups.tolist())), "country": ("here",) * len(train)}
+    return Federated(
+        "made up", "by hand", names, Split.join(train), Split.join(test), classes, groups=groups, attributes=known
+    )
 
 
 def make_images(

@@ -8,6 +8,7 @@ from coterie.algorithms.add_ons import cks, con_cks, con_para, con_rep, finetune
 from coterie.algorithms.auto import AUTO
 from coterie.algorithms.cam import cam
 from coterie.algorithms.choosing import ifca, joint
+from coterie.algorithms.descriptions import flux, given, pacfl
 from coterie.algorithms.ensembles import fedavg_ensemble, fedprox_ensemble, soft_vote
 from coterie.algorithms.method import add_on, method
 from coterie.algorithms.one_model import fedavg, fedopt, fedprox, local
@@ -55,6 +56,9 @@ algorithms = Catalogue(
         "diffnorm": diffnorm,
         "gradcos": gradcos,
         "briggs": briggs,
+        "pacfl": pacfl,
+        "flux": flux,
+        "given": given,
         "ocfl": ocfl,
         "ocfl-hdbscan": ocfl_hdbscan,
         "ocfl-meanshift": ocfl_meanshift,
@@ -83,6 +87,10 @@ REDUCES_TO = {
     "diffnorm(clusters=1,start=medoid)": "fedavg",
     "gradcos(clusters=1,start=global)": "fedavg",
     "briggs(cut=2)": "fedavg",
+    "pacfl(clusters=1)": "fedavg",
+    "pacfl(clusterer=agglomerative(cut=90))": "fedavg",
+    "flux(clusterer=agglomerative(clusters=1),warmup=1)": "fedavg",
+    "given(country)": "fedavg",
     "ocfl-kmeans(clusters=1)": "fedavg",
     "ocfl": "ocfl-hdbscan",
     "ocfl(clusterer=kmeans,server=sgd,server_lr=1)": "ocfl-kmeans",
