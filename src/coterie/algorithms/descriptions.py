@@ -57,10 +57,10 @@ def pacfl(
     d(i, j) = mean over the classes c of both of the smallest angle between span(U_ic) and span(U_jc), in degrees, where
     U_ic are the first ``p`` left singular vectors of the matrix of i's examples of class c, one a column. Vahidian et
     al., "Efficient distribution similarity identification in clustered federated learning via principal angles between
-    client data subspaces", AAAI 2023, eq. 2; ``angle=mean`` is after eq. 3. ``by=all``: one space for all classes, which
-    needs no labels and cannot see that clients name things differently. Merged until ``clusters`` are left, or by the
-    paper's threshold: ``clusterer=agglomerative(cut=20)``. Fails where examples have few features: two spaces of
-    dimensions p with 2p > features always meet, and where shifts leave directions as they are.
+    client data subspaces", AAAI 2023, eq. 2 class by class; ``angle=mean`` is after eq. 3. ``by=all``: one space for
+    all classes, which needs no labels and cannot see that clients name things differently. Merged until ``clusters``
+    are left, or by the paper's threshold: ``clusterer=agglomerative(cut=20)``. Fails where examples have few features,
+    because two spaces of p dimensions meet if 2p > features, and where groups differ but not in directions.
     """
     if by not in SPACES:
         raise UnknownName("space", by, tuple(SPACES))
@@ -83,7 +83,7 @@ def flux(
     """Cluster the clients once by moments of their latent features, and place newcomers that have no labels.
 
     phi_i = (mean z, deviation z) over all examples of i and over those of each class, z(x) the inputs of the last layer
-    of the model after ``warmup`` rounds of FedAvg along ``dims`` directions; d(i, j)^2 = the mean of |phi_ig - phi_jg|^2
+    of the model after ``warmup`` rounds of FedAvg along ``dims`` directions; d(i, j)^2 = mean of |phi_ig - phi_jg|^2
     over the groups g that both have. A newcomer without labels joins the cluster nearest to it in the group of all
     examples. Fenoglio et al., "FLUX", NeurIPS 2025; their ``scale`` divides each moment by its range over the clients,
     and their eps has factor 1. It fails for newcomers where groups differ only in what they call things, and for all

@@ -68,11 +68,11 @@ class Federated:
 
     ``x`` is float32, one row an example; ``y`` is int64 class numbers ``0..classes-1``, or float32 targets when
     ``classes`` is None (regression). ``groups`` are the true groups where they are known; they are for scoring
-    only and no algorithm ever sees them. ``attributes`` are what is known of the clients and algorithms may see: the value
-    of each client, by the name of the column. ``schema`` turned a user's tables into these arrays, ``class_names`` are the
-    classes as they are named there, and ``unit`` is one unit of ``y`` in the user's own units of a target. ``words``
-    are the settings that make these data again, None where they were made in Python. ``files`` is a hash of all bytes
-    of a user's own files.
+    only and no algorithm ever sees them. ``attributes`` are what is known of the clients and algorithms may see: the
+    value of each client, by the name of the column. ``schema`` turned a user's tables into these arrays,
+    ``class_names`` are the classes as they are named there, and ``unit`` is one unit of ``y`` in the user's own units
+    of a target. ``words`` are the settings that make these data again, None where they were made in Python. ``files``
+    is a hash of all bytes of a user's own files.
     """
 
     data: str

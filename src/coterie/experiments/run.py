@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from contextlib import ExitStack, closing
 from dataclasses import dataclass, fields, replace
 from functools import cached_property
@@ -95,9 +96,9 @@ class Run:
         simulator = Simulator(self.data, self.model, settings.threads, plan=settings.plan, device=settings.device)
         return served_models(self.trained.algorithm, simulator, self.state, settings.seed, clients)
 
-    def assign(self, x: Array, y: Array) -> Placement:
-        """Place a client that took no part in the run, with these examples."""
-        return self.trained.assign(x, y)
+    def assign(self, x: Array, y: Array | None = None, attributes: Mapping[str, str] | None = None) -> Placement:
+        """Place a client that took no part in the run, with these examples; see ``Trained.assign``."""
+        return self.trained.assign(x, y, attributes)
 
 
 OPTIONS = (

@@ -179,8 +179,9 @@ def differing(one: Array, other: Array) -> Array:
     >>> differing(np.array([[1.0, 2.0], [0.0, 0.0]]), np.array([[1.0, 2.0], [1.0, 3.0], [0.0, 0.0]])).tolist()
     [[0.0, 1.0, 1.0], [1.0, 1.0, 1.0]]
     """
-    equal = (one[:, None] == other).all(axis=-1) & one.any(axis=-1)[:, None]
-    return 1.0 - equal
+    differs: Array = np.any(one[:, None] != other, axis=-1)
+    nothing: Array = np.all(one == 0, axis=-1, keepdims=True)
+    return (differs | nothing).astype(np.float64)
 
 
 # Angles between spaces.
@@ -236,7 +237,8 @@ def ranges_of_moments(descriptions: Array) -> Array:
     has = _has(descriptions)[..., None, None]
     high = np.where(has, descriptions, -np.inf).max(axis=(0, -1))
     low = np.where(has, descriptions, np.inf).min(axis=(0, -1))
-    widths = np.subtract(high, low, where=high > low, out=np.ones_like(high))
+    widths: Array = np.ones_like(high)
+    np.subtract(high, low, where=high > low, out=widths)
     return widths[..., None]
 
 
