@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
-from coterie.algorithms.method import always, method
+from dataclasses import replace
+
+from coterie.algorithms.method import method
+from coterie.algorithms.one_shot import clustered_after
 from coterie.client_functions import HERE
 from coterie.errors import UnknownName, require
-from coterie.protocol.task import Fit, Task
+from coterie.protocol.task import Fit
 from coterie.server.clustering.clusterers import Clusterer, agglomerative, clusterers
 from coterie.server.contract import Algorithm, Place, by_examples
 from coterie.server.descriptions import (
@@ -22,9 +25,6 @@ from coterie.server.descriptions import (
     nowhere,
     ranges_of_moments,
 )
-from coterie.server.one_shot import after, once
-from coterie.server.placement import join
-from coterie.server.start import one_model_for
 
 SPACES = {"class": "class_bases", "all": "basis"}
 
@@ -105,12 +105,6 @@ def _described(
     by: Descriptor, clusterer: Clusterer, fit: Fit, *, warmup: int = 0, unlabelled: Place | None = None
 ) -> Algorithm:
     """Train one model for ``warmup`` rounds, cluster by descriptions, and train a model for each cluster."""
-    place = nearest_description(by)
-    return Algorithm(
-        start=one_model_for(clusterer.least_points),
-        task=always(Task(fit=(fit,))),
-        assign=once(after(warmup), cluster_described(by, clusterer, by_examples), join(place)),
-        place=place,
-        place_unlabelled=unlabelled,
-        least_rounds=warmup + 1,
-    )
+    rule = cluster_described(by, clusterer, by_examples)
+    made = clustered_after(warmup, rule, clusterer, fit, nearest_description(by))
+    return replace(made, place_unlabelled=unlabelled)

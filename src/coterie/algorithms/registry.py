@@ -139,6 +139,8 @@ RANGES: dict[str, dict[str, tuple[Value, ...] | OfRounds]] = {
     "fedprox": {"strength": (0.001, 0.01, 0.1, 0.95)},
     # Reddi et al. 2021, appendix D: powers of ten.
     "fedopt": {"fedopt.lr": (0.001, 0.01, 0.1, 1), "tau": (1e-4, 1e-3, 1e-2)},
+    # Vahidian et al.: 3 to 5 directions. Their thresholds are of another angle.
+    "pacfl": {"p": (3, 5)},
     # Lin et al. vary lambda between 0.1 and 0.5.
     "joint": {"strength": (0.1, 0.2, 0.3, 0.4, 0.5)},
     # Ours, because ours are relative, where eps2 of 1 or more never splits. Published thresholds are absolute: 0.4 and

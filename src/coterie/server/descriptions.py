@@ -13,6 +13,7 @@ from typing import NamedTuple
 import numpy as np
 
 from coterie.errors import UsageError
+from coterie.protocol.message import ABSURD
 from coterie.protocol.replies import Replies
 from coterie.protocol.stack import UNPLACED, Stack
 from coterie.protocol.task import Describe, Report, Task
@@ -66,9 +67,15 @@ class Descriptor:
 
 
 def described(function: str, model: Stack, clients: Array, ask: Ask) -> Replies:
-    """Ask clients for their descriptions under one model; nothing else leaves them."""
+    """Ask clients for their descriptions under one model; nothing else leaves them.
+
+    Absurd numbers are made smaller, so that whatever a client claims its distances are finite.
+    """
     task = Task(report=Report(params=None, describe=Describe(function)))
-    return ask(task, model, np.zeros(len(clients), dtype=np.int64), clients)
+    answers = ask(task, model, np.zeros(len(clients), dtype=np.int64), clients)
+    if answers.description is None:
+        return answers
+    return replace(answers, description=np.clip(answers.description, -ABSURD, ABSURD))
 
 
 def cluster_described(by: Descriptor, clusterer: Clusterer, weigh: Weigh) -> Rule:
