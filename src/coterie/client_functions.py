@@ -6,6 +6,7 @@ Each is named in a task as ``coterie.client_functions:NAME(arguments)``; a site 
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator
 from hashlib import blake2b
 from typing import TYPE_CHECKING
@@ -80,7 +81,7 @@ def _basis(x: Array, p: int, fewest: int) -> Array:
     >>> np.abs(_basis(np.array([[0.0, 2.0, 0.0], [0.0, 3.0, 0.0]]), 2, 2)).round(6).tolist()
     [[0.0, 0.0], [1.0, 0.0], [0.0, 0.0]]
     """
-    rows = x.reshape(len(x), -1).astype(np.float64)
+    rows = x.reshape(len(x), math.prod(x.shape[1:])).astype(np.float64)
     found = np.zeros((rows.shape[1], p))
     if len(rows) >= fewest:
         _, lengths, directions = np.linalg.svd(rows, full_matrices=False)

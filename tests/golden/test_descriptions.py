@@ -81,7 +81,7 @@ class TestPacfl:
 
     @pytest.mark.parametrize(("cut", "clusters"), [(1, 4), (20, 3), (50, 2), (90, 1)])
     def test_a_threshold_in_degrees_decides_the_number(self, train, simulator, cut, clusters):
-        """The lines lie at 0, 10, 40 and 90 degrees: 10 apart, 35 from the middle of the first two, then 73 on average."""
+        """The lines lie at 0, 10, 40 and 90 degrees: 10 apart, then 35 and 73 on average."""
         data = axes((0, 10, 40, 90), (1.0,) * 4, (1,) * 4)
         text = f"pacfl(p=1,clusterer=agglomerative(cut={cut}))"
         state = train(text, simulator(data, "linear", threads=1), 1, fit=STEP)[0].state
@@ -92,9 +92,7 @@ class TestPacfl:
         rng = np.random.default_rng(0)
         data = federated([(rng.normal(size=(9, 3)).astype(np.float32), np.ones(9, np.float32)) for _ in range(3)])
         sim = simulator(data, "linear", threads=1)
-        smallest, mean = (
-            distances(train(f"pacfl(p=2{more})", sim, 1, fit=STEP)[0]) for more in ("", ",angle=mean")
-        )
+        smallest, mean = (distances(train(f"pacfl(p=2{more})", sim, 1, fit=STEP)[0]) for more in ("", ",angle=mean"))
         np.testing.assert_allclose(smallest, 0, atol=1e-4)
         assert mean[0, 1] > 1
 
@@ -107,7 +105,7 @@ class TestPacfl:
         assert np.isnan(distances(first)[0]).all()
 
     def test_a_newcomer_goes_where_its_directions_are_and_not_where_the_loss_is_least(self, train, simulator):
-        """On the second axis with slope 0.3: the first cluster's weight there is still 0.3, the second's has left it."""
+        """Near the second axis with slope 0.3: the first cluster's weight there is still 0.3, the second's is not."""
         done = train("pacfl(p=1)", simulator(axes(), "linear", threads=1), 3, fit=STEP, state=begin((0.3, 0.3)))[-1]
         found = placed("pacfl(p=1)", done.state, axes((80,), (0.3,), (3,)))
         assert found.cluster == 1
@@ -201,7 +199,9 @@ class TestGiven:
         """North has slopes 1 and -1 with 1 and 3 pairs: mean -0.5; south 1 and -1 with 2 and 6: the same."""
         data = replace(lines(SLOPES, PAIRS), attributes={"region": self.VALUES})
         start = replace(begin((0.3,)), stack=Stack(np.array([[0.3, 0.0]]), np.zeros((1, 0))))
-        for t, done in enumerate(train("given(region)", simulator(data, "linear", threads=1), 3, fit=STEP, state=start)):
+        for t, done in enumerate(
+            train("given(region)", simulator(data, "linear", threads=1), 3, fit=STEP, state=start)
+        ):
             assert done.state.labels.tolist() == [0, 1, 0, 1]
             assert done.state.stack.params[:, 0].tolist() == pytest.approx([pulled(0.3, -0.5, t + 1)] * 2)
 
