@@ -28,7 +28,7 @@ from coterie.experiments.placement import load_trained, without_labels
 from coterie.protocol.client_function import ClientData, client_function, declared_shape
 from coterie.protocol.stack import UNPLACED, Sent
 from coterie.protocol.task import Describe, Fit, Report, Task
-from coterie.seeding import Key
+from coterie.seeding import Key, generator
 from coterie.server.clustering.clusterers import clusterers
 from coterie.server.contract import least_loss
 from coterie.server.descriptions import (
@@ -182,6 +182,8 @@ class TestMoments:
         seen = client_functions._seen_along(6, wide)
         np.testing.assert_allclose(seen.T @ seen, np.eye(6), atol=1e-12)
         np.testing.assert_array_equal(seen, client_functions._seen_along(6, wide))
+        drawn = generator(0, "latent directions", 20, 6).normal(size=(20, 6))
+        assert (np.diag(seen.T @ drawn) > 0).all(), "the signs are not those of a machine's library"
 
     def test_what_needs_no_labels_reads_none(self):
         x, _ = some()
@@ -401,6 +403,8 @@ class TestRuns:
             ("pacfl(angle=largest)", UnknownName, "unknown angle 'largest'"),
             ("pacfl(by=group)", UnknownName, "unknown space 'group'"),
             ("flux(dims=0)", UsageError, "dims is 0"),
+            ("flux(fewest=1)", UsageError, "fewest is 1; it must be at least 2 examples of a class"),
+            ("pacfl(fewest=1)", UsageError, "fewest is 1"),
             ("flux(warmup=-1)", UsageError, "warmup is -1"),
         ],
     )

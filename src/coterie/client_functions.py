@@ -91,25 +91,25 @@ def _basis(x: Array, p: int, fewest: int) -> Array:
 
 
 @client_function("classes+1", 2, "dims")
-def class_moments(client: ClientData, dims: int = 32) -> Array:
+def class_moments(client: ClientData, dims: int = 10, fewest: int = FEWEST) -> Array:
     """Return mean and standard deviation of the latent features: of all examples first, then of those of each class.
 
     Latent features are the inputs of the model's last layer, seen along ``dims`` directions that all clients share. A
-    class with fewer than two examples has mean 0 and the impossible deviation -1.
+    class with fewer than ``fewest`` examples has mean 0 and the impossible deviation -1.
     """
     latent = _seen_along(dims, _latent(client.model, client.x))
     classes = [client.y == label for label in range(client.classes)] if client.classes else [np.full(len(latent), True)]
-    return np.stack([_moments(latent), *(_moments(latent[own]) for own in classes)])
+    return np.stack([_moments(latent, fewest), *(_moments(latent[own], fewest) for own in classes)])
 
 
 @client_function(1, 2, "dims", labels=False)
-def moments(client: ClientData, dims: int = 32) -> Array:
+def moments(client: ClientData, dims: int = 10, fewest: int = FEWEST) -> Array:
     """Return mean and standard deviation of the latent features of all examples: the part that needs no labels."""
-    return _moments(_seen_along(dims, _latent(client.model, client.x)))[None]
+    return _moments(_seen_along(dims, _latent(client.model, client.x)), fewest)[None]
 
 
-def _moments(rows: Array) -> Array:
-    if len(rows) < FEWEST:
+def _moments(rows: Array, fewest: int) -> Array:
+    if len(rows) < fewest:
         return np.stack([np.zeros(rows.shape[1]), np.full(rows.shape[1], ABSENT)])
     return np.stack([rows.mean(axis=0), rows.std(axis=0)])
 

@@ -6,7 +6,7 @@ from dataclasses import replace
 
 from coterie.algorithms.method import method
 from coterie.algorithms.one_shot import clustered_after
-from coterie.client_functions import HERE
+from coterie.client_functions import FEWEST, HERE
 from coterie.errors import UnknownName, require
 from coterie.protocol.task import Fit
 from coterie.server.clustering.clusterers import Clusterer, agglomerative, clusterers
@@ -50,6 +50,7 @@ def pacfl(
     p: int = 3,
     angle: str = "smallest",
     by: str = "class",
+    fewest: int = FEWEST,
     fit: Fit = Fit(),
 ) -> Algorithm:
     """Cluster the clients before training by the principal angles between their data, and run FedAvg in each cluster.
@@ -67,7 +68,8 @@ def pacfl(
     if angle not in ANGLES:
         raise UnknownName("angle", angle, ANGLES)
     require(p >= 1, "p", p, "at least 1")
-    how = Descriptor(function=f"{HERE}:{SPACES[by]}({p})", compare=angles_between(angle), far=RIGHT)
+    check_fewest(fewest)
+    how = Descriptor(function=f"{HERE}:{SPACES[by]}({p},{fewest})", compare=angles_between(angle), far=RIGHT)
     unlabelled = nearest_description(how, otherwise=nowhere) if by == "all" else None
     return _described(how, clusterers.build(clusterer, clusters=clusters), fit, unlabelled=unlabelled)
 
@@ -78,6 +80,7 @@ def flux(
     warmup: int = 2,
     dims: int = 10,
     scale: bool = False,
+    fewest: int = FEWEST,
     fit: Fit = Fit(),
 ) -> Algorithm:
     """Cluster the clients once by moments of their latent features, and place newcomers that have no labels.
@@ -90,15 +93,21 @@ def flux(
     where the model's features have forgotten how the groups differ.
     """
     require(dims >= 1, "dims", dims, "at least 1")
+    check_fewest(fewest)
     by = Descriptor(
-        function=f"{HERE}:class_moments({dims})",
+        function=f"{HERE}:class_moments({dims},{fewest})",
         compare=moments_apart,
         scale=ranges_of_moments if scale else not_scaled,
         centre=mean_moments,
     )
-    inputs = Descriptor(function=f"{HERE}:moments({dims})", compare=moments_apart)
+    inputs = Descriptor(function=f"{HERE}:moments({dims},{fewest})", compare=moments_apart)
     unlabelled = nearest_description(inputs, slice(1), nowhere)
     return _described(by, clusterers.build(clusterer), fit, warmup=warmup, unlabelled=unlabelled)
+
+
+def check_fewest(fewest: int) -> None:
+    """Refuse descriptions of single examples, which would leave the client as they are."""
+    require(fewest >= FEWEST, "fewest", fewest, f"at least {FEWEST} examples of a class")
 
 
 def _described(

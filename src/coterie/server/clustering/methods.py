@@ -15,9 +15,6 @@ from coterie.server.clustering import kmedoids as pam
 from coterie.server.clustering.number_of_clusters import clearest
 from coterie.typing import Array
 
-NEGLIGIBLE = 1e-12
-"""The share of the largest distance by which a curve must be below its chord to have an elbow."""
-
 MOST_STEPS, HARDLY = 301, 1e-3
 """The most steps of mean shift, and the share of the width below which a step counts as none."""
 
@@ -58,8 +55,8 @@ def dbscan(distances: Array, clusters: int, seed: int, eps: float | None, member
 def elbow(distances: Array) -> float:
     """Return the distance at the elbow: of all points' distances to their nearest others, in order of size.
 
-    It is where the curve is farthest below its chord, or its end if it is never below; and a hair more, so that
-    rounding does not decide about the very pair whose distance it is.
+    It is where the curve is farthest below its chord, and a hair more, so that rounding does not decide about the very
+    pair whose distance it is.
 
     >>> points = np.array([0.0, 1.0, 10.0, 11.1, 30.0])
     >>> round(elbow(np.abs(np.subtract.outer(points, points))), 6)
@@ -68,8 +65,7 @@ def elbow(distances: Array) -> float:
     others = np.where(np.eye(len(distances), dtype=bool), np.inf, distances)
     curve = np.sort(others.min(axis=1))
     below = np.linspace(curve[0], curve[-1], len(curve)) - curve
-    at = -1 if below.max() <= NEGLIGIBLE * curve[-1] else int(below.argmax())
-    return max(float(curve[at]) * (1 + 1e-9), float(np.finfo(np.float64).tiny))
+    return max(float(curve[below.argmax()]) * (1 + 1e-9), float(np.finfo(np.float64).tiny))
 
 
 def _least(members: int | None, points: int) -> int:
