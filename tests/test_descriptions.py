@@ -412,6 +412,11 @@ class TestRuns:
         with pytest.raises(kind, match=problem):
             build_algorithm(text)
 
+    @pytest.mark.parametrize("column", ["a,b", "a=b", "2020", "true"])
+    def test_a_column_that_no_task_can_name_is_refused(self, column):
+        with pytest.raises(UsageError, match=f"column is '{column}'; it must be a word without"):
+            ct.given(column)
+
 
 class TestWithoutLabels:
     def test_nothing_that_needs_labels_is_asked(self):

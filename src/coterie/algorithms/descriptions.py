@@ -25,6 +25,7 @@ from coterie.server.descriptions import (
     nowhere,
     ranges_of_moments,
 )
+from coterie.textforms import parse_one
 
 SPACES = {"class": "class_bases", "all": "basis"}
 
@@ -39,7 +40,10 @@ def given(column: str = "group", fit: Fit = Fit()) -> Algorithm:
     a value that nobody had, joins the cluster of least loss. It fails where the column says nothing about the data:
     every cluster has fewer examples than all together, and no cluster learns from another.
     """
-    by = Descriptor(function=f"{HERE}:attribute({column})", compare=differing, far=1.0)
+    function = f"{HERE}:attribute({column})"
+    plain = parse_one(function).args == (column,)
+    require(plain, "column", repr(column), "a word without , = ( ) that is no number: rename the column")
+    by = Descriptor(function=function, compare=differing, far=1.0)
     return _described(by, agglomerative(cut=0.5, linkage="single"), fit)
 
 
