@@ -16,6 +16,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from coterie.algorithms import algorithms, build_algorithm
+from coterie.client_functions import HERE
 from coterie.data import load_own
 from coterie.deploy.audit import Audit, read_audit
 from coterie.deploy.policy import Policy
@@ -39,7 +40,8 @@ from coterie.wire import requests as answering
 from coterie.wire.remote import PackedReplies, Remote
 
 TASK = Task(choose=(Loss(),), fit=(Fit(steps=2, batch=8),))
-LENIENT = Policy(least_examples=1)
+FUNCTIONS = ("class_bases(3,2)", "class_moments(10,2)", "attribute(group)")
+LENIENT = Policy(least_examples=1, functions=tuple(f"{HERE}:{each}" for each in FUNCTIONS))
 
 
 @pytest.fixture(scope="module")
@@ -140,9 +142,9 @@ def test_the_global_half_of_sums_comes_once(site, data):
     assert "this task has params F32" in problem(site, packed({n: a for n, a in sent.items() if "common" not in n}))
 
 
-def remote(make, data, model) -> Remote:
+def remote(make, data, model, policy: Policy = LENIENT) -> Remote:
     """A federation of sites behind a wall of bytes."""
-    sites = [make(client=i) for i in range(len(data))]
+    sites = [make(policy, client=i) for i in range(len(data))]
     return Remote(
         data.names, model, lambda asked: PackedReplies({i: sites[i].answer(each) for i, each in asked.items()}, {})
     )
@@ -160,6 +162,15 @@ def test_sites_give_the_simulator_s_models_with_every_algorithm(make, data, name
         np.testing.assert_allclose(a.state.stack.params, b.state.stack.params, rtol=0, atol=1e-6)
     mine, yours = (evaluate(algorithm, f, s[-1].state, 1).metrics for f, s in ((near, ours), (far, theirs)))
     np.testing.assert_allclose(mine, yours, atol=1e-5)
+
+
+@pytest.mark.parametrize("name", ["pacfl", "flux(warmup=0)", "given"])
+def test_where_all_sites_refuse_to_describe_themselves_the_run_ends_and_says_why(make, data, name):
+    """Without clusters it would go on as fedavg, and nobody would notice."""
+    far = remote(make, data, build_model("mlp(4)", data.shape, data.classes), Policy(least_examples=1))
+    why = r"4 clients trained in round 0 and none answered .*functions in its policy"
+    with pytest.raises(FederationError, match=why):
+        next(rounds(build_algorithm(name, fit=Fit(steps=2, batch=8)), far, 1))
 
 
 def test_sites_tell_differences_to_their_own_models_in_blocks_of_others(make, data, monkeypatch):

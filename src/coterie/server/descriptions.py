@@ -12,7 +12,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from coterie.errors import UsageError
+from coterie.errors import FederationError, UsageError
 from coterie.protocol.message import ABSURD
 from coterie.protocol.replies import Replies
 from coterie.protocol.stack import UNPLACED, Stack
@@ -89,8 +89,13 @@ def cluster_described(by: Descriptor, clusterer: Clusterer, weigh: Weigh) -> Rul
     def rule(state: State, replies: Replies, key: Key, ask: Ask) -> Assignment | None:
         sent, everyone = state.stack.take(slice(1)), np.arange(len(state.labels))
         answers = described(by.function, sent, everyone, ask)
-        seen = compared(by, answers) if len(answers) else None
-        if seen is None or len(seen.clients) < enough:
+        if not len(answers):
+            raise FederationError(
+                f"{len(replies)} clients trained in round {state.round} and none answered {by.function}; sites list it "
+                f"as one of the functions in their policy.toml; reasons: {dict(list(answers.missing.items())[:3])}"
+            )
+        seen = compared(by, answers)
+        if len(seen.clients) < enough:
             return None
         new = clusterer(seen.distances, key)
         numbers, parents = follow(new, state.labels[seen.clients], len(state.stack))
