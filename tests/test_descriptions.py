@@ -252,6 +252,10 @@ class TestAttributes:
         with pytest.raises(UsageError, match=r"attribute\(regoin\) says nothing about any client"):
             train("given(regoin)", simulator(images()), 1)
 
+    def test_what_is_given_is_no_advice(self, train, images, simulator):
+        assert train("given", simulator(images()), 1)[0].state.advice is None
+        assert train("pacfl", simulator(images()), 1)[0].state.advice["clusters"] == 2
+
     def test_as_many_values_as_clients(self, images):
         with pytest.raises(DataError, match="attribute 'region' has 2 values and there are 8 clients"):
             replace(images(), attributes={"region": ("north", "south")})

@@ -57,6 +57,7 @@ class Descriptor:
     scale     from all descriptions to the numbers by which each is divided before it is compared
     centre    the description of a cluster to which newcomers are compared
     far       the distance of descriptions that have nothing in common; one that is so far from itself says nothing
+    advises   whether the distances tell how many clusters there are
     """
 
     function: str
@@ -64,6 +65,7 @@ class Descriptor:
     scale: Callable[[Array], Array] = not_scaled
     centre: Centre = medoid_of_each
     far: float = np.inf
+    advises: bool = True
 
 
 def described(function: str, model: Stack, clients: Array, ask: Ask) -> Replies:
@@ -89,11 +91,7 @@ def cluster_described(by: Descriptor, clusterer: Clusterer, weigh: Weigh) -> Rul
     def rule(state: State, replies: Replies, key: Key, ask: Ask) -> Assignment | None:
         sent, everyone = state.stack.take(slice(1)), np.arange(len(state.labels))
         answers = described(by.function, sent, everyone, ask)
-        if not len(answers):
-            raise FederationError(
-                f"{len(replies)} clients trained in round {state.round} and none answered {by.function}; sites list it "
-                f"as one of the functions in their policy.toml; reasons: {dict(list(answers.missing.items())[:3])}"
-            )
+        refuse_silence(by.function, answers, f"{len(replies)} clients trained in round {state.round}")
         seen = compared(by, answers)
         if len(seen.clients) < enough:
             return None
@@ -114,10 +112,19 @@ def cluster_described(by: Descriptor, clusterer: Clusterer, weigh: Weigh) -> Rul
             replace(state.memory or OneShot(), formed=formed),
             parents=None if same else parents,
             formed=True,
-            advice=on_distances(clusterer, seen.distances, key) if state.advice is None else None,
+            advice=on_distances(clusterer, seen.distances, key) if by.advises and state.advice is None else None,
         )
 
     return rule
+
+
+def refuse_silence(function: str, answers: Replies, others: str) -> None:
+    """Raise an error if nobody described itself: without clusters the run would go on as fedavg, unnoticed."""
+    if not len(answers):
+        raise FederationError(
+            f"{others} and none answered {function}; sites list it as one of the functions in their policy.toml; "
+            f"reasons: {dict(list(answers.missing.items())[:3])}"
+        )
 
 
 class Compared(NamedTuple):
@@ -238,8 +245,13 @@ def moments_apart(one: Array, other: Array) -> Array:
     >>> moments_apart(a, a + np.array([[[3.0], [4.0]], [[9.0], [0.0]]])).tolist()
     [[5.0]]
     """
-    both = _has(one)[:, None] & _has(other)
-    squares = ((one[:, None] - other) ** 2).sum(axis=(-2, -1))
+    return np.array([_moments_from(each, other) for each in one]).reshape(len(one), len(other))
+
+
+def _moments_from(one: Array, others: Array) -> Array:
+    """Return the distance of one client to each of others."""
+    both = _has(one) & _has(others)
+    squares = ((one - others) ** 2).sum(axis=(-2, -1))
     mean: Array = np.where(both, squares, 0).sum(axis=-1) / np.maximum(both.sum(axis=-1), 1)
     return np.sqrt(mean)
 
