@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import pickle
 import sys
-from dataclasses import replace
 from functools import partial
 from itertools import islice
 from pathlib import Path
@@ -17,6 +16,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from coterie.algorithms import algorithms, build_algorithm
+from coterie.client_functions import HERE
 from coterie.data import load_own
 from coterie.deploy.audit import Audit, read_audit
 from coterie.deploy.policy import Policy
@@ -40,7 +40,8 @@ from coterie.wire import requests as answering
 from coterie.wire.remote import PackedReplies, Remote
 
 TASK = Task(choose=(Loss(),), fit=(Fit(steps=2, batch=8),))
-LENIENT = Policy(least_examples=1)
+FUNCTIONS = ("class_bases(3,2)", "class_moments(10,2)", "attribute(group)", "shares_of_least_loss(smoothing=0.0001)")
+LENIENT = Policy(least_examples=1, functions=tuple(f"{HERE}:{each}" for each in FUNCTIONS))
 
 
 @pytest.fixture(scope="module")
@@ -141,12 +142,9 @@ def test_the_global_half_of_sums_comes_once(site, data):
     assert "this task has params F32" in problem(site, packed({n: a for n, a in sent.items() if "common" not in n}))
 
 
-SHARES = "coterie.client_functions:shares_of_least_loss(smoothing=0.0001)"
-
-
-def remote(make, data, model, functions=(SHARES,)) -> Remote:
-    """A federation of sites behind a wall of bytes, which run these client functions."""
-    sites = [make(replace(LENIENT, functions=functions), client=i) for i in range(len(data))]
+def remote(make, data, model, policy: Policy = LENIENT) -> Remote:
+    """A federation of sites behind a wall of bytes."""
+    sites = [make(policy, client=i) for i in range(len(data))]
     return Remote(
         data.names, model, lambda asked: PackedReplies({i: sites[i].answer(each) for i, each in asked.items()}, {})
     )
@@ -168,10 +166,19 @@ def test_sites_give_the_simulator_s_models_with_every_algorithm(make, data, name
 
 def test_a_method_is_refused_whose_client_function_no_site_allows(make, data):
     algorithm = build_algorithm("fedsoft(start=random)", clusters=2, fit=Fit(steps=2, batch=8))
-    far = remote(make, data, build_model("mlp(4)", data.shape, data.classes), functions=())
+    far = remote(make, data, build_model("mlp(4)", data.shape, data.classes), Policy(least_examples=1))
     with pytest.raises(FederationError, match=r"none of 4 clients told its shares .* policy.toml") as told:
         next(rounds(algorithm, far, 1))
-    assert SHARES in str(told.value)
+    assert f"{HERE}:{FUNCTIONS[-1]}" in str(told.value)
+
+
+@pytest.mark.parametrize("name", ["pacfl", "flux(warmup=0)", "given"])
+def test_where_all_sites_refuse_to_describe_themselves_the_run_ends_and_says_why(make, data, name):
+    """Without clusters it would go on as fedavg, and nobody would notice."""
+    far = remote(make, data, build_model("mlp(4)", data.shape, data.classes), Policy(least_examples=1))
+    why = r"4 clients trained in round 0 and none answered .*functions in its policy"
+    with pytest.raises(FederationError, match=why):
+        next(rounds(build_algorithm(name, fit=Fit(steps=2, batch=8)), far, 1))
 
 
 def test_sites_tell_differences_to_their_own_models_in_blocks_of_others(make, data, monkeypatch):

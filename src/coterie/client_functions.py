@@ -1,18 +1,40 @@
 """Client functions that come with coterie: arrays that clients may be asked for beside models, losses and scores.
 
-Each is a summary of a client's train data that leaves the client as it is, so a site of a federation gives it only if
-its policy lists the function. A method of your own may bring others: see ``coterie.client_function``.
+Each is named in a task as ``coterie.client_functions:NAME(arguments)``. It is a summary of a client's train data that
+leaves the client as it is, so a site of a federation gives it only if its ``policy.toml`` lists it, to the letter. A
+method of your own may bring others: see ``coterie.client_function``.
 """
 
 from __future__ import annotations
 
+import math
+from collections.abc import Iterator
+from hashlib import blake2b
+from typing import TYPE_CHECKING
+
 import numpy as np
 
+from coterie.errors import ModelError
 from coterie.protocol.client_function import ClientData, client_function
+from coterie.seeding import generator
 from coterie.typing import Array
 
+if TYPE_CHECKING:
+    from torch import nn
+
+HERE = __name__
+"""How the names of these functions begin in a task: ``f"{HERE}:class_bases(3)"``."""
+
+VANISHING = 1e-6
+"""Directions with a singular value below this share of the largest are arbitrary and are left out."""
+
+FEWEST = 2
+"""Fewer examples of a class than this are left out: they would be sent as they are, and have no deviation."""
+
+ABSENT = -1.0
+"""The standard deviation, which no set of examples has, of a class that the client has too few examples of."""
+
 BATCH = 4096
-"""Examples that go through a model at a time."""
 
 
 @client_function("classes")
@@ -49,3 +71,118 @@ def example_losses(client: ClientData, number: int) -> Array:
             found.append((out.squeeze(-1) - y) ** 2 if real else cross_entropy(out, y, reduction="none"))
     losses: Array = torch.cat(found).double().cpu().numpy()
     return np.where(np.isnan(losses), np.inf, losses)
+
+
+@client_function(4)
+def attribute(client: ClientData, column: str) -> Array:
+    """Return a code of the client's value of a column that is known of it; zeros where it has none.
+
+    Equal values have equal codes, 64 bits of a hash as four numbers. A code hides the value only from those who cannot
+    guess it: whoever lists the possible values can try them all.
+    """
+    value = client.attributes.get(column)
+    return np.zeros(4) if value is None else code(value)
+
+
+def code(value: str) -> Array:
+    """Return the code of a value, never zeros.
+
+    >>> code("north").shape, bool((code("north") == code("south")).all())
+    ((4,), False)
+    """
+    numbers = np.frombuffer(blake2b(value.encode(), digest_size=8).digest(), dtype="<u2")
+    return numbers.astype(np.float64) + 1
+
+
+@client_function("classes", "features", "p")
+def class_bases(client: ClientData, p: int = 3, fewest: int = FEWEST) -> Array:
+    """Return the first ``p`` singular directions of the examples of each class, zeros for those that do not exist.
+
+    A class with fewer than ``fewest`` examples has none: a single example would be sent as it is, but for its length.
+    Where the target is real there is one class. The examples are not centred: the first direction is near their mean.
+    """
+    if client.classes is None:
+        return _basis(client.x, p, fewest)[None]
+    return np.stack([_basis(client.x[client.y == label], p, fewest) for label in range(client.classes)])
+
+
+@client_function(1, "features", "p", labels=False)
+def basis(client: ClientData, p: int = 3, fewest: int = FEWEST) -> Array:
+    """Return the first ``p`` singular directions of all examples of the client, whatever their labels."""
+    return _basis(client.x, p, fewest)[None]
+
+
+def _basis(x: Array, p: int, fewest: int) -> Array:
+    """Return orthonormal columns, ``(features, p)``; those beyond the rank of the examples are zero.
+
+    >>> np.abs(_basis(np.array([[0.0, 2.0, 0.0], [0.0, 3.0, 0.0]]), 2, 2)).round(6).tolist()
+    [[0.0, 0.0], [1.0, 0.0], [0.0, 0.0]]
+    """
+    rows = x.reshape(len(x), math.prod(x.shape[1:])).astype(np.float64)
+    found = np.zeros((rows.shape[1], p))
+    if len(rows) >= fewest:
+        _, lengths, directions = np.linalg.svd(rows, full_matrices=False)
+        rank = int((lengths > VANISHING * lengths[0]).sum())
+        found[:, : min(p, rank)] = directions[: min(p, rank)].T
+    return found
+
+
+@client_function("classes+1", 2, "dims")
+def class_moments(client: ClientData, dims: int = 10, fewest: int = FEWEST) -> Array:
+    """Return mean and standard deviation of the latent features: of all examples first, then of those of each class.
+
+    Latent features are the inputs of the model's last layer, seen along ``dims`` directions that all clients share. A
+    class with fewer than ``fewest`` examples has mean 0 and the impossible deviation -1.
+    """
+    latent = _seen_along(dims, _latent(client.model, client.x))
+    classes = [client.y == label for label in range(client.classes)] if client.classes else [np.full(len(latent), True)]
+    return np.stack([_moments(latent, fewest), *(_moments(latent[own], fewest) for own in classes)])
+
+
+@client_function(1, 2, "dims", labels=False)
+def moments(client: ClientData, dims: int = 10, fewest: int = FEWEST) -> Array:
+    """Return mean and standard deviation of the latent features of all examples: the part that needs no labels."""
+    return _moments(_seen_along(dims, _latent(client.model, client.x)), fewest)[None]
+
+
+def _moments(rows: Array, fewest: int) -> Array:
+    if len(rows) < fewest:
+        return np.stack([np.zeros(rows.shape[1]), np.full(rows.shape[1], ABSENT)])
+    return np.stack([rows.mean(axis=0), rows.std(axis=0)])
+
+
+def _seen_along(dims: int, latent: Array) -> Array:
+    """Return features along ``dims`` directions: all of them if they are few, or orthonormal ones drawn for everyone.
+
+    Directions beyond the number of features are zero. The draw depends on the numbers alone, and signs are fixed, so
+    that all clients have the same.
+    """
+    count = latent.shape[1]
+    if count <= dims:
+        return np.pad(latent, ((0, 0), (0, dims - count)))
+    axes, upper = np.linalg.qr(generator(0, "latent directions", count, dims).normal(size=(count, dims)))
+    seen: Array = latent @ (axes * np.sign(np.diag(upper)))
+    return seen
+
+
+def _latent(model: nn.Module, x: Array) -> Array:
+    """Return the inputs of the model's last layer for every example, one row each."""
+    return np.concatenate([part.reshape(len(part), -1) for part in _inputs_of_head(model, x)]).astype(np.float64)
+
+
+def _inputs_of_head(model: nn.Module, x: Array) -> Iterator[Array]:
+    import torch
+
+    from coterie.models.model import head_of
+
+    name = head_of(model)
+    if name is None:
+        raise ModelError("the model has no head with inputs; name a submodule head")
+    found: list[Array] = []
+    kind = next(model.parameters()).dtype
+    hook = model.get_submodule(name).register_forward_pre_hook(lambda _, inputs: found.append(inputs[0].numpy()))
+    with torch.no_grad():
+        for start in range(0, len(x), BATCH):
+            model(torch.from_numpy(np.ascontiguousarray(x[start : start + BATCH])).to(kind))
+            yield found.pop()
+    hook.remove()

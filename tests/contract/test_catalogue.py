@@ -58,6 +58,8 @@ VARIANTS = (
     "diffnorm(warmup=2,clusterer=agglomerative(linkage=complete))",
     "gradcos(clusters=auto)",
     "briggs(metric=euclidean,linkage=ward,cut=1)",
+    "pacfl(clusterer=kmedoids,p=2,angle=mean)",
+    "flux(clusterer=kmedoids(clusters=2),warmup=0,dims=100,scale=true)",
     "ocfl-hdbscan(weights=uniform)",
     "ocfl(clusterer=agglomerative,p=1,server=adam)",
     "ocfl-kmeans(shots=2)",

@@ -4,6 +4,7 @@ from coterie.algorithms.add_ons import cks, con_cks, con_para, con_rep, finetune
 from coterie.algorithms.auto import advised
 from coterie.algorithms.cam import cam
 from coterie.algorithms.choosing import ifca, joint
+from coterie.algorithms.descriptions import flux, given, pacfl
 from coterie.algorithms.ensembles import ensemble, fedavg_ensemble, fedprox_ensemble, soft_vote
 from coterie.algorithms.loss_clustering import clove
 from coterie.algorithms.merging import stocfl
@@ -50,6 +51,8 @@ __all__ = [
     "fedsoft",
     "fesem",
     "finetune",
+    "flux",
+    "given",
     "gradcos",
     "has_number",
     "ifca",
@@ -62,6 +65,7 @@ __all__ = [
     "ocfl_hdbscan",
     "ocfl_kmeans",
     "ocfl_meanshift",
+    "pacfl",
     "parts",
     "sattler",
     "soft_vote",

@@ -13,7 +13,7 @@ from coterie.server.contract import Algorithm, Place, Update, by_examples, repla
 from coterie.server.distances.losses import crosses
 from coterie.server.distances.separation import certain_differences
 from coterie.server.distances.vectors import KeyedMeasure, of_parameters, of_updates, plain
-from coterie.server.one_shot import after, cluster_once, once
+from coterie.server.one_shot import Rule, after, cluster_once, once
 from coterie.server.placement import join, least_loss_when_formed, nearest_update
 from coterie.server.start import judged_by, one_model_for
 
@@ -145,11 +145,15 @@ def _once(
 ) -> Algorithm:
     """Train one model for ``warmup`` rounds, cluster by a measure, and train a model for each cluster."""
     rule = cluster_once(measure, clusterer, by_examples, fit, start=start, compared=compared)
+    return replace(clustered_after(warmup, rule, clusterer, fit, place), update=update)
+
+
+def clustered_after(warmup: int, rule: Rule, clusterer: Clusterer, fit: Fit, place: Place) -> Algorithm:
+    """Train one model for ``warmup`` rounds, apply a rule once, and train a model for each cluster."""
     return Algorithm(
         start=one_model_for(clusterer.least_points),
         task=always(Task(fit=(fit,))),
         assign=once(after(warmup), rule, join(place)),
-        update=update,
         place=place,
         least_rounds=warmup + 1,
     )

@@ -8,6 +8,7 @@ from coterie.algorithms.add_ons import cks, con_cks, con_para, con_rep, finetune
 from coterie.algorithms.auto import AUTO
 from coterie.algorithms.cam import cam
 from coterie.algorithms.choosing import ifca, joint
+from coterie.algorithms.descriptions import flux, given, pacfl
 from coterie.algorithms.ensembles import fedavg_ensemble, fedprox_ensemble, soft_vote
 from coterie.algorithms.loss_clustering import clove
 from coterie.algorithms.merging import stocfl
@@ -59,6 +60,9 @@ algorithms = Catalogue(
         "diffnorm": diffnorm,
         "gradcos": gradcos,
         "briggs": briggs,
+        "pacfl": pacfl,
+        "flux": flux,
+        "given": given,
         "ocfl": ocfl,
         "ocfl-hdbscan": ocfl_hdbscan,
         "ocfl-meanshift": ocfl_meanshift,
@@ -92,6 +96,10 @@ REDUCES_TO = {
     "diffnorm(clusters=1,start=medoid)": "fedavg",
     "gradcos(clusters=1,start=global)": "fedavg",
     "briggs(cut=2)": "fedavg",
+    "pacfl(clusters=1)": "fedavg",
+    "pacfl(clusterer=agglomerative(cut=90))": "fedavg",
+    "flux(clusterer=agglomerative(clusters=1),warmup=1)": "fedavg",
+    "given(country)": "fedavg",
     "ocfl-kmeans(clusters=1)": "fedavg",
     "ocfl": "ocfl-hdbscan",
     "ocfl(clusterer=kmeans,server=sgd,server_lr=1)": "ocfl-kmeans",
@@ -140,6 +148,8 @@ RANGES: dict[str, dict[str, tuple[Value, ...] | OfRounds]] = {
     "fedprox": {"strength": (0.001, 0.01, 0.1, 0.95)},
     # Reddi et al. 2021, appendix D: powers of ten.
     "fedopt": {"fedopt.lr": (0.001, 0.01, 0.1, 1), "tau": (1e-4, 1e-3, 1e-2)},
+    # Vahidian et al.: 3 to 5 directions. Their thresholds are of another angle.
+    "pacfl": {"p": (3, 5)},
     # Lin et al. vary lambda between 0.1 and 0.5.
     "joint": {"strength": (0.1, 0.2, 0.3, 0.4, 0.5)},
     # Ours, because ours are relative, where eps2 of 1 or more never splits. Published thresholds are absolute: 0.4 and

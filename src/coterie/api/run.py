@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
 from functools import cached_property
@@ -175,9 +175,9 @@ class Run:
         rows = zip(*step.replies.models(), strict=True)
         return {name: self.model.with_row(*row) for name, row in zip(names, rows, strict=True)}
 
-    def assign(self, x: Array, y: Array) -> Placement:
-        """Place a client that took no part in the run, with these examples."""
-        return self.results.trained.assign(x, y)
+    def assign(self, x: Array, y: Array | None = None, attributes: Mapping[str, str] | None = None) -> Placement:
+        """Place a client that took no part in the run, with these examples; see ``Trained.assign``."""
+        return self.results.trained.assign(x, y, attributes)
 
     def plot(self, path: str | Path | None = None) -> Figure:
         """Draw scores and cluster sizes by round; save the picture if a path is given, and return the figure."""

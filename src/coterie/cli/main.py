@@ -210,7 +210,9 @@ def tune(
 @guarded
 def assign(
     run: Annotated[Path, typer.Argument(metavar="RUN", help="the folder of a finished run")],
-    data: Annotated[Path, typer.Option(help="the newcomer's file: .npz with x and y, or a table like the run's")],
+    data: Annotated[
+        Path, typer.Option(help="the newcomer's file: .npz with x and y, or a table like the run's; labels may lack")
+    ],
     schema: Annotated[
         Path | None, typer.Option(help="how a table becomes arrays, where RUN holds no schema.json")
     ] = None,
@@ -225,7 +227,10 @@ def assign(
         say_json(asdict(found))
         return
     console.print(placement_table(found))
-    say(f"cluster {found.cluster} serves it with {found.measure} {found.served:.3f}")
+    if found.served is None:
+        say(f"cluster {found.cluster} is the nearest; without labels nobody knows how well it serves")
+    else:
+        say(f"cluster {found.cluster} serves it with {found.measure} {found.served:.3f}")
     if found.warning is not None:
         say(f"warning: {found.warning}", "yellow")
 

@@ -138,6 +138,7 @@ class Dataset:
             unit=self.unit,
             words={**(self.words or {}), "partition": how.text, "validation": validation} if worded else None,
             files=self.files,
+            attributes={} if shares.groups is None else {"group": tuple(map(str, shares.groups.tolist()))},
         )
         return with_validation(federated, validation, seed) if validation else federated
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import hashlib
 from collections import Counter
 from collections.abc import Mapping, Sequence
-from dataclasses import KW_ONLY, dataclass, replace
+from dataclasses import KW_ONLY, dataclass, field, replace
 from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
@@ -68,10 +68,11 @@ class Federated:
 
     ``x`` is float32, one row an example; ``y`` is int64 class numbers ``0..classes-1``, or float32 targets when
     ``classes`` is None (regression). ``groups`` are the true groups where they are known; they are for scoring
-    only and no algorithm ever sees them. ``schema`` turned a user's tables into these arrays, ``class_names`` are the
-    classes as they are named there, and ``unit`` is one unit of ``y`` in the user's own units of a target. ``words``
-    are the settings that make these data again, None where they were made in Python. ``files`` is a hash of all bytes
-    of a user's own files.
+    only and no algorithm ever sees them. ``attributes`` are what is known of the clients and algorithms may see: the
+    value of each client, by the name of the column. ``schema`` turned a user's tables into these arrays,
+    ``class_names`` are the classes as they are named there, and ``unit`` is one unit of ``y`` in the user's own units
+    of a target. ``words`` are the settings that make these data again, None where they were made in Python. ``files``
+    is a hash of all bytes of a user's own files.
     """
 
     data: str
@@ -89,6 +90,7 @@ class Federated:
     unit: float = 1.0
     words: Mapping[str, Any] | None = None
     files: str | None = None
+    attributes: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
         twice = [name for name, count in Counter(self.names).items() if count > 1]
@@ -103,6 +105,10 @@ class Federated:
                 empty = self.names[int(np.argmin(split.sizes))]
                 raise DataError(f"client {empty!r} has no {what} example; every client needs at least one")
             self._check_values(what, split)
+        for column, values in self.attributes.items():
+            if len(values) != len(self.names):
+                what = f"attribute {column!r} has {len(values)} values and there are {len(self.names)} clients"
+                raise DataError(f"{what}; give one for each")
 
     def __len__(self) -> int:
         return len(self.names)
@@ -131,7 +137,12 @@ class Federated:
             validation=None if self.validation is None else keep(self.validation),
             groups=None if self.groups is None else self.groups[list(clients)],
             words=None,
+            attributes={column: tuple(values[i] for i in clients) for column, values in self.attributes.items()},
         )
+
+    def attributes_of(self, client: int) -> dict[str, str]:
+        """Return what is known of one client, by the name of the column; an empty value is not known."""
+        return {column: values[client] for column, values in self.attributes.items() if values[client]}
 
     def fingerprint(self) -> str:
         """Return a hash that identifies the data: names, sizes, labels, and two examples of each client.

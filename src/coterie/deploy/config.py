@@ -98,6 +98,7 @@ class SiteConfig:
     socket: str = "run/agent.sock"
     data: str = ""
     label: str | None = None
+    attribute: str | None = None
     ignore: str | None = None
     missing: str | None = None
     task: str | None = None

@@ -57,8 +57,8 @@ class Answering(Protocol):
 def load_data(file: str | Path, name: str, folder: str | Path, **options: Any) -> Federated:
     """Read a site's ``.npz``, ``.csv`` or ``.parquet`` file as a simulation reads the client ``name`` of a folder.
 
-    ``options`` are those of ``load_own`` (label, ignore, missing, task, test, validation, seed). Tables need a
-    ``schema.json`` in ``folder``, beside the configuration of the site.
+    ``options`` are those of ``load_own`` (label, attribute, ignore, missing, task, test, validation, seed). Tables
+    need a ``schema.json`` in ``folder``, beside the configuration of the site.
     """
     schema = Path(folder) / SCHEMA
     return load_client(file, name, schema=Schema.load(schema) if schema.is_file() else None, **options)

@@ -232,7 +232,8 @@ class Engine:
             name, (x, y) = self.data.names[clients[position]], self.data.train.of(clients[position])
             model = self.model.with_row(own.params[position], own.buffers[position])
             rng = key.generator(name, "describe", describe.function)
-            client = ClientData(x, y, self.model.classes, model=model, models=models, rng=rng)
+            known = self.data.attributes_of(clients[position])
+            client = ClientData(x, y, self.model.classes, model=model, models=models, rng=rng, attributes=known)
             try:
                 found[position] = compute(describe.function, client, shape)
             except Exception as error:  # a client function may fail in any way, and at some clients only

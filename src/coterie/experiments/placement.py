@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 from torch import nn
@@ -16,7 +16,10 @@ from torch import nn
 from coterie.data import Federated, Schema, Split
 from coterie.data.apportion import stratified_split
 from coterie.data.tables.arrays import read_arrays
-from coterie.errors import DataError, FederationError, RunFolderError
+from coterie.data.tables.files import open_table
+from coterie.data.tables.reading import Reading
+from coterie.data.tables.rows import read_constants
+from coterie.errors import DataError, FederationError, RunFolderError, UsageError
 from coterie.experiments import building
 from coterie.experiments.networks import network_of
 from coterie.experiments.run_folder import (
@@ -34,9 +37,13 @@ from coterie.experiments.settings import load_settings
 from coterie.experiments.summary import load_rows, scores_by_client
 from coterie.models.given import Given, as_model
 from coterie.models.model import Model
+from coterie.protocol.client_function import find_client_function
+from coterie.protocol.replies import Replies
+from coterie.protocol.stack import Stack
+from coterie.protocol.task import Task
 from coterie.runtimes.simulator import Simulator
 from coterie.seeding import Key, generator
-from coterie.server.contract import Algorithm, Scores, State
+from coterie.server.contract import Algorithm, Ask, Place, Scores, State
 from coterie.server.exchange import Meter
 from coterie.server.serving import evaluate, served_models
 from coterie.typing import Array
@@ -57,7 +64,8 @@ class Placement:
 
     scores   its score in each cluster; its cluster has the highest
     measure  what ``served`` and ``members`` are: accuracy, or rmse
-    served   the measure of the model that serves it, on its examples, or on those held out if the model is fine-tuned
+    served   the measure of the model that serves it, on its examples, or on those held out if the model is fine-tuned;
+             None if its examples have no labels, so that nobody knows
     members  the worst and the best measure of the cluster's members on their test data
     warning  a sentence if no cluster fits, else None
     """
@@ -65,7 +73,7 @@ class Placement:
     cluster: int
     scores: tuple[float, ...]
     measure: str
-    served: float
+    served: float | None
     members: tuple[float, float]
     warning: str | None = None
 
@@ -84,15 +92,16 @@ class Trained:
     def __repr__(self) -> str:
         return f"Trained({self.algorithm!r}, {self.model!r}: {len(self.members)} clients, {self.state.round} rounds)"
 
-    def assign(self, x: Array, y: Array) -> Placement:
-        """Place a client with these examples, and test how well it would be served."""
-        federation = Simulator(self._client(x, y), self.model, threads=1)
-        found = self._place(federation)
-        cluster = int(found.clusters[0])
-        placed = self._state_with(found, federation)
-        tested = evaluate(self.algorithm, federation, placed, self.seed)
+    def assign(self, x: Array, y: Array | None = None, attributes: Mapping[str, str] | None = None) -> Placement:
+        """Place a client with these examples, and test how well it would be served.
+
+        Without ``y`` it is placed by the examples alone, if the algorithm can, and how well it is served is not known.
+        ``attributes`` are what is known of it, by the name of the column, for ``given(column)``.
+        """
+        federation = Simulator(self._client(x, y, attributes or {}), self.model, threads=1)
+        found = self._place(federation, y is not None)
+        cluster, served = int(found.clusters[0]), None if y is None else self._served(found, federation)
         measure = "rmse" if self.model.classes is None else "accuracy"
-        served = scores_by_client(tested, self.model.classes, self.unit)[0][0]
         members = member_scores(self.members, cluster, measure)
         return Placement(
             cluster,
@@ -100,22 +109,37 @@ class Trained:
             measure,
             served,
             (members[0], members[-1]),
-            misfit_warning(cluster, measure, served, members),
+            None if served is None else misfit_warning(cluster, measure, served, members),
         )
 
     def network(self, x: Array, y: Array) -> nn.Module:
         """Return the network that serves a client with these examples, the one that ``assign`` tests."""
-        federation = Simulator(self._client(x, y), self.model, threads=1)
-        state = self._state_with(self._place(federation), federation)
+        federation = Simulator(self._client(x, y, {}), self.model, threads=1)
+        state = self._state_with(self._place(federation, True), federation)
         served = served_models(self.algorithm, federation, state, self.seed, np.array([0]))
         return network_of(self.model, served, 0, self.algorithm.serve.mix if self.algorithm.members else None)
 
-    def _place(self, federation: Simulator) -> Scores:
+    def _place_unlabelled(self) -> Place:
+        """Return the rule for newcomers whose examples have no labels; refuse them if there is none."""
+        if self.algorithm.place_unlabelled is None:
+            raise UsageError(
+                f"{self.algorithm.name} cannot place a newcomer without labels; give y, or train with flux or "
+                "pacfl(by=all), which need none"
+            )
+        return self.algorithm.place_unlabelled
+
+    def _served(self, found: Scores, federation: Simulator) -> float:
+        """Return how well the newcomer is served where the scores put it."""
+        tested = evaluate(self.algorithm, federation, self._state_with(found, federation), self.seed)
+        return scores_by_client(tested, self.model.classes, self.unit)[0][0]
+
+    def _place(self, federation: Simulator, labelled: bool) -> Scores:
         """Return the scores of the newcomer in all clusters."""
+        place = self.algorithm.place if labelled else self._place_unlabelled()
         meter = Meter(federation, Key(self.seed, self.state.round), self.state.shares)
-        found = self.algorithm.place(self.state, meter.ask, np.array([0]))
+        found = place(self.state, meter.ask if labelled else without_labels(meter.ask), np.array([0]))
         if not len(found.clients):
-            why = "; ".join(meter.missing.values()) or "it did not answer"
+            why = "; ".join(meter.missing.values()) or "it did not answer, or is like no cluster"
             raise FederationError(f"the newcomer could not be placed ({why}); check its examples")
         return found
 
@@ -127,9 +151,13 @@ class Trained:
             members.append(_placed(state, algorithm.place(state, meter.ask, np.array([0]))))
         return replace(_placed(self.state, found), members=tuple(members))
 
-    def _client(self, x: Array, y: Array) -> Federated:
-        """Return the newcomer as a federation of one; hold out test examples if its model is fine-tuned."""
+    def _client(self, x: Array, y: Array | None, attributes: Mapping[str, str]) -> Federated:
+        """Return the newcomer as a federation of one; hold out test examples if its model is fine-tuned.
+
+        Where there are no labels zeros take their places, and nobody may read them (``without_labels``).
+        """
         classes, shape = self.model.classes, self.model.shape
+        y = np.zeros(len(x), np.int64) if y is None else y
         if len(x) != len(y) or tuple(x.shape[1:]) != tuple(shape):
             raise DataError(f"x has shape {x.shape} and y {y.shape}; the run's model needs (n, {shape}) and (n,)")
         if classes is not None and np.asarray(y).dtype.kind not in "iu":
@@ -139,7 +167,21 @@ class Trained:
         if self.algorithm.serve.fit and len(y) > 1:
             keep, test = stratified_split(y, HELD_OUT, generator(self.seed, "newcomer"))
         train, tested = (Split.join([(x[rows], y[rows])]) for rows in (keep, test))
-        return Federated("newcomer", "natural", ("newcomer",), train, tested, classes)
+        known = {column: (value,) for column, value in attributes.items()}
+        return Federated("newcomer", "natural", ("newcomer",), train, tested, classes, attributes=known)
+
+
+def without_labels(ask: Ask) -> Ask:
+    """Refuse every task for which a client would need labels: its examples have none."""
+
+    def asking(task: Task, models: Stack, labels: Array, clients: Array, references: Stack | None = None) -> Replies:
+        report = task.report
+        described = report.describe is not None and not find_client_function(report.describe.function)[0].labels
+        if task.choose or task.fit or report.losses or report.metrics or not described:
+            raise UsageError("a newcomer without labels was asked for what needs them; give y")
+        return ask(task, models, labels, clients, references)
+
+    return asking
 
 
 def _placed(state: State, found: Scores) -> State:
@@ -189,12 +231,20 @@ def load_trained(folder: Path, model: Given = None) -> Trained:
     return Trained(algorithm, algorithm.network(network), state, rows, settings.seed, examples["unit"])
 
 
-def read_newcomer(file: Path, folder: Path, schema: Path | None = None) -> tuple[Array, Array]:
-    """Read the examples in a newcomer's file: an ``.npz`` file, or a table with the schema of the run or another."""
+class Newcomer(NamedTuple):
+    """A newcomer's examples, labels if there are any, and what is known of it, by the name of the column."""
+
+    x: Array
+    y: Array | None
+    attributes: Mapping[str, str] = {}
+
+
+def read_newcomer(file: Path, folder: Path, schema: Path | None = None) -> Newcomer:
+    """Read a newcomer's file: an ``.npz`` file, or a table with the schema of the run or another; labels may lack."""
     if not file.exists():
         raise DataError(f"there is no file {file}; name the newcomer's .npz, .csv or .parquet file")
     if file.suffix == ".npz":
-        return read_arrays(file)
+        return Newcomer(*read_arrays(file))
     found = schema or folder / SCHEMA
     if schema is None and not found.exists():
         if load_settings(folder / CONFIG, {}).data == FEDERATION:
@@ -202,4 +252,8 @@ def read_newcomer(file: Path, folder: Path, schema: Path | None = None) -> tuple
         else:
             why = "was not trained on tables: give an .npz file like those of its clients"
         raise DataError(f"{file} is a table and {folder} {why}; or save it as .npz with x and y")
-    return Schema.load(found).arrays(file)
+    by, settings = Schema.load(found), load_settings(folder / CONFIG, {})
+    known = read_constants(file, Reading.from_options({"attribute": settings.attribute}).attribute)
+    if by.label not in open_table(file).columns:
+        return Newcomer(by.features_from(file), None, known)
+    return Newcomer(*by.arrays(file), known)

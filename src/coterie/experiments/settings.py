@@ -129,6 +129,7 @@ class Settings:
     label: str | None = _own("label")
     client: str | None = _own("client")
     group: str | None = _own("group")
+    attribute: str | None = _own("attribute")
     ignore: str | None = _own("ignore")
     missing: str | None = _own("missing")
     task: str | None = _own("task")

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import inspect
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import KW_ONLY, dataclass, field
 from typing import TYPE_CHECKING, Any
 
@@ -28,7 +28,7 @@ if TYPE_CHECKING:
 
 SIZES = ("classes", "features", "latent", "models", "parameters")
 """Words that may stand in a declared shape: the number of classes, of numbers in one example, of inputs of the model's
-last layer, of cluster models, of parameters."""
+last layer, of cluster models, of parameters. ``classes+1`` is one more."""
 
 LARGEST = 1 << 24
 """The most numbers that a client function may give."""
@@ -43,6 +43,7 @@ class ClientData:
     model     the model that it was sent, or has just trained, in evaluation mode
     models    all cluster models, if the function is declared with ``all_models``
     rng       a generator of the client's own, addressed by seed, round and name
+    attributes  what is known of the client, by the name of the column
     """
 
     x: Array
@@ -52,6 +53,7 @@ class ClientData:
     model: nn.Module
     models: tuple[nn.Module, ...]
     rng: np.random.Generator
+    attributes: Mapping[str, str] = field(default_factory=dict)
 
 
 @dataclass(frozen=True)
@@ -111,7 +113,7 @@ def client_function(
         name = f"{function.__module__}:{function.__qualname__}"
         made = ClientFunction(function, name, shape, all_models=all_models, labels=labels)
         for size in shape:
-            if isinstance(size, str) and size not in SIZES and size not in made.parameters:
+            if isinstance(size, str) and _word(size)[0] not in (*SIZES, *made.parameters):
                 known = ", ".join((*SIZES, *made.parameters))
                 raise UsageError(f"the shape of {function.__name__} has {size!r}; it may have numbers and {known}")
         return made
@@ -147,7 +149,7 @@ def declared_shape(describe: Describe | None, model: Model, models: int) -> tupl
         "parameters": model.layout.size,
     }
     given = _bound(found, call)
-    sizes = tuple(size if isinstance(size, int) else {**given, **known}[size] for size in found.shape)
+    sizes = tuple(size if isinstance(size, int) else _number(size, {**given, **known}) for size in found.shape)
     for size, word in zip(sizes, found.shape, strict=True):
         if not isinstance(size, int) or isinstance(size, bool) or size < 0:
             raise UsageError(f"{word} is {size} in the shape of {call}; it must be a whole number from 0 on")
@@ -165,6 +167,22 @@ def compute(text: str, client: ClientData, shape: tuple[int, ...]) -> Array:
     if not (np.abs(array) <= DESCRIBED).all():
         raise UsageError(f"{call} gave numbers that are not finite, or beyond {DESCRIBED:g}")
     return array
+
+
+def _word(size: str) -> tuple[str, int]:
+    """Return the word of a size, and what is added to it.
+
+    >>> _word("classes"), _word("classes+1")
+    (('classes', 0), ('classes', 1))
+    """
+    word, _, more = size.partition("+")
+    return word, int(more) if more.isdecimal() else 0
+
+
+def _number(size: str, known: Mapping[str, Any]) -> Any:
+    """Return the number that a size of a declared shape stands for; an argument that is no number stays as it is."""
+    word, more = _word(size)
+    return known[word] + more if more else known[word]
 
 
 def _bound(found: ClientFunction, call: Call) -> dict[str, Any]:

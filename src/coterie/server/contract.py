@@ -257,6 +257,7 @@ class Algorithm:
     update_before  the same as long as no clusters have formed and all clients are on one model
     shared    a part of the model averaged over everyone, whatever the cluster
     place     the cluster of a client that was never seen
+    place_unlabelled  the same for a client whose examples have no labels (None: it needs labels)
     serve     how a client gets the model it is tested with
     references  models that clients are sent beside the cluster models, a function of the state
     network   what is made of the user's model before a run begins (default: it is trained as it is)
@@ -278,6 +279,7 @@ class Algorithm:
     update_before: Update = replace_models
     shared: str | None = None
     place: Place = least_loss
+    place_unlabelled: Place | None = None
     serve: Serving = Serving()
     references: Callable[[State], Stack | None] = no_references
     network: Callable[[Model], Model] = as_it_is

@@ -32,11 +32,17 @@ MOST_KEPT = 500
 @memory_type
 @dataclass(frozen=True)
 class Formed:
-    """The round in which clusters formed: the model that was sent, each cluster's mean, and the distances, if few."""
+    """The round in which clusters formed: the model that was sent, each cluster's mean, and the distances, if few.
+
+    ``descriptions`` and ``scale``: where clients were clustered by descriptions, the one of each cluster, and the
+    numbers by which descriptions are divided before they are compared.
+    """
 
     sent: Stack
     means: Stack
     distances: Array | None
+    descriptions: Array | None = None
+    scale: Array | None = None
 
 
 @memory_type

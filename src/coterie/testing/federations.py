@@ -22,9 +22,12 @@ Client = tuple[Array, Array]
 
 
 def federated(train: Sequence[Client], test: Sequence[Client], classes: int | None, groups: Array) -> Federated:
-    """Return the federation of these clients, named ``client-0``, ``client-1``, ..."""
+    """Return the federation of these clients, named ``client-0``, ..., with the attributes group and country."""
     names = tuple(f"client-{i}" for i in range(len(train)))
-    return Federated("made up", "by hand", names, Split.join(train), Split.join(test), classes, groups=groups)
+    known = {"group": tuple(map(str, groups.tolist())), "country": ("here",) * len(train)}
+    return Federated(
+        "made up", "by hand", names, Split.join(train), Split.join(test), classes, groups=groups, attributes=known
+    )
 
 
 def images(

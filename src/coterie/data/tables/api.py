@@ -48,7 +48,8 @@ def load_own(path: str | Path, *, schema: Schema | None = None, **options: Any) 
 
     The options are the fields of ``Reading``. ``test`` is the fraction that each client sets aside, by class, drawn
     from the seed and the client's name; ``.npz`` files may hold test examples instead. ``group`` names a column of
-    true groups, for scoring. With a ``schema`` the arrays are made by it, and not by one learned from these data.
+    true groups, for scoring, ``attribute`` columns that algorithms may see. With a ``schema`` the arrays are made by
+    it, and not by one learned from these data.
     """
     reading = Reading.from_options(options)
     if reading.client is None and Path(path).is_file():
@@ -88,10 +89,10 @@ def load_folder(path: str | Path, seed: int = 1, test: float = 0.2, validation: 
 def load_pooled(path: Any, *, schema: Schema | None = None, **options: Any) -> Dataset:
     """Load one table or ``.npz`` file, or a table in memory, without clients, to be divided by any partition.
 
-    The options are those of ``load_own``, without ``client``, ``group`` and ``validation``.
+    The options are those of ``load_own``, without ``client``, ``group``, ``attribute`` and ``validation``.
     """
     reading = Reading.from_options(options)
-    for name in ("client", "group", "validation"):
+    for name in ("client", "group", "attribute", "validation"):
         if getattr(reading, name):
             value = getattr(reading, name)
             raise DataError(f"{name}={value} is for data that come with clients; leave it or the partition out")
@@ -230,6 +231,7 @@ def _load_tables(
         classes=None if classes is None else len(classes),
         validation=splits[2] if len(splits) > 2 else None,
         groups=found.rows.groups,
+        attributes=found.rows.attributes,
         notes=(*found.notes, *class_notes(found.counts())),
         class_names=classes or (),
         schema=found.schema,

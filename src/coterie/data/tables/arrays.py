@@ -72,9 +72,13 @@ def check_arrays(path: Path, files: Sequence[Path], reading: Reading, problems: 
     )
 
 
-def read_arrays(path: Path) -> Pair:
-    """Return the examples and labels of one file, unsplit."""
-    return _pair(path, _load(path))
+def read_arrays(path: Path) -> tuple[Array, Array | None]:
+    """Return the examples and labels of one file, unsplit; None for labels where it has no ``y``."""
+    arrays = _load(path)
+    if "y" in arrays:
+        return _pair(path, arrays)
+    stand_in = np.zeros(np.shape(arrays.get("x", ()))[:1], np.int64)
+    return _pair(path, {**arrays, "y": stand_in})[0], None
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -106,7 +110,8 @@ def _read_clients(
     files: Sequence[Path], reading: Reading, problems: Problems, name: str | None = None
 ) -> list[ClientArrays]:
     """Return the clients of the usable files that are alike; the other files are added to the problems."""
-    for option, value in (("client", reading.client), ("group", reading.group), ("ignore", reading.ignore)):
+    for option in ("client", "group", "attribute", "ignore"):
+        value = getattr(reading, option)
         if value:
             raise DataError(f"{option}={value} names a column, and .npz files have none; leave it out, or save tables")
     clients: list[ClientArrays] = []

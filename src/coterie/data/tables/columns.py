@@ -58,7 +58,7 @@ def usable_tables(tables: Sequence[Table], reading: Reading, problems: Problems)
     for table in tables:
         try:
             require_roles(table, reading)
-            own = tuple(name for name in table.columns if name not in (*reading.roles.values(), *reading.ignore))
+            own = tuple(name for name in table.columns if name not in (*reading.role_columns, *reading.ignore))
             if not own:
                 raise BadFile(table.file, None, "has no column besides the label", "add columns to learn from")
             if kept:
@@ -73,8 +73,8 @@ def usable_tables(tables: Sequence[Table], reading: Reading, problems: Problems)
 
 
 def require_roles(table: Table, reading: Reading) -> None:
-    """Refuse a table without the label, client or group column."""
-    for option, name in reading.roles.items():
+    """Refuse a table without the label, client, group or an attribute column."""
+    for option, name in reading.roles:
         if name not in table.columns:
             raise BadFile(table.file, None, *absent(name, table.columns, f"name another with --{option}"))
 

@@ -16,6 +16,9 @@ from coterie.errors import DataError, UnknownName
 
 Function = TypeVar("Function", bound=Callable[..., Any])
 
+LISTS = ("attribute", "ignore")
+"""The options that name several columns."""
+
 
 def _option(default: Any, text: str, choices: tuple[str, ...] = ()) -> Any:
     return field(default=default, metadata={"help": text, "choices": choices})
@@ -34,6 +37,9 @@ class Reading:
     label: str = _option("label", "own tables: the column to predict")
     client: str | None = _option(None, "own tables: the column that names the client, for one table of all clients")
     group: str | None = _option(None, "own tables: the column of the true group, for scoring only")
+    attribute: tuple[str, ...] = _option(
+        (), "own tables: columns with one value for each client, for given(COLUMN) and no features, separated by commas"
+    )
     ignore: tuple[str, ...] = _option((), "own tables: columns to leave out, separated by commas")
     missing: str = _option("error", "own tables: missing values are an error, or take the mean", ("error", "mean"))
     task: str | None = _option(
@@ -44,7 +50,8 @@ class Reading:
     seed: int = _option(1, "the seed of the examples that are set aside")
 
     def __post_init__(self) -> None:
-        object.__setattr__(self, "ignore", _names(self.ignore))
+        for listed in LISTS:
+            object.__setattr__(self, listed, _names(getattr(self, listed)))
         for option in fields(self):
             value, choices = getattr(self, option.name), option.metadata["choices"]
             if choices and value not in (option.default, *choices):
@@ -53,12 +60,11 @@ class Reading:
             raise DataError(f"test={self.test} must be between 0 and 1, such as 0.2")
         if not 0 <= self.validation < 1:
             raise DataError(f"validation={self.validation} must be between 0 and 1, such as 0.1")
-        named = [*self.roles.values(), *self.ignore]
-        for name in self.roles.values():
+        named = [*self.role_columns, *self.ignore]
+        for name in self.role_columns:
             if named.count(name) > 1:
-                raise DataError(
-                    f"column {name!r} is named twice among label, client, group and ignore; name a column once"
-                )
+                what = f"column {name!r} is named twice among label, client, group, attribute and ignore"
+                raise DataError(f"{what}; name a column once")
 
     @classmethod
     def from_options(cls, options: Mapping[str, Any]) -> Reading:
@@ -77,21 +83,26 @@ class Reading:
     def words(self) -> dict[str, Any]:
         """Return the options that differ from their defaults as settings of a run, except the seed."""
         changed = {f.name: getattr(self, f.name) for f in fields(self) if getattr(self, f.name) != f.default}
-        if self.ignore:
-            changed["ignore"] = ",".join(self.ignore)
+        changed |= {listed: ",".join(changed[listed]) for listed in LISTS if listed in changed}
         changed.pop("seed", None)
         return changed
 
     @property
-    def roles(self) -> dict[str, str]:
-        """The columns that are no features, by the option that names them: label, client, group."""
-        columns = {"label": self.label, "client": self.client, "group": self.group}
-        return {option: name for option, name in columns.items() if name is not None}
+    def roles(self) -> tuple[tuple[str, str], ...]:
+        """The options that name columns which are no features, and these columns: label, client, group, attributes."""
+        columns = [("label", self.label), ("client", self.client), ("group", self.group)]
+        columns += [("attribute", name) for name in self.attribute]
+        return tuple((option, name) for option, name in columns if name is not None)
+
+    @property
+    def role_columns(self) -> tuple[str, ...]:
+        """The columns that are no features because an option names them."""
+        return tuple(name for _, name in self.roles)
 
     @property
     def ignored(self) -> tuple[str, ...]:
         """The columns that a later file may have and that are not read from it."""
-        return tuple(name for name in (*self.ignore, self.client, self.group) if name is not None)
+        return tuple(name for name in (*self.ignore, *self.attribute, self.client, self.group) if name is not None)
 
 
 def with_reading_options(function: Function) -> Function:

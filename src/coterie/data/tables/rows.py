@@ -5,9 +5,10 @@ No feature is read here, so this takes one pass over a few columns.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -17,9 +18,10 @@ from coterie.data.array_memory import allocate, release
 from coterie.data.federated import Split
 from coterie.data.tables.cells import Block, Cells, Vocabulary, canonical, class_numbers, is_number, is_whole
 from coterie.data.tables.columns import are_numbers
-from coterie.data.tables.files import Table
+from coterie.data.tables.files import Table, open_table
 from coterie.data.tables.problems import BadFile, Problem, Problems
 from coterie.data.tables.reading import Reading
+from coterie.errors import DataError
 from coterie.seeding import generator
 from coterie.typing import Array
 
@@ -48,7 +50,8 @@ class Rows:
     """The client and the label of every row, one table after the other.
 
     ``tables`` are those that could be read and ``slices`` the rows of each; ``owners`` holds the number of each row's
-    client among ``names``; ``groups`` is the true group of each client, where a column names it.
+    client among ``names``; ``groups`` is the true group of each client, where a column names it, and ``attributes`` the
+    value of each client in each column that is one, empty where it has none.
     """
 
     tables: tuple[Table, ...]
@@ -57,10 +60,11 @@ class Rows:
     owners: Array
     labels: RawLabels
     groups: Array | None
+    attributes: Mapping[str, tuple[str, ...]]
 
 
 def read_rows(tables: Sequence[Table], reading: Reading, problems: Problems) -> Rows:
-    """Read the label, client and group columns of all tables."""
+    """Read the label, client, group and attribute columns of all tables."""
     reader = _RowReader(reading, problems)
     kept = [table for table in tables if reader.read(table)]
     ends = np.cumsum([0, *(len(owners) for owners in reader.owners)]).tolist()
@@ -79,7 +83,8 @@ def read_rows(tables: Sequence[Table], reading: Reading, problems: Problems) -> 
             overflowed=reader.labels.overflowed,
             present=reader.present,
         ),
-        groups=None if reading.group is None else reader.true_groups(names),
+        groups=None if reading.group is None else reader.true_groups(reading.group, names),
+        attributes={column: reader.values(column, names) for column in reading.attribute},
     )
 
 
@@ -92,12 +97,12 @@ class _RowReader:
 
     def __init__(self, reading: Reading, problems: Problems) -> None:
         self.reading, self.problems = reading, problems
-        self.clients, self.groups = Vocabulary(MOST_CLIENTS), Vocabulary(MOST_CLIENTS)
-        self.labels = Vocabulary(MOST_CLASSES)
+        self.clients, self.labels = Vocabulary(MOST_CLIENTS), Vocabulary(MOST_CLASSES)
+        constant = [name for name in (reading.group, *reading.attribute) if name is not None]
+        self.constant = {name: (Vocabulary(MOST_CLIENTS), dict[int, int]()) for name in constant}
         self.owners: list[Array] = []
         self.numbers: list[Array] = []
         self.codes: list[Array] = []
-        self.group_of: dict[int, int] = {}
         self.present = 0
 
     def read(self, table: Table) -> bool:
@@ -114,12 +119,12 @@ class _RowReader:
         return True
 
     def _read_blocks(self, table: Table) -> Iterator[tuple[Array, Array, Array]]:
-        for block in table.blocks(tuple(self.reading.roles.values())):
+        for block in table.blocks(self.reading.role_columns):
             label = block.cells(self.reading.label)
             self.present += int((~label.missing).sum())
             owners = self._read_owners(table, block)
-            if self.reading.group is not None:
-                self._read_groups(table.file, block, self.reading.group, owners)
+            for name in self.constant:
+                self._read_constant(table.file, block, name, owners)
             yield owners, label.numbers, self.labels.encode(label)
 
     def _read_owners(self, table: Table, block: Block) -> Array:
@@ -134,16 +139,21 @@ class _RowReader:
             raise BadFile(table.file, None, what, "is it an id of rows? name another with --client")
         return owners
 
-    def _read_groups(self, file: str, block: Block, name: str, owners: Array) -> None:
-        cells = block.cells(name)
-        self._refuse_missing(file, block, name, cells)
-        codes = self.groups.encode(cells)
+    def _read_constant(self, file: str, block: Block, name: str, owners: Array) -> None:
+        """Read a column with one value for each client; a true group must be there, an attribute may be missing."""
+        cells, is_group = block.cells(name), name == self.reading.group
+        if is_group:
+            self._refuse_missing(file, block, name, cells)
+        vocabulary, code_of = self.constant[name]
+        codes = vocabulary.encode(cells)
         for owner, row in zip(*np.unique(owners, return_index=True), strict=True):
-            group = self.group_of.setdefault(int(owner), int(codes[row]))
-            other = np.flatnonzero((owners == owner) & (codes != group))
+            own = code_of.setdefault(int(owner), int(codes[row]))
+            other = np.flatnonzero((owners == owner) & (codes != own))
             if len(other):
                 what = f"column {name!r} has more than one value for client {self.clients.words[int(owner)]!r}"
-                self._refuse(file, block, what, other[:1], "a client has one true group; leave --group out")
+                one = "a client has one true group; leave --group out"
+                remedy = one if is_group else f"an attribute has one; leave {name} out of --attribute"
+                self._refuse(file, block, what, other[:1], remedy)
 
     def _refuse_missing(self, file: str, block: Block, name: str, cells: Cells) -> None:
         rows = np.flatnonzero(cells.missing)
@@ -154,12 +164,31 @@ class _RowReader:
         first = int(rows[0])
         self.problems.add_rows(file, what, len(rows), lambda: Problem(file, block.number_of(first), what, remedy))
 
-    def true_groups(self, names: Sequence[str]) -> Array:
-        """Return the group of every client, numbered in the order of the groups' names."""
-        numbers = {word: number for number, word in enumerate(sorted(self.groups.words))}
-        sorted_number = {code: numbers[word] for code, word in enumerate(self.groups.words)}
+    def values(self, column: str, names: Sequence[str]) -> tuple[str, ...]:
+        """Return the value of every client in a column; empty where it is missing, or there are too many values."""
+        vocabulary, code_of = self.constant[column]
+        words = dict(enumerate(vocabulary.words))
         codes = {name: code for code, name in enumerate(self.clients.words)}
-        return np.array([sorted_number.get(self.group_of[codes[name]], 0) for name in names], np.int64)
+        return tuple(words.get(code_of[codes[name]], "") for name in names)
+
+    def true_groups(self, column: str, names: Sequence[str]) -> Array:
+        """Return the group of every client, numbered in the order of the groups' names."""
+        numbers = {word: number for number, word in enumerate(sorted(self.constant[column][0].words))}
+        return np.array([numbers.get(word, 0) for word in self.values(column, names)], np.int64)
+
+
+def read_constants(source: Path, columns: Sequence[str]) -> dict[str, str]:
+    """Return the one value of each of these columns in one client's table; leave out columns that it has not."""
+    table, found = open_table(source), dict[str, str]()
+    for name in (name for name in columns if name in table.columns):
+        words = Vocabulary(1)
+        for block in table.blocks((name,)):
+            words.add(block.cells(name))
+        if words.overflowed:
+            raise DataError(f"{source} has more than one value in column {name!r}; a client has one: correct it")
+        if words.words:
+            found[name] = words.words[0]
+    return found
 
 
 def find_classes(file: str, label: str, labels: RawLabels, task: str | None) -> tuple[str, ...] | None:

@@ -19,6 +19,7 @@ from coterie.textforms import Catalogue
 from coterie.typing import Array
 
 NOISE = -1
+ELBOW = "elbow"
 LINKAGES = ("average", "complete", "single", "ward")
 Find = Callable[..., Array]
 """``(distances, clusters, seed, **options) -> labels``, -1 for noise; 0 clusters: the method finds the number."""
@@ -161,11 +162,19 @@ def agglomerative(
     return Clusterer(methods.merged_within, options={"linkage": linkage, "cut": cut})
 
 
-def dbscan(eps: float = 0.5, members: int = 2, apart: bool = False) -> Clusterer:
-    """Cluster chains of points with at least ``members`` (themselves included) within ``eps``; others are noise."""
-    if not eps > 0:
+def dbscan(eps: float | str = 0.5, members: int = 2, apart: bool = False, factor: float = 1.0) -> Clusterer:
+    """Cluster chains of points with at least ``members`` (themselves included) within ``eps``; others are noise.
+
+    ``eps=elbow`` is ``factor`` times the distance at the elbow of all points' distances to their nearest others.
+    """
+    if isinstance(eps, str) and eps != ELBOW:
+        raise UsageError(f"eps is {eps!r}; it must be a distance, or {ELBOW}")
+    if not isinstance(eps, str) and not eps > 0:
         raise UsageError(f"eps is {eps}; it must be > 0, a distance")
-    return Clusterer(methods.dbscan, options={"eps": eps, "members": members}, apart=apart)
+    if not factor > 0:
+        raise UsageError(f"factor is {factor}; it must be > 0")
+    width = None if isinstance(eps, str) else eps
+    return Clusterer(methods.dbscan, options={"eps": width, "members": members, "factor": factor}, apart=apart)
 
 
 def hdbscan(members: int | None = None, apart: bool = False) -> Clusterer:

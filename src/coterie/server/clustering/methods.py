@@ -46,9 +46,26 @@ def merged_within(distances: Array, clusters: int, seed: int, linkage: str, cut:
     return np.asarray(fcluster(_tree(distances, linkage), cut, criterion="distance"), dtype=np.int64)
 
 
-def dbscan(distances: Array, clusters: int, seed: int, eps: float, members: int) -> Array:
-    """Cluster chains of dense points."""
-    return _labels(cluster.DBSCAN(eps=eps, min_samples=members, metric="precomputed"), distances)
+def dbscan(distances: Array, clusters: int, seed: int, eps: float | None, members: int, factor: float = 1.0) -> Array:
+    """Cluster chains of dense points; without ``eps`` it is ``factor`` times the distance at the elbow."""
+    width = factor * elbow(distances) if eps is None else eps
+    return _labels(cluster.DBSCAN(eps=width, min_samples=members, metric="precomputed"), distances)
+
+
+def elbow(distances: Array) -> float:
+    """Return the distance at the elbow: of all points' distances to their nearest others, in order of size.
+
+    It is where the curve is farthest below its chord, and a hair more, so that rounding does not decide about the very
+    pair whose distance it is.
+
+    >>> points = np.array([0.0, 1.0, 10.0, 11.1, 30.0])
+    >>> round(elbow(np.abs(np.subtract.outer(points, points))), 6)
+    1.1
+    """
+    others = np.where(np.eye(len(distances), dtype=bool), np.inf, distances)
+    curve = np.sort(others.min(axis=1))
+    below = np.linspace(curve[0], curve[-1], len(curve)) - curve
+    return max(float(curve[below.argmax()]) * (1 + 1e-9), float(np.finfo(np.float64).tiny))
 
 
 def _least(members: int | None, points: int) -> int:
