@@ -27,7 +27,7 @@ from coterie.errors import DataError, FederationError, UnknownName, UsageError
 from coterie.experiments.placement import load_trained, without_labels
 from coterie.protocol.client_function import ClientData, client_function, declared_shape
 from coterie.protocol.stack import UNPLACED, Sent
-from coterie.protocol.task import Describe, Fit, Report, Task
+from coterie.protocol.task import Describe, Fit, Loss, Report, Task
 from coterie.seeding import Key, generator
 from coterie.server.clustering.clusterers import clusterers
 from coterie.server.contract import least_loss
@@ -427,11 +427,12 @@ class TestWithoutLabels:
         def never(*_):
             raise AssertionError
 
-        asks = without_labels(never)
+        asks, allowed = without_labels(never), Describe(f"{HERE}:moments")
         for task in (
-            Task(fit=(Fit(),)),
-            Task(report=Report(params=None, losses=True)),
-            Task(report=Report(params=None, metrics="train")),
+            Task(fit=(Fit(),), report=Report(describe=allowed)),
+            Task(choose=(Loss(),), report=Report(describe=allowed)),
+            Task(report=Report(params=None, losses=True, describe=allowed)),
+            Task(report=Report(params=None, metrics="train", describe=allowed)),
             Task(report=Report(params=None, describe=Describe(f"{HERE}:class_bases(3)"))),
             Task(),
         ):

@@ -230,6 +230,7 @@ def site_text(config: SiteConfig) -> str:
         data = {json.dumps(config.data)}
         # How tables are read; all sites must use the same values.
         # label = "label"
+        # attribute = "region"
         # ignore = "id,date"
         # missing = "error"
         # task = "classification"
