@@ -442,7 +442,9 @@ class TestWithoutLabels:
     def test_a_rule_that_falls_back_on_losses_is_stopped(self, lines, simulator):
         sim = simulator(lines((2.0,), (3,)), "linear", threads=1)
         run = ct.run(ct.flux(warmup=0), lines((2.0, 1.0, 1.0), (3, 3, 3)), model="linear", rounds=1, threads=1)
-        bad = replace(run.trained, algorithm=replace(run.trained.algorithm, place_unlabelled=least_loss))
+        bad = replace(
+            run.results.trained, algorithm=replace(run.results.trained.algorithm, place_unlabelled=least_loss)
+        )
         with pytest.raises(UsageError, match="give y"):
             bad.assign(sim.data.train.x)
 
@@ -528,7 +530,7 @@ class TestAtASite:
 
 def test_a_size_may_be_one_more_than_a_word(images, simulator):
     model = simulator(images()).model
-    assert declared_shape(f"{HERE}:class_moments(7)", model, 1) == (5, 2, 7)
+    assert declared_shape(Describe(f"{HERE}:class_moments(7)"), model, 1) == (5, 2, 7)
     with pytest.raises(UsageError, match="has 'clases\\+1'"):
         client_function("clases+1")(lambda client: client.x)
 
