@@ -192,6 +192,25 @@ def test_a_group_is_placed_by_its_labelled_rows(like, other):
     assert one.fit(X, y, groups=groups).placed_ == {}, "a new fit has placed nobody"
 
 
+def test_a_method_that_needs_no_labels_places_unseen_groups_by_the_rows_to_predict():
+    """Groups whose columns lie elsewhere: what is left of zero in some is right of it in others."""
+    rng = np.random.default_rng(0)
+    names = np.repeat([f"g{i}" for i in range(10)], 60)
+    shifted = np.repeat(np.arange(10) % 2, 60)
+    X = rng.normal(size=(600, 3)) + 6 * shifted[:, None]
+    y = ((X[:, 0] > 6 * shifted) ^ (shifted == 1)).astype(int)
+    seen = ~np.isin(names, ["g8", "g9"])
+    one = ct.ClusteredClassifier("flux(warmup=0)", model="mlp(16)", rounds=20, unseen="place")
+    one.fit(X[seen], y[seen], groups=names[seen])
+    assert len(set(one.labels_)) == 2
+    for name in ("g8", "g9"):
+        rows = names == name
+        assert one.score(X[rows], y[rows], groups=names[rows]) > 0.85
+    other = ct.ClusteredClassifier("wecfl", rounds=2, unseen="place").fit(X[seen], y[seen], groups=names[seen])
+    with pytest.raises(EstimatorError, match="use a method that places without labels, such as flux"):
+        other.predict(X[~seen], groups=names[~seen])
+
+
 def test_unseen_groups_can_be_an_error():
     X, y, groups = classified()
     one = classifier(unseen="error").fit(X, y, groups=groups)

@@ -135,11 +135,12 @@ class _Clustered(BaseEstimator):  # type: ignore[misc]  # scikit-learn has no ty
         outputs = np.empty((len(X), known.classes or 1))
         for name, rows in rows_by_group(group_names(groups, X)):
             with torch.no_grad():
-                outputs[rows] = self._network(None if nobody else name).to(dtype)(x[rows]).numpy()
+                network = self._network(None if nobody else name, x[rows])
+                outputs[rows] = network.to(dtype)(x[rows]).numpy()
         return outputs
 
-    def _network(self, name: str | None) -> nn.Module:
-        """Return the network that serves a group, None for rows without one where fit had groups."""
+    def _network(self, name: str | None, x: torch.Tensor) -> nn.Module:
+        """Return the network that serves a group with these rows, None for rows without one where fit had groups."""
         if name in self.run_.data.names:
             return self.run_.model_for(str(name))
         if self.unseen == "error":
@@ -148,10 +149,12 @@ class _Clustered(BaseEstimator):  # type: ignore[misc]  # scikit-learn has no ty
             return self.run_.results.trained.network(*self._newcomers[name])
         if self.unseen == "mean":
             return self.run_.mean_model()
-        # A rule that needs no labels would place the group here, by the rows to predict.
-        raise EstimatorError(
-            f"{_group(name)} not in fit; place(X, y, groups) it by labelled rows, or use unseen='mean'"
-        )
+        if name is None or self.run_.algorithm.place_unlabelled is None:
+            raise EstimatorError(
+                f"{_group(name)} not in fit; place(X, y, groups) it by labelled rows, use a method that places without "
+                "labels, such as flux, or unseen='mean'"
+            )
+        return self.run_.results.trained.network(x.numpy().astype(np.float32))
 
     def __getstate__(self) -> dict[str, Any]:
         state = dict(super().__getstate__())
@@ -179,8 +182,8 @@ class ClusteredClassifier(ClassifierMixin, _Clustered):  # type: ignore[misc]
     rounds        rounds of training; in each a group takes ``steps`` minibatches of ``batch`` rows (10 by default) or
                   ``epochs`` passes over its rows, with ``lr``, ``momentum``, ``optimizer`` and ``weight_decay``
     unseen        for a group that was not in fit: ``mean``, the mean of the cluster models by their shares, unless it
-                  was placed; ``place``, the cluster in which ``place`` put it; ``error``. Rows without groups are of no
-                  group that fit has seen
+                  was placed; ``place``, the cluster in which ``place`` put it, or which its rows show without labels, if
+                  the method can tell; ``error``. Rows without groups are of no group that fit has seen
     random_state  the seed; None draws one
     n_jobs        threads; None is one, -1 is all cores
 
