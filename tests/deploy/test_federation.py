@@ -7,6 +7,7 @@ import signal
 import subprocess
 from contextlib import ExitStack
 from dataclasses import replace
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -17,7 +18,7 @@ from federations import agent_again, another_agent, kill, site_folder, train, wa
 
 from coterie.data import load
 from coterie.deploy import flower
-from coterie.deploy.audit import read_audit
+from coterie.deploy.audit import AUDIT, read_audit
 from coterie.deploy.certificates import make_authority, make_node_key, write_private
 from coterie.deploy.config import load_site
 from coterie.deploy.server import current_run as going_on
@@ -32,6 +33,10 @@ from coterie.wire import codec
 
 SITES = ("client-000", "client-001", "client-002", "client-003")
 SHORT = Settings("wecfl", partition="rotation(0,180)", clients=4, clusters=2, model="mlp(16)", rounds=5, eval_every=9)
+OWN, FUNCTION = "own_method:by_labels(clusters=2)", "own_method:label_shares"
+"""The user's own method of the examples, and the client function that it brings."""
+
+EXAMPLES = Path(__file__).parents[2] / "examples"
 HEARTBEAT = "12"
 """Seconds between two signs of life of a node: Flower takes it for gone after 24 s instead of a minute."""
 
@@ -47,7 +52,9 @@ def federation(data, tmp_path_factory):
     folder = tmp_path_factory.mktemp("f") / "f"
     with pytest.MonkeyPatch.context() as environment:
         environment.setenv(flower.HEARTBEAT, HEARTBEAT)
-        with trial(data, folder, proxy=has_nginx(), configure={"timeout": 25}) as found:
+        environment.setenv("PYTHONPATH", str(EXAMPLES), prepend=os.pathsep)
+        environment.syspath_prepend(str(EXAMPLES))
+        with trial(data, folder, proxy=has_nginx(), configure={"timeout": 25}, functions=(FUNCTION,)) as found:
             yield found
 
 
@@ -59,12 +66,16 @@ def assert_same(settings, data, state):
         np.testing.assert_array_equal(ours, theirs)
 
 
-@pytest.mark.parametrize("algorithm", ["wecfl", "ifca+cam", "ocfl-hdbscan"])
+@pytest.mark.parametrize("algorithm", [OWN, "ifca+cam", "ocfl-hdbscan"])
 def test_a_federation_gives_what_the_simulator_gives(federation, data, tmp_path, algorithm):
     settings = replace(SHORT, algorithm=algorithm)
     state, records = train(federation, settings, tmp_path / "run")
     assert [record.get("missing") for record in records] == [None] * 5
     assert_same(settings, data, state)
+    left = [
+        line["left"] for line in read_audit(site_folder(federation, SITES[0]) / AUDIT) if "array" in str(line["asked"])
+    ]
+    assert left == ([{"labels": [1], "examples": [1], "description": [1, 10]}] if algorithm == OWN else left)
 
 
 @pytest.fixture(scope="module")
