@@ -72,10 +72,13 @@ def test_a_federation_gives_what_the_simulator_gives(federation, data, tmp_path,
     state, records = train(federation, settings, tmp_path / "run")
     assert [record.get("missing") for record in records] == [None] * 5
     assert_same(settings, data, state)
-    left = [
-        line["left"] for line in read_audit(site_folder(federation, SITES[0]) / AUDIT) if "array" in str(line["asked"])
-    ]
-    assert left == ([{"labels": [1], "examples": [1], "description": [1, 10]}] if algorithm == OWN else left)
+
+
+def test_all_that_a_client_function_lets_out_is_its_array(federation, data, tmp_path):
+    train(federation, replace(SHORT, algorithm=OWN, rounds=1), tmp_path / "run")
+    lines = read_audit(site_folder(federation, SITES[0]) / AUDIT)
+    described = [line for line in lines if line["asked"] == f"report the array of {FUNCTION}"]
+    assert described[-1]["left"] == {"labels": [1], "examples": [1], "description": [1, 10]}
 
 
 @pytest.fixture(scope="module")

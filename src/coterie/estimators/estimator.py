@@ -182,8 +182,8 @@ class ClusteredClassifier(ClassifierMixin, _Clustered):  # type: ignore[misc]
     rounds        rounds of training; in each a group takes ``steps`` minibatches of ``batch`` rows (10 by default) or
                   ``epochs`` passes over its rows, with ``lr``, ``momentum``, ``optimizer`` and ``weight_decay``
     unseen        for a group that was not in fit: ``mean``, the mean of the cluster models by their shares, unless it
-                  was placed; ``place``, the cluster in which ``place`` put it, or which its rows show without labels, if
-                  the method can tell; ``error``. Rows without groups are of no group that fit has seen
+                  was placed; ``place``, the cluster in which ``place`` put it, or that its rows show without
+                  labels, if the method can tell; ``error``. Rows without groups are of no group in fit
     random_state  the seed; None draws one
     n_jobs        threads; None is one, -1 is all cores
 
