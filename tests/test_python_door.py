@@ -14,6 +14,7 @@ from torch import nn
 from typer.testing import CliRunner
 
 import coterie as ct
+from coterie.algorithms import build_algorithm
 from coterie.api.settings import seeds_of
 from coterie.cli.main import app
 from coterie.errors import DataError, ModelError, RunFolderError, UnknownName, UsageError
@@ -97,6 +98,25 @@ class TestRun:
         assert capsys.readouterr().err == ""
         ct.run("fedavg", clients, "mlp(4)", progress=True, **FEW)
         assert "fedavg seed 1 round 2/2" in capsys.readouterr().err
+
+
+class TestObjects:
+    def test_a_clusterer_is_a_value_or_a_text(self, clients):
+        from coterie.parts import agglomerative
+
+        value = ct.lcfl(clusters=2, clusterer=agglomerative(clusters=2, linkage="complete"), warmup=0)
+        assert value.name == "lcfl(clusters=2,clusterer=agglomerative(clusters=2,linkage=complete),warmup=0)"
+        assert build_algorithm(value.name).name == value.name
+        text = ct.lcfl(clusters=2, clusterer="agglomerative(clusters=2,linkage=complete)", warmup=0)
+        one, other = (ct.run(each, clients, "mlp(4)", rounds=2) for each in (value, text))
+        assert timeless(one) == timeless(other)
+
+    def test_a_partition_is_a_value_or_a_text(self):
+        from coterie.data.partitions.registry import parse_partition
+
+        value = parse_partition("rotation(0,180)+quantity(1.5)")
+        one, other = (ct.load("digits").partition(how, 4) for how in (value, value.text))
+        assert one.fingerprint() == other.fingerprint()
 
 
 class TestModels:

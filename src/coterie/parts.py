@@ -26,7 +26,7 @@ from coterie.protocol.task import (
 from coterie.seeding import Key
 from coterie.server.aggregate import server_optimiser, uniform
 from coterie.server.assign import KMeansClusters, cluster_parts, join_nearest, keep, nearest_centre, until
-from coterie.server.clustering.clusterers import Clusterer, clusterers
+from coterie.server.clustering.clusterers import Clusterer, agglomerative, clusterers, dbscan, hdbscan, kmedoids
 from coterie.server.contract import (
     Algorithm,
     Ask,
@@ -85,18 +85,22 @@ __all__ = [
     "Weigh",
     "add_on",
     "after",
+    "agglomerative",
     "always",
     "by_examples",
     "client_function",
     "cluster_once",
     "cluster_parts",
     "clusterers",
+    "dbscan",
     "farthest_first",
     "finds_number",
     "first_state",
+    "hdbscan",
     "join",
     "join_nearest",
     "keep",
+    "kmedoids",
     "least_loss",
     "mean_model",
     "memory_type",

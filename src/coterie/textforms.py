@@ -164,12 +164,14 @@ class Catalogue:
         """Return the arguments that a text may give to a function."""
         return [each for each in inspect.signature(self.find(name)).parameters if each not in self.hidden]
 
-    def build(self, text: str | Call, **given: Any) -> Any:
-        """Call the named function with the arguments of the text.
+    def build(self, text: Any, **given: Any) -> Any:
+        """Call the named function with the arguments of the text; return what is no text, but made already, as it is.
 
         ``given`` are arguments the caller knows (``clusters``, ``fit``): passed where the function takes them
         and the text does not say otherwise.
         """
+        if not isinstance(text, str | Call):
+            return text
         call = parse_one(text) if isinstance(text, str) else text
         function = self.find(call.name)
         signature = inspect.signature(function)

@@ -50,7 +50,7 @@ def given(column: str = "group", fit: Fit = Fit()) -> Algorithm:
 @method
 def pacfl(
     clusters: int | str = 2,
-    clusterer: str = "agglomerative",
+    clusterer: str | Clusterer = "agglomerative",
     p: int = 3,
     angle: str = "smallest",
     by: str = "class",
@@ -80,7 +80,7 @@ def pacfl(
 
 @method
 def flux(
-    clusterer: str = "dbscan(eps=elbow,factor=1.5)",
+    clusterer: str | Clusterer = "dbscan(eps=elbow,factor=1.5)",
     warmup: int = 2,
     dims: int = 10,
     scale: bool = False,

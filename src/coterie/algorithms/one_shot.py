@@ -21,7 +21,7 @@ from coterie.server.start import judged_by, one_model_for
 @method
 def lcfl(
     clusters: int | str = 2,
-    clusterer: str = "kmedoids",
+    clusterer: str | Clusterer = "kmedoids",
     warmup: int = 1,
     start: str = "mean",
     losses: str = "data",
@@ -63,7 +63,7 @@ def lcfl(
 @method
 def diffnorm(
     clusters: int | str = 2,
-    clusterer: str = "kmedoids",
+    clusterer: str | Clusterer = "kmedoids",
     warmup: int = 1,
     start: str = "mean",
     server: str | None = None,
@@ -83,7 +83,7 @@ def diffnorm(
 @method
 def gradcos(
     clusters: int | str = 2,
-    clusterer: str = "kmedoids",
+    clusterer: str | Clusterer = "kmedoids",
     warmup: int = 1,
     start: str = "mean",
     server: str | None = None,

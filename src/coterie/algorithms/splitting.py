@@ -17,7 +17,7 @@ from coterie.server.start import one_model, one_model_for
 
 @method
 def ocfl(
-    clusterer: str = "hdbscan",
+    clusterer: str | Clusterer = "hdbscan",
     clusters: int | str | None = None,
     shots: int = 1,
     p: float = 2.0,

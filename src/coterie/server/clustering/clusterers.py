@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import inspect
 import warnings
 from collections.abc import Callable, Mapping
-from dataclasses import KW_ONLY, dataclass, field
+from dataclasses import KW_ONLY, dataclass, field, replace
 from functools import wraps
-from typing import Any
+from typing import Any, TypeVar, cast
 
 import numpy as np
 from sklearn.exceptions import ConvergenceWarning
@@ -15,7 +16,7 @@ from coterie.errors import UnknownName, UsageError
 from coterie.seeding import Key
 from coterie.server.clustering import methods
 from coterie.server.clustering.number_of_clusters import LEAST_SILHOUETTE, by_gap, by_silhouette
-from coterie.textforms import Catalogue
+from coterie.textforms import Catalogue, text_of
 from coterie.typing import Array
 
 NOISE = -1
@@ -32,7 +33,7 @@ class Clusterer:
     ``clusters``: how many, ``auto``, or None where the method finds the number itself. ``auto`` takes the number from 1
     to ``most`` by silhouette (1 if none reaches ``least``) or gap. Noise joins the nearest cluster (least mean
     distance), or with ``apart`` each noise point is a cluster. If all is noise there is one cluster: no split.
-    ``central``: the clusters depend on the distances to their medoids alone.
+    ``central``: the clusters depend on the distances to their medoids alone. ``text`` is the call that made it.
     """
 
     find: Find
@@ -44,6 +45,10 @@ class Clusterer:
     apart: bool = False
     central: bool = False
     options: Mapping[str, Any] = field(default_factory=dict)
+    text: str = field(default="", compare=False)
+
+    def __str__(self) -> str:
+        return self.text or repr(self)
 
     def __post_init__(self) -> None:
         if self.clusters not in (None, "auto") and (isinstance(self.clusters, str) or self.clusters < 1):
@@ -134,6 +139,21 @@ def renumbered(labels: Array) -> Array:
     return order[numbers]
 
 
+Make = TypeVar("Make", bound=Callable[..., Clusterer])
+
+
+def named(make: Make, name: str | None = None) -> Make:
+    """Name a clusterer by the text of the call that made it, so that an algorithm can be named by it."""
+
+    @wraps(make)
+    def build(*args: Any, **kwargs: Any) -> Clusterer:
+        bound = inspect.signature(make).bind(*args, **kwargs)
+        return replace(make(*args, **kwargs), text=text_of(bound, name or make.__name__, leave_out=(), keep=()))
+
+    return cast(Make, build)
+
+
+@named
 def kmedoids(
     clusters: int | str = "auto", most: int = 10, by: str = "silhouette", least: float = LEAST_SILHOUETTE
 ) -> Clusterer:
@@ -141,6 +161,7 @@ def kmedoids(
     return Clusterer(methods.kmedoids, clusters, most=most, by=by, least=least, central=isinstance(clusters, int))
 
 
+@named
 def agglomerative(
     clusters: int | str = "auto",
     cut: float | None = None,
@@ -162,6 +183,7 @@ def agglomerative(
     return Clusterer(methods.merged_within, options={"linkage": linkage, "cut": cut})
 
 
+@named
 def dbscan(eps: float | str = 0.5, members: int = 2, apart: bool = False, factor: float = 1.0) -> Clusterer:
     """Cluster chains of points with at least ``members`` (themselves included) within ``eps``; others are noise.
 
@@ -177,16 +199,19 @@ def dbscan(eps: float | str = 0.5, members: int = 2, apart: bool = False, factor
     return Clusterer(methods.dbscan, options={"eps": width, "members": members, "factor": factor}, apart=apart)
 
 
+@named
 def hdbscan(members: int | None = None, apart: bool = False) -> Clusterer:
     """Cluster by density over all scales; ``members``: the least size (none: a fifth of all, at least 2)."""
     return Clusterer(methods.hdbscan, options={"members": _checked(members)}, apart=apart)
 
 
+@named
 def optics(members: int | None = None, apart: bool = False) -> Clusterer:
     """Cluster by density, as valleys of the reachability plot; ``members`` as for hdbscan."""
     return Clusterer(methods.optics, options={"members": _checked(members)}, apart=apart)
 
 
+@named
 def affinity(damping: float = 0.5, least: float = LEAST_SILHOUETTE) -> Clusterer:
     """Cluster by affinity propagation: points elect exemplars by messages. Similarities are minus the distances.
 
@@ -197,6 +222,7 @@ def affinity(damping: float = 0.5, least: float = LEAST_SILHOUETTE) -> Clusterer
     return Clusterer(methods.affinity, options={"damping": damping, "least": least})
 
 
+@named
 def meanshift(share: float | None = None, least: float = LEAST_SILHOUETTE, bandwidth: str | None = None) -> Clusterer:
     """Cluster by mean shift on the rows of the matrix as features: every row climbs to a peak of the density.
 
@@ -213,6 +239,7 @@ def meanshift(share: float | None = None, least: float = LEAST_SILHOUETTE, bandw
     return Clusterer(methods.meanshift, options={"share": share, "least": least, "estimated": bandwidth is not None})
 
 
+@named
 def kmeans(
     clusters: int | str = "auto", most: int = 10, by: str = "silhouette", least: float = LEAST_SILHOUETTE
 ) -> Clusterer:
@@ -220,6 +247,7 @@ def kmeans(
     return Clusterer(methods.kmeans, clusters, most=most, by=by, least=least)
 
 
+@named
 def spectral(
     clusters: int | str = "auto", most: int = 10, by: str = "silhouette", least: float = LEAST_SILHOUETTE
 ) -> Clusterer:
@@ -246,7 +274,7 @@ def users_clusterer(function: Callable[..., Any], name: str) -> Callable[..., Cl
             raise UsageError(f"clusterer {name!r} gives a {type(made).__name__}; it must return {form}")
         return Clusterer(made, kwargs.get("clusters"))
 
-    return build
+    return named(build, name)
 
 
 clusterers = Catalogue(
