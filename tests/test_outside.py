@@ -136,6 +136,15 @@ def test_the_command_line_runs_compares_resumes_and_assigns(call, own):
     assert load_trained(own / "run").assign(np.zeros((5, 3)), np.zeros(5, int)).cluster == 0
 
 
+def test_list_shows_a_function_of_the_users(call):
+    assert call("list", "our_parts:slower")[1].split("\n\n")[:2] == [
+        "our_parts:slower(factor=2.0)",
+        "Divide the learning rate.\n",
+    ]
+    code, printed, _ = call("list", "coterie.client_functions:label_counts")
+    assert (code, "its array is of shape (classes)" in printed) == (0, True)
+
+
 def test_data_with_owners_have_their_clients(call):
     words = ("run", "fedavg", "--data", "our_parts:owned", "--model", "mlp(4)", "--rounds", "1", "--quiet", "--json")
     code, printed, problem = call(*words, "--out", "owned")

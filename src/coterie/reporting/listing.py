@@ -15,6 +15,8 @@ from coterie.errors import UnknownName
 from coterie.experiments.papers import arguments_of, papers
 from coterie.experiments.presets import Preset, Said
 from coterie.experiments.settings import Settings
+from coterie.outside import find_outside, is_outside
+from coterie.protocol.client_function import ClientFunction
 from coterie.textforms import Catalogue, Value, first_line
 
 if TYPE_CHECKING:
@@ -56,11 +58,28 @@ def overview(which: str) -> Table:
 
 
 def entry(name: str) -> Text:
-    """Return all entries of a name: arguments with defaults, the docstring, and the values of papers."""
+    """Return all entries of a name: arguments with defaults, the docstring, and the values of papers.
+
+    ``package.module:function`` is a user's own function.
+    """
+    if is_outside(name):
+        return _users(name)
     found = [_entry(which, name) for which in CATALOGUES if name in catalogue(which)]
     if not found:
         raise UnknownName("name", name, [*CATALOGUES, *(each for which in CATALOGUES for each in catalogue(which))])
     return Text("\n\n").join(found)
+
+
+def _users(name: str) -> Text:
+    """Return the arguments and the docstring of a user's own function; those of a client function with its shape."""
+    found = find_outside("function", name)
+    if isinstance(found, ClientFunction):
+        given = found.parameters.values()
+        words = [each.name if each.default is each.empty else f"{each.name}={each.default}" for each in given]
+        shape = f"A client function; its array is of shape ({', '.join(map(str, found.shape))})."
+        text = inspect.cleandoc(found.function.__doc__ or "")
+        return Text.assemble((f"{name}({', '.join(words)})", "bold"), f"\n\n{text}\n\n{shape}")
+    return Text.assemble((name + signature(found), "bold"), "\n\n", inspect.getdoc(found) or "")
 
 
 def _entry(which: str, name: str) -> Text:
