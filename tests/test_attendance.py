@@ -163,7 +163,7 @@ class TestARun:
         labels = np.load(out / "labels.npy")
         assert labels[3:, 0].tolist() == [labels[3, 0]] * 3
         row = load_rows(out)[0]
-        assert (row["cluster"], row["joined"], row["left"]) == (str(run.labels[0]), "", "4")
+        assert (row["cluster"], row["joined"], row["left"]) == (str(run.state.labels[0]), "", "4")
         joined = [row["joined"] for row in load_rows(out)]
         assert sorted(joined) == [""] * 8 + ["2"] * 2
 

@@ -485,7 +485,7 @@ class TestRuns:
         assert whole.summary["model"] == "mlp(8)"
 
     def test_the_model_that_serves_a_client_is_the_sum(self):
-        run = run_settings(small("wecfl+cam", 2))
+        run = ct.Run(run_settings(small("wecfl+cam", 2)))
         served, x = run.model_for(3), torch.from_numpy(run.data.test.of(3)[0])
         row = run.state.stack.params[run.labels[3]]
         plain = build_model("mlp(8)", run.data.shape, run.data.classes)

@@ -9,9 +9,9 @@ import pytest
 from rich.console import Console
 
 from coterie.algorithms import wecfl
+from coterie.api.run import run
 from coterie.data import Dataset
 from coterie.data.dataset import Owners
-from coterie.experiments.run import run
 from coterie.experiments.run_folder import CLIENTS
 from coterie.experiments.summary import load_clusters
 from coterie.protocol.task import Fit

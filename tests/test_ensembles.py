@@ -237,7 +237,7 @@ class TestRuns:
 
     @pytest.mark.parametrize("text", ["fedavg-ensemble(members=2)", "vote(fedavg,wecfl)"])
     def test_the_model_that_serves_a_client_is_the_mixture_that_was_tested(self, text):
-        run = run_settings(small(text, 3))
+        run = ct.Run(run_settings(small(text, 3)))
         hits, general = [], []
         common = uniform_test(run.data)
         for client in range(8):

@@ -18,7 +18,7 @@ from typer.testing import CliRunner
 
 import coterie as ct
 from coterie.cli.main import app
-from coterie.errors import UnknownName
+from coterie.errors import UnknownName, UsageError
 from coterie.experiments.records import uniform_test
 from coterie.experiments.run import run_settings
 from coterie.experiments.run_folder import RunFolder, load_state
@@ -54,7 +54,7 @@ def test_a_run_folder_holds_what_is_promised(tmp_path):
     assert set(promised.split()) <= records[-1].keys()
     labels = np.load(folder / "labels.npy", allow_pickle=False)
     assert labels.shape == (6, 12)
-    assert labels[-1].tolist() == run.labels.tolist()
+    assert labels[-1].tolist() == run.state.labels.tolist()
     summary = json.loads((folder / "summary.json").read_text())
     promised = (
         "algorithm data partition clients clusters_found rounds seed accuracy accuracy_last3 macro_f1 macro_f1_last3 "
@@ -212,7 +212,7 @@ def test_a_run_from_python_records_what_it_did(tmp_path):
 
 def test_options_that_run_does_not_take_are_refused():
     clients = ct.load("digits").partition("iid", clients=4, seed=1)
-    with pytest.raises(UnknownName, match="set by the algorithm's fit"):
+    with pytest.raises(UsageError, match="the algorithm is a value and has it already; set it in its fit"):
         ct.run(ct.fedavg(), clients, lr=0.5)
 
 
@@ -229,7 +229,7 @@ def test_general_f1_is_that_of_the_served_models_on_one_uniform_test(unbroken):
     np.testing.assert_array_equal(np.bincount(uniform.y), held)
     found = []
     for client in range(12):
-        guess = unbroken.model_for(client)(torch.from_numpy(uniform.x)).argmax(1).numpy()
+        guess = ct.Run(unbroken).model_for(client)(torch.from_numpy(uniform.x)).argmax(1).numpy()
         found.append(f1_score(uniform.y, guess, average="macro"))
     assert unbroken.history[-1]["gf1"] == pytest.approx(np.mean(found))
 
@@ -262,7 +262,8 @@ def test_regression_runs_from_a_folder_to_a_summary(tmp_path):
     run = run_settings(Settings("ifca", data=str(tmp_path), model="linear", clusters=2, rounds=10, lr=0.05))
     assert run.summary["rmse"] < 0.1
     assert run.summary["r2"] > 0.98
-    assert run.labels[0] == run.labels[1] != run.labels[2] == run.labels[3]
+    labels = run.state.labels
+    assert labels[0] == labels[1] != labels[2] == labels[3]
     single = run_settings(Settings("fedavg", data=str(tmp_path), model="linear", rounds=10, lr=0.05))
     assert single.summary["rmse"] > 0.8
 

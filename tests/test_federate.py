@@ -91,7 +91,7 @@ def board(order, tmp_path):
 def test_a_run_ends_as_the_simulator_does_and_leaves_the_same_folder(data, near, order, board, tmp_path):
     done = carry_out(order, near, board)
     expected = run_settings(replace(SETTINGS, plan="workers", threads=1), data=data)
-    assert done.state.labels.tolist() == expected.labels.tolist()
+    assert done.state.labels.tolist() == expected.state.labels.tolist()
     np.testing.assert_array_equal(done.state.stack.params, expected.state.stack.params)
     same = ("accuracy", "macro_f1", "worst_client", "rounds", "bytes_down", "bytes_up", "steps", "clusters_found")
     assert {name: done.summary[name] for name in same} == {name: expected.summary[name] for name in same}

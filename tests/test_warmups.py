@@ -7,8 +7,9 @@ from itertools import islice
 import pytest
 
 from coterie.algorithms import build_algorithm
+from coterie.api.run import run
 from coterie.errors import UsageError
-from coterie.experiments.run import run, run_settings
+from coterie.experiments.run import run_settings
 from coterie.experiments.settings import Settings
 from coterie.models.combined import additive
 from coterie.models.zoo import build_model

@@ -163,7 +163,8 @@ def compare(
     console.print(comparison(found.summaries, console))
     folders = {name: [folder_for(replace(base, algorithm=name, seed=n), folder) for n in numbers] for name in names}
     _print_together(folders, done[0].summary)
-    say(f"table and picture: {folder}/comparison.csv, .tex, .json, .png")
+    say(f"table: {folder / 'comparison.csv'}, .tex, .json")
+    say(f"picture: {folder / 'comparison.png'}")
 
 
 @app.command()

@@ -72,7 +72,7 @@ class Reading:
 
         >>> Reading.from_options({"lable": "outcome"})
         Traceback (most recent call last):
-        coterie.errors.UnknownName: unknown option 'lable'; did you mean 'label'? known: client, group, ignore, ...
+        coterie.errors.UnknownName: unknown option 'lable'; did you mean 'label'? known: attribute, client, group, ...
         """
         names = [option.name for option in fields(cls)]
         for name in options:
