@@ -123,7 +123,10 @@ def audit_table(lines: Iterable[AuditLine]) -> Table:
     table = Table(box=box.SIMPLE_HEAD)
     for key, title in COLUMNS.items():
         number = key in ("round", "bytes_out", "seconds")
-        table.add_column(title, justify="right" if number else "left", ratio=WIDE.get(key), no_wrap=key not in WIDE)
+        share = WIDE.get(key)
+        table.add_column(
+            title, justify="right" if number else "left", ratio=share, no_wrap=share is None, overflow="fold"
+        )
     for line in lines:
         ended = ": ".join(str(line[key]) for key in ("outcome", "reason") if line.get(key))
         when = str(line.get("time") or "").partition(".")[0].replace("T", " ")

@@ -75,11 +75,14 @@ def end(process: subprocess.Popen[bytes], grace: float = GRACE) -> None:
     process.wait()
 
 
-def end_together(programs: Sequence[Program]) -> None:
-    """Ask several programs to end, without waiting for one after the other."""
+def end_together(programs: Sequence[Program], grace: float = GRACE) -> None:
+    """Ask several programs to end, wait for all of them at once, and kill what is left."""
     for program in programs:
         with contextlib.suppress(ProcessLookupError):
             os.killpg(program.process.pid, signal.SIGTERM)
+    until = time.monotonic() + grace
+    for program in programs:
+        end(program.process, max(0.0, until - time.monotonic()))
 
 
 def wait_until(

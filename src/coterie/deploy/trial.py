@@ -66,6 +66,7 @@ def trial(
         every = [*programs, *agents.values(), *nodes.values()]
         sockets = [load_site(each).socket_path for each in folders.values()]
         stack.callback(end_together, every)
+        stack.callback(end_together, list(nodes.values()))  # while there is a server that they can take leave of
         wait_until(lambda: all(path.exists() for path in sockets), every, "the sites' agents are not ready", 180)
         wait_until(lambda: set(online(place).values()) == {"online"}, every, "not all sites are connected", 120, STARTS)
         yield Trial(place, programs, sites)
