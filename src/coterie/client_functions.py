@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import numpy as np
 
+from coterie.errors import UsageError
 from coterie.protocol.client_function import ClientData, client_function
 from coterie.typing import Array
 
@@ -15,4 +16,6 @@ from coterie.typing import Array
 @client_function("classes")
 def label_counts(client: ClientData) -> Array:
     """Return how many train examples a client has of each class."""
+    if client.y.ndim > 1:
+        raise UsageError("label_counts counts classes, and an example here has several labels; use another function")
     return np.bincount(client.y, minlength=client.classes or 0)

@@ -36,7 +36,7 @@ def python_settings(
         made = "ct.load(...).partition(...), ct.from_frame, ct.from_arrays or ct.from_datasets make them"
         raise UsageError(f"clients is a {type(clients).__name__}; it must be a coterie.Federated: {made}")
     check_options(algorithm, options)
-    network = as_model(model, clients.shape, clients.classes)
+    network = as_model(model, clients.shape, clients.classes, clients.columns, clients.vocabulary)
     words = {"data": clients.data, "partition": clients.partition, **(clients.words or {})}
     known = {**words, "clients": len(clients), "model": network.text, **options}
     if isinstance(algorithm, Algorithm):

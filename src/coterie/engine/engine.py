@@ -216,8 +216,8 @@ class Engine:
     def _losses(self, stack: Stack, row: int, where: Array, bounded: str | None = None) -> Array:
         """Return the loss of one model, as trained or ``bounded``, on these rows of the clients' train data."""
         pool = self._pool("train", stack)
-        found = verdicts(*self._outputs(stack, row, pool, where), self.model.classes)
-        return found.losses if bounded is None else bound(found, pool.y.numpy()[where], bounded, self.model.classes)
+        found = verdicts(*self._outputs(stack, row, pool, where), self.model.target)
+        return found.losses if bounded is None else bound(found, pool.y.numpy()[where], bounded, self.model.target)
 
     def _describe(
         self, describe: Describe, sent: Sent, own: Stack, clients: Array, key: Key
@@ -262,13 +262,15 @@ class Engine:
     def _served_metrics(self, models: Stack, mix: str | None, pool: Pool, clients: Array) -> Array:
         """Return the metrics of clients that are served one model, or the mixture of several."""
         where, offsets = pool.rows_of(clients)
-        classes, truth = self.model.classes, pool.y.numpy()[where]
+        target, truth = self.model.target, pool.y.numpy()[where]
         each = [self._outputs(models, row, pool, where) for row in range(len(models))]
-        outputs = each[0][0] if mix is None else mix_outputs([own for own, _ in each], mix, classes)
-        found = verdicts(outputs, each[0][1], classes)
-        if classes is None:
+        outputs = each[0][0] if mix is None else mix_outputs([own for own, _ in each], mix, target)
+        found = verdicts(outputs, each[0][1], target)
+        if target.is_labels:
+            return metrics.multilabel(found.predictions, truth, found.losses, offsets)
+        if target.classes is None:
             return metrics.regression(found.predictions, truth, found.losses, offsets)
-        return metrics.classification(found.predictions, truth, found.losses, offsets, classes)
+        return metrics.classification(found.predictions, truth, found.losses, offsets, target.classes)
 
     def _outputs(self, stack: Stack, row: int, pool: Pool, where: Array) -> tuple[torch.Tensor, torch.Tensor]:
         """Return the outputs of one model for these rows of a pool, by this thread's evaluator, and the truth."""

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -119,17 +120,20 @@ class Trained:
 
     def _client(self, x: Array, y: Array) -> Federated:
         """Return the newcomer as a federation of one; hold out test examples if its model is fine-tuned."""
-        classes, shape = self.model.classes, self.model.shape
-        if len(x) != len(y) or tuple(x.shape[1:]) != tuple(shape):
-            raise DataError(f"x has shape {x.shape} and y {y.shape}; the run's model needs (n, {shape}) and (n,)")
-        if classes is not None and np.asarray(y).dtype.kind not in "iu":
-            raise DataError(f"y holds {np.asarray(y).dtype}; the run has {classes} classes: give whole numbers")
-        x, y = x.astype(np.float32), y.astype(np.float32 if classes is None else np.int64)
+        target, shape, tokens = self.model.target, self.model.shape, self.model.vocabulary
+        if len(x) != len(y) or tuple(x.shape[1:]) != tuple(shape) or tuple(y.shape[1:]) != target.y_shape:
+            wanted = f"(n, {shape}) and (n,{target.columns or ''})"
+            raise DataError(f"x has shape {x.shape} and y {y.shape}; the run's model needs {wanted}")
+        if target.one_of is not None and np.asarray(y).dtype.kind not in "iu":
+            raise DataError(f"y holds {np.asarray(y).dtype}; the run has {target}: give whole numbers")
+        x = x.astype(np.float32 if tokens is None else np.int64)
+        y = y.astype(np.float32 if target.one_of is None else np.int64)
         keep = test = np.arange(len(y))
         if self.algorithm.serve.fit and len(y) > 1:
             keep, test = stratified_split(y, HELD_OUT, generator(self.seed, "newcomer"))
         train, tested = (Split.join([(x[rows], y[rows])]) for rows in (keep, test))
-        return Federated("newcomer", "natural", ("newcomer",), train, tested, classes)
+        made = partial(Federated, columns=target.columns, vocabulary=tokens)
+        return made("newcomer", "natural", ("newcomer",), train, tested, target.classes)
 
 
 def member_scores(rows: Sequence[Mapping[str, Any]], cluster: int, measure: str) -> list[float]:
@@ -167,7 +171,8 @@ def load_trained(folder: Path, model: Given = None) -> Trained:
     if "shape" not in examples:
         raise RunFolderError(f"{folder / CONFIG} has no shape of examples; run it again with this version")
     algorithm = building.build_algorithm(settings)
-    network = as_model(model or settings.model, tuple(examples["shape"]), examples.get("classes"))
+    kind = (examples.get(name) for name in ("classes", "columns", "vocabulary"))
+    network = as_model(model or settings.model, tuple(examples["shape"]), *kind)
     if network.text != settings.model:
         raise RunFolderError(f"{folder} was run with the model {settings.model!r}, not {network.text!r}; give that one")
     state, rows = load_state(folder / STATE, recorded_hashes(folder)), load_rows(folder)
@@ -179,7 +184,7 @@ def read_newcomer(file: Path, folder: Path, schema: Path | None = None) -> tuple
     if not file.exists():
         raise DataError(f"there is no file {file}; name the newcomer's .npz, .csv or .parquet file")
     if file.suffix == ".npz":
-        return read_arrays(file)
+        return read_arrays(file, tokens="vocabulary" in load_config(folder)["examples"])
     found = schema or folder / SCHEMA
     if schema is None and not found.exists():
         if load_settings(folder / CONFIG, {}).data == FEDERATION:

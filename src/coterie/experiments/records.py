@@ -58,6 +58,8 @@ class DataFacts:
     train: Array
     test: Array
     has_validation: bool = False
+    columns: int | None = None
+    vocabulary: int | None = None
     unit: float = 1.0
     notes: tuple[str, ...] = ()
     schema: Schema | None = None
@@ -71,10 +73,6 @@ class DataFacts:
 
 def facts_of(data: Federated) -> DataFacts:
     """Return the facts about the data of a simulation."""
-    correct = None
-    if data.classes is not None:
-        guesses = [np.bincount(data.train.of(i)[1]).argmax() for i in range(len(data))]
-        correct = np.array([int((data.test.of(i)[1] == guess).sum()) for i, guess in enumerate(guesses)])
     return DataFacts(
         data=data.data,
         partition=data.partition,
@@ -84,11 +82,13 @@ def facts_of(data: Federated) -> DataFacts:
         train=data.train.sizes,
         test=data.test.sizes,
         has_validation=data.validation is not None,
+        columns=data.columns,
+        vocabulary=data.vocabulary,
         unit=data.unit,
         notes=data.notes,
         schema=data.schema,
         groups=data.groups,
-        majority_correct=correct,
+        majority_correct=majority_correct(data),
         uniform=uniform_test(data),
         fingerprint=data.fingerprint(),
         from_settings=data.words is not None,
@@ -96,9 +96,22 @@ def facts_of(data: Federated) -> DataFacts:
     )
 
 
+def majority_correct(data: Federated) -> Array | None:
+    """Return how many test examples of each client are of its most frequent train class; None for numbers.
+
+    Of several labels it is the sum over examples of the share of labels that are the label's more frequent value.
+    """
+    if data.classes is None:
+        return None
+    pairs = [(data.train.of(i)[1], data.test.of(i)[1]) for i in range(len(data))]
+    if data.target.is_labels:
+        return np.array([(test == (train.mean(axis=0) > 0.5)).mean(axis=1).sum() for train, test in pairs])
+    return np.array([int((test == np.bincount(train).argmax()).sum()) for train, test in pairs])
+
+
 def uniform_test(data: Federated) -> Split | None:
     """Draw up to 1000 test examples of all clients, as far as possible the same number of each class."""
-    if data.classes is None:
+    if data.target.one_of is None:
         return None
     rng = Key(0, 0).generator("uniform test")
     order = rng.permutation(len(data.test.y))

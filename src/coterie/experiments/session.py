@@ -195,11 +195,12 @@ class Session:
 
 def config_table(settings: Settings, facts: DataFacts) -> dict[str, Any]:
     """Return the content of config.toml: the settings, the form of examples, and the versions that make the run."""
-    classes = {} if facts.classes is None else {"classes": facts.classes}
+    kinds = {name: getattr(facts, name) for name in ("classes", "columns", "vocabulary")}
+    kind = {name: value for name, value in kinds.items() if value is not None}
     names = {"clients": list(facts.names)} if facts.partition.startswith("natural") else {}
     marks = {} if facts.fingerprint is None else {"fingerprint": facts.fingerprint, "words": facts.from_settings}
     marks |= {} if facts.files is None else {"files": facts.files}
-    examples = {"shape": list(facts.shape), **classes, "unit": float(facts.unit), **names, **marks}
+    examples = {"shape": list(facts.shape), **kind, "unit": float(facts.unit), **names, **marks}
     versions = {name: metadata.version(name) for name in ("coterie", "torch", "numpy", "scikit-learn")}
     threads = {} if facts.fingerprint is None else {"threads": settings.threads or available_cores()}
     made_by = {"format": FORMAT, "python": platform.python_version(), **threads, **versions, **_revision()}

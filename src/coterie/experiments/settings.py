@@ -132,6 +132,7 @@ class Settings:
     ignore: str | None = _own("ignore")
     missing: str | None = _own("missing")
     task: str | None = _own("task")
+    tokens: bool | None = _own("tokens")
     test: float | None = _own("test")
     validation: float = option(0.0, "share of each client's train data set aside for validation", within("[0, 1)"))
     participation: float = option(1.0, "share of clients asked each round", within("(0, 1]"))

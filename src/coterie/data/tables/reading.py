@@ -31,20 +31,24 @@ class Reading:
     ('id', 'date')
     """
 
-    label: str = _option("label", "own tables: the column to predict")
+    label: str = _option("label", "own tables: the column to predict, or several, separated by commas")
     client: str | None = _option(None, "own tables: the column that names the client, for one table of all clients")
     group: str | None = _option(None, "own tables: the column of the true group, for scoring only")
     ignore: tuple[str, ...] = _option((), "own tables: columns to leave out, separated by commas")
     missing: str = _option("error", "own tables: missing values are an error, or take the mean", ("error", "mean"))
     task: str | None = _option(
-        None, "own tables: classification or regression (by the label's values)", ("classification", "regression")
+        None,
+        "own data: classification, regression or multilabel (by the label's values)",
+        ("classification", "regression", "multilabel"),
     )
+    tokens: bool = _option(False, "own .npz files: x are tokens, whole numbers that stand for words")
     test: float = _option(0.2, "own data: share of each client's examples that is set aside for testing")
     validation: float = _option(0.0, "share of each client's train data set aside for validation")
     seed: int = _option(1, "the seed of the examples that are set aside")
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "ignore", _names(self.ignore))
+        object.__setattr__(self, "label", self.label if isinstance(self.label, str) else ",".join(self.label))
         for option in fields(self):
             value, choices = getattr(self, option.name), option.metadata["choices"]
             if choices and value not in (option.default, *choices):
@@ -53,8 +57,8 @@ class Reading:
             raise DataError(f"test={self.test} must be between 0 and 1, such as 0.2")
         if not 0 <= self.validation < 1:
             raise DataError(f"validation={self.validation} must be between 0 and 1, such as 0.1")
-        named = [*self.roles.values(), *self.ignore]
-        for name in self.roles.values():
+        named = [*self.roles, *self.ignore]
+        for name in self.roles:
             if named.count(name) > 1:
                 raise DataError(
                     f"column {name!r} is named twice among label, client, group and ignore; name a column once"
@@ -83,10 +87,18 @@ class Reading:
         return changed
 
     @property
-    def roles(self) -> dict[str, str]:
-        """The columns that are no features, by the option that names them: label, client, group."""
-        columns = {"label": self.label, "client": self.client, "group": self.group}
-        return {option: name for option, name in columns.items() if name is not None}
+    def labels(self) -> tuple[str, ...]:
+        """The columns to predict."""
+        return _names(self.label) if "," in self.label else (self.label,)
+
+    @property
+    def roles(self) -> tuple[str, ...]:
+        """The columns that are no features: labels, client and group."""
+        return (*self.labels, *(name for name in (self.client, self.group) if name is not None))
+
+    def option_of(self, name: str) -> str:
+        """Return the option that names a column of these."""
+        return "client" if name == self.client else "group" if name == self.group else "label"
 
     @property
     def ignored(self) -> tuple[str, ...]:
