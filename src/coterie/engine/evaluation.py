@@ -13,7 +13,7 @@ from torch.nn.utils.fusion import fuse_conv_bn_eval
 
 from coterie.engine.choice import ExampleLosses
 from coterie.engine.local_training import half_of
-from coterie.engine.metrics import segment_mean
+from coterie.engine.metrics import Verdicts, segment_mean
 from coterie.engine.plan import Workers
 from coterie.engine.pool import Pool
 from coterie.engine.trainer import losses
@@ -26,13 +26,6 @@ from coterie.typing import Array
 
 CONVOLUTION_BATCH, DENSE_BATCH = 300, 4096
 """Examples that one forward pass takes."""
-
-
-class Verdicts(NamedTuple):
-    """The loss of every example, and its predicted class or value, or those of its several labels or targets."""
-
-    losses: Array
-    predictions: Array
 
 
 class Evaluator:

@@ -2,9 +2,28 @@
 
 from __future__ import annotations
 
+from typing import NamedTuple
+
 import numpy as np
 
+from coterie.target import Target
 from coterie.typing import Array
+
+
+class Verdicts(NamedTuple):
+    """The loss of every example, and its predicted class or value, or those of its several labels or targets."""
+
+    losses: Array
+    predictions: Array
+
+
+def table(found: Verdicts, truth: Array, offsets: Array, target: Target) -> Array:
+    """Return the four columns of what is predicted, with one row for each client."""
+    if target.is_labels:
+        return multilabel(found.predictions, truth, found.losses, offsets)
+    if target.classes is None:
+        return regression(found.predictions, truth, found.losses, offsets)
+    return classification(found.predictions, truth, found.losses, offsets, target.classes)
 
 
 def classification(predictions: Array, truth: Array, losses: Array, offsets: Array, classes: int) -> Array:

@@ -12,7 +12,15 @@ from typing import Any
 import numpy as np
 
 from coterie.data import Federated, Schema, Split
-from coterie.experiments.scores import agreement, client_scores, cluster_shape, gradient_diagnostics, round_diagnostics
+from coterie.engine.metric_functions import Metric
+from coterie.experiments.scores import (
+    agreement,
+    client_scores,
+    cluster_shape,
+    gradient_diagnostics,
+    metric_mean,
+    round_diagnostics,
+)
 from coterie.protocol.replies import Replies
 from coterie.protocol.stack import Stack
 from coterie.seeding import Key
@@ -29,7 +37,7 @@ UNIFORM_EXAMPLES = 1000
 MOST_MODELS = 64
 """With more models than this (local on many clients) GF1 is measured in the last round only."""
 
-VALIDATION = ("accuracy", "macro_f1", "rmse", "test_loss")
+VALIDATION = ("accuracy", "macro_f1", "rmse", "test_loss", "metric")
 """The scores on the validation split that are recorded."""
 
 Judge = Callable[[Stack, Split, Array], Array | None]
@@ -69,6 +77,10 @@ class DataFacts:
     fingerprint: str | None = None
     from_settings: bool = True
     files: str | None = None
+
+    def unit_of(self, metric: Metric) -> float:
+        """Return one unit of a metric in the user's own units."""
+        return self.unit if metric.in_unit else 1.0
 
 
 def facts_of(data: Federated) -> DataFacts:
@@ -128,13 +140,14 @@ class RoundRecorder:
     """Turns rounds into records, one dictionary each.
 
     ``judge`` evaluates models on the uniform test set; without it there is no GF1. Scores over clients are weighted by
-    test examples, or with ``weigh_by="train"`` by train examples.
+    test examples, or with ``weigh_by="train"`` by train examples. ``metric`` is one more that the user named.
     """
 
     facts: DataFacts
     judge: Judge | None
     rounds: int
     weigh_by: str = "test"
+    metric: Metric | None = None
 
     def describe(
         self, step: Round, test: Replies | None, validation: Replies | None, gradients: Replies | None = None
@@ -167,7 +180,11 @@ class RoundRecorder:
     def _scores(self, replies: Replies) -> Record:
         assert replies.metrics is not None, "an evaluation always asks for metrics"
         weights = replies.examples if self.weigh_by == "train" else None
-        return client_scores(replies.metrics, self.facts.classes, self.facts.unit, weights)
+        found = client_scores(replies.metrics, self.facts.classes, self.facts.unit, weights)
+        if self.metric is None or replies.metric is None:
+            return found
+        shares = replies.metrics[:, 3] if weights is None else weights
+        return found | {"metric": metric_mean(replies.metric, shares, self.facts.unit_of(self.metric))}
 
     def _general_f1(self, state: State, served: Array) -> Record:
         """Return GF1, the mean over clients of their models' macro-F1 on the uniform test set."""

@@ -192,7 +192,7 @@ def _recipe(call: Call, vocabulary: int | None) -> Recipe:
         raise ModelError(f"model {str(call)!r} cannot be built: {error}") from None
     if takes_vocabulary(recipe) != (vocabulary is not None):
         kinds = ("tokens", "numbers") if takes_vocabulary(recipe) else ("numbers", "tokens")
-        remedy = "use bag, or a network of yours" if vocabulary else "give the tokens with tokens=True, or use mlp"
+        remedy = "use bag, or a network of yours" if vocabulary else "read them with tokens=True (--tokens), or use mlp"
         raise ModelError(f"model {str(call)!r} is for {kinds[0]} and the examples are {kinds[1]}; {remedy}")
     return recipe if vocabulary is None else partial(recipe, vocabulary=vocabulary)
 
