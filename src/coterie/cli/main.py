@@ -73,7 +73,7 @@ def _before_every_command(
 @app.command("list")
 @guarded
 def list_names(name: Annotated[str | None, typer.Argument(help="a catalogue or one name")] = None) -> None:
-    """Show what there is: algorithms, data, partitions, models, metrics, clusterers, ..., or a NAME with its arguments."""
+    """Show what there is: algorithms, data, partitions, models, metrics, clusterers, or a NAME with its arguments."""
     from coterie.reporting import listing
 
     if name is None or name in listing.CATALOGUES:
