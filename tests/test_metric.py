@@ -152,6 +152,17 @@ class TestRuns:
         with pytest.raises(UsageError, match="has no function 'nothing' for metric"):
             ct.run("fedavg", clients, rounds=1, metric=f"{package}:nothing")
 
+    def test_python_gives_a_function_itself_if_it_has_a_name(self, clients, package):
+        import own_metrics
+
+        run = ct.run("fedavg", clients, rounds=1, metric=own_metrics.first)
+        assert run.settings.metric == "own_metrics:first"
+        assert (
+            run.summary["metric"] == ct.run("fedavg", clients, rounds=1, metric="own_metrics:first").summary["metric"]
+        )
+        with pytest.raises(UsageError, match="has no name in a module; define it with def at the top of one"):
+            ct.run("fedavg", clients, rounds=1, metric=lambda outputs, y: 1.0)
+
     def test_errors_are_in_the_users_unit(self):
         rng = np.random.default_rng(0)
         x = rng.normal(size=60)

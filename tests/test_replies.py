@@ -8,6 +8,7 @@ from contextlib import nullcontext
 import numpy as np
 import pytest
 
+from coterie.client_functions import label_counts
 from coterie.deploy.audit import Audit
 from coterie.deploy.order import Order
 from coterie.deploy.policy import Policy
@@ -18,7 +19,7 @@ from coterie.errors import FederationError
 from coterie.experiments.settings import Settings
 from coterie.models.zoo import build_model
 from coterie.protocol import message
-from coterie.protocol.message import Field, Sizes
+from coterie.protocol.message import FINITE, Field, Sizes
 from coterie.protocol.replies import ROWS, Replies
 from coterie.protocol.stack import Sent, Stack
 from coterie.protocol.task import Fit, Loss, Race, Report, Sample, Task
@@ -37,6 +38,8 @@ TASKS = {
     "differences": Task(report=Report(params=None, losses=True, differences=True)),
     "metrics": Task(report=Report(params=None, metrics="test")),
     "validation": Task(report=Report(params=None, metrics="validation")),
+    "metric": Task(report=Report(params=None, metrics="test", metric="accuracy")),
+    "description": Task(report=label_counts.report()),
 }
 INF = math.inf
 RANGES = {
@@ -46,6 +49,8 @@ RANGES = {
     "differences": {"losses": (0, INF)},
     "metrics": {"metrics": ((0, 0, 0, 7), (1, 1, INF, 7))},
     "validation": {"metrics": ((0, 0, 0, 5), (1, 1, INF, 5))},
+    "metric": {"metrics": ((0, 0, 0, 7), (1, 1, INF, 7)), "metric": (-FINITE, INF)},
+    "description": {"description": (-FINITE, FINITE)},
 }
 """What may be sent, by hand: two models, and a client of 24 train, 7 test and 5 validation examples."""
 
@@ -77,7 +82,7 @@ def test_every_field_of_a_reply_has_a_range():
     for form in forms:
         for name, field in form.items():
             assert np.min(field.low) > -INF, name
-            for wrong in (math.nan, -INF, np.max(field.low) * 1.01 - 1, -2 * np.min(field.high) - 1):
+            for wrong in (math.nan, -INF, float(np.max(field.low)) * 1.01 - 1, -2 * float(np.min(field.high)) - 1):
                 assert field.outside(np.full((1, max(field.shape[-1], 1)), wrong)).any(), (name, wrong)
 
 
