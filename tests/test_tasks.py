@@ -362,6 +362,11 @@ class TestNetworks:
             build_model("bag", (4,), 3)
         assert build_model(None, (4,), 3, vocabulary=5).text == "bag"
 
+    def test_a_vocabulary_beyond_all_memory_is_refused_before_anything_is_made(self):
+        data = ct.from_arrays({"a": (np.full((4, 2), 10**12), np.arange(4) % 2)}, tokens=True)
+        with pytest.raises(CoterieError, match="model 'bag' has 64,000,000,000,"):
+            network(data)
+
     def test_a_users_network_gets_whole_numbers_and_the_vocabulary(self):
         seen = []
 

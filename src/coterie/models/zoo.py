@@ -163,7 +163,7 @@ def build_model(
 
     model = Model(str(call), build, tuple(shape), classes, columns=columns, vocabulary=vocabulary)
     with torch.random.fork_rng(devices=[]), model.blamed(f"cannot be built for examples of shape {shape}"):
-        if not model.is_users and (call.args or call.kwargs):  # networks without arguments are of one size
+        if not model.is_users and (call.args or call.kwargs or vocabulary):  # others are of one size
             numbers = sum(count_numbers(call, shape, outputs, vocabulary))
             what = f"model {model.text!r} has {numbers:,} numbers for examples of shape {shape}; training it"
             check_memory(what, COPIES * 4 * numbers, "take a smaller one")
