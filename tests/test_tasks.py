@@ -306,6 +306,7 @@ class TestTables:
             ("ill", "multilabel", "several labels need several columns"),
             ("ill,nothing", None, "has no column 'nothing'"),
             ("ill,ill", None, "named twice"),
+            (" , ", None, "names no column"),
         ],
     )
     def test_a_mixture_is_refused_in_one_line(self, frame, label, task, message):

@@ -48,11 +48,13 @@ class Reading:
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "ignore", _names(self.ignore))
-        object.__setattr__(self, "label", self.label if isinstance(self.label, str) else ",".join(self.label))
+        object.__setattr__(self, "label", self.label if isinstance(self.label, str) else ",".join(map(str, self.label)))
         for option in fields(self):
             value, choices = getattr(self, option.name), option.metadata["choices"]
             if choices and value not in (option.default, *choices):
                 raise UnknownName(f"value of {option.name}", str(value), choices)
+        if not self.labels:
+            raise DataError(f"label={self.label!r} names no column; name one, or several separated by commas")
         if not 0 < self.test < 1:
             raise DataError(f"test={self.test} must be between 0 and 1, such as 0.2")
         if not 0 <= self.validation < 1:
