@@ -27,6 +27,7 @@ from coterie.seeding import Key
 from coterie.server.contract import Serving
 from coterie.server.loop import Conditions, member_seed, rounds
 from coterie.server.serving import evaluate, rows_that_serve
+from coterie.target import Target
 from coterie.testing import Loopback
 from coterie.textforms import parse
 
@@ -110,24 +111,24 @@ class TestMixing:
     def test_weights_sum_to_one(self):
         rng = torch.Generator().manual_seed(1)
         outputs = [torch.randn(5, 4, generator=rng) * 9 for _ in range(3)]
-        mixed = mix_outputs(outputs, "softmax", 4)
+        mixed = mix_outputs(outputs, "softmax", Target(4))
         assert torch.allclose(mixed.exp().sum(-1), torch.ones(5), atol=1e-6)
         certain = [torch.tensor([[50.0, 0.0]]), torch.tensor([[0.0, 50.0]]), torch.tensor([[0.0, 50.0]])]
-        assert mix_outputs(certain, "softmax", 2).exp()[0].tolist() == pytest.approx([1 / 3, 2 / 3])
+        assert mix_outputs(certain, "softmax", Target(2)).exp()[0].tolist() == pytest.approx([1 / 3, 2 / 3])
 
     def test_one_that_is_sure_outweighs_in_a_sum_of_logits_but_not_in_a_mean_of_probabilities(self):
         """Softmaxes (0.999, 0.001) once and (0.27, 0.73) three times; the logits sum to 7 - 3 = 4."""
         outputs = [torch.tensor([[7.0, 0.0]])] + [torch.tensor([[0.0, 1.0]])] * 3
-        assert mix_outputs(outputs, "logits", 2).tolist() == [[7.0, 3.0]]
-        assert mix_outputs(outputs, "logits", 2).argmax().item() == 0
-        assert mix_outputs(outputs, "softmax", 2).argmax().item() == 1
+        assert mix_outputs(outputs, "logits", Target(2)).tolist() == [[7.0, 3.0]]
+        assert mix_outputs(outputs, "logits", Target(2)).argmax().item() == 0
+        assert mix_outputs(outputs, "softmax", Target(2)).argmax().item() == 1
 
     def test_a_majority_is_of_members_however_sure_they_are_and_its_losses_are_finite(self):
         """Two of three name class 1, one is sure of class 0: shares of votes 1 + 1/3, 2 + 1/3, 0 + 1/3 of four."""
         outputs = [torch.tensor([row]) for row in ([90.0, 0.0, 0.0], [0.0, 0.1, 0.0], [0.0, 0.2, 0.1])]
-        mixed = mix_outputs(outputs, "majority", 3)
+        mixed = mix_outputs(outputs, "majority", Target(3))
         assert mixed.exp()[0].tolist() == pytest.approx([4 / 12, 7 / 12, 1 / 12])
-        assert mix_outputs(outputs, "softmax", 3).argmax().item() == 0
+        assert mix_outputs(outputs, "softmax", Target(3)).argmax().item() == 0
         assert mixed.argmax().item() == 1
 
     def test_how_members_are_mixed_can_be_chosen(self):
@@ -140,7 +141,7 @@ class TestMixing:
 
     @pytest.mark.parametrize("rule", ["softmax", "logits", "majority"])
     def test_predictions_of_a_number_are_averaged(self, rule):
-        assert mix_outputs([torch.tensor([[2.0]]), torch.tensor([[5.0]])], rule, None).tolist() == [[3.5]]
+        assert mix_outputs([torch.tensor([[2.0]]), torch.tensor([[5.0]])], rule, Target()).tolist() == [[3.5]]
 
     def test_an_ensemble_of_one_is_its_member(self, images, simulator):
         sim = simulator(images())

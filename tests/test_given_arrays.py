@@ -284,7 +284,7 @@ UNEVEN = [(np.zeros(3), 0), (np.zeros(4), 1)]
         ({"bern": []}, "client 'bern' has an empty dataset"),
         ({"bern": [1, 2]}, r"client 'bern', row 0, is a int; a row must be \(x, y\)"),
         ({"bern": UNEVEN}, r"shape \(4,\) in row 1 and of \(3,\) in row 0"),
-        ({"bern": [(np.zeros(3), [0, 1])] * 4}, r"row 0, has a label of shape \(2,\)"),
+        ({"bern": [(np.zeros(3), [[0, 1]])] * 4}, r"row 0, has a label of shape \(1, 2\)"),
         ([1], "clients are given as a list"),
     ],
 )

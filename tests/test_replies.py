@@ -20,7 +20,7 @@ from coterie.experiments.settings import Settings
 from coterie.models.zoo import build_model
 from coterie.protocol import message
 from coterie.protocol.client_function import declared_shape
-from coterie.protocol.message import Field, Sizes
+from coterie.protocol.message import DESCRIBED, Field, Sizes
 from coterie.protocol.replies import ROWS, Replies
 from coterie.protocol.stack import Sent, Stack
 from coterie.protocol.task import Fit, Loss, Race, Report, Sample, Task
@@ -39,6 +39,7 @@ TASKS = {
     "differences": Task(report=Report(params=None, losses=True, differences=True)),
     "metrics": Task(report=Report(params=None, metrics="test")),
     "validation": Task(report=Report(params=None, metrics="validation")),
+    "metric": Task(report=Report(params=None, metrics="test", metric="accuracy")),
     "description": Task(report=label_counts.report()),
 }
 INF = math.inf
@@ -49,7 +50,8 @@ RANGES = {
     "differences": {"losses": (0, INF)},
     "metrics": {"metrics": ((0, 0, 0, 7), (1, 1, INF, 7))},
     "validation": {"metrics": ((0, 0, 0, 5), (1, 1, INF, 5))},
-    "description": {"description": (-1e300, 1e300)},
+    "metric": {"metrics": ((0, 0, 0, 7), (1, 1, INF, 7)), "metric": (-DESCRIBED, INF)},
+    "description": {"description": (-DESCRIBED, DESCRIBED)},
 }
 """What may be sent, by hand: two models, and a client of 24 train, 7 test and 5 validation examples."""
 
@@ -82,7 +84,7 @@ def test_every_field_of_a_reply_has_a_range():
     for form in forms:
         for name, field in form.items():
             assert np.min(field.low) > -INF, name
-            for wrong in (math.nan, -INF, np.max(field.low) * 1.01 - 1, -2 * np.min(field.high) - 1):
+            for wrong in (math.nan, -INF, float(np.max(field.low)) * 1.01 - 1, -2 * float(np.min(field.high)) - 1):
                 assert field.outside(np.full((1, max(field.shape[-1], 1)), wrong)).any(), (name, wrong)
 
 

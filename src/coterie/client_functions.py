@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from coterie.errors import ModelError
+from coterie.errors import ModelError, UsageError
 from coterie.protocol.client_function import ClientData, client_function
 from coterie.seeding import generator
 from coterie.typing import Array
@@ -40,7 +40,14 @@ BATCH = 4096
 @client_function("classes")
 def label_counts(client: ClientData) -> Array:
     """Return how many train examples a client has of each class."""
+    check_one_label(client)
     return np.bincount(client.y, minlength=client.classes or 0)
+
+
+def check_one_label(client: ClientData) -> None:
+    """Refuse to look at classes where an example has several labels."""
+    if client.classes is not None and client.y.ndim > 1:
+        raise UsageError("this function is of classes, and an example here has several labels; use another function")
 
 
 @client_function("models", all_models=True)
@@ -59,7 +66,7 @@ def shares_of_least_loss(client: ClientData, smoothing: float = 0.0) -> Array:
 def example_losses(client: ClientData, number: int) -> Array:
     """Return the loss of each of a client's examples under one cluster model; infinite where it is not a number."""
     import torch
-    from torch.nn.functional import cross_entropy
+    from torch.nn.functional import binary_cross_entropy_with_logits, cross_entropy
 
     model, found = client.models[number], []
     like = next(model.parameters())
@@ -67,8 +74,12 @@ def example_losses(client: ClientData, number: int) -> Array:
         for i in range(0, len(client.y), BATCH):
             x, y = (torch.as_tensor(part[i : i + BATCH], device=like.device) for part in (client.x, client.y))
             out = model(x.to(like.dtype) if x.is_floating_point() else x)
-            real = client.classes is None
-            found.append((out.squeeze(-1) - y) ** 2 if real else cross_entropy(out, y, reduction="none"))
+            if client.classes is not None and y.dim() == 1:
+                found.append(cross_entropy(out, y, reduction="none"))
+                continue
+            wanted = y.reshape(out.shape).to(out)
+            both = binary_cross_entropy_with_logits(out, wanted, reduction="none")
+            found.append(((out - wanted) ** 2 if client.classes is None else both).mean(1))
     losses: Array = torch.cat(found).double().cpu().numpy()
     return np.where(np.isnan(losses), np.inf, losses)
 
@@ -101,6 +112,7 @@ def class_bases(client: ClientData, p: int = 3, fewest: int = FEWEST) -> Array:
     A class with fewer than ``fewest`` examples has none: a single example would be sent as it is, but for its length.
     Where the target is real there is one class. The examples are not centred: the first direction is near their mean.
     """
+    check_one_label(client)
     if client.classes is None:
         return _basis(client.x, p, fewest)[None]
     return np.stack([_basis(client.x[client.y == label], p, fewest) for label in range(client.classes)])
@@ -134,6 +146,7 @@ def class_moments(client: ClientData, dims: int = 10, fewest: int = FEWEST) -> A
     Latent features are the inputs of the model's last layer, seen along ``dims`` directions that all clients share. A
     class with fewer than ``fewest`` examples has mean 0 and the impossible deviation -1.
     """
+    check_one_label(client)
     latent = _seen_along(dims, _latent(client.model, client.x))
     classes = [client.y == label for label in range(client.classes)] if client.classes else [np.full(len(latent), True)]
     return np.stack([_moments(latent, fewest), *(_moments(latent[own], fewest) for own in classes)])

@@ -140,19 +140,22 @@ class Run:
     def predict(self, x: Any, client: int | str, proba: bool = False) -> Array:
         """Return what the model of a client predicts for examples ``x``, an array or a data frame like the run's.
 
-        Classes are given by their names where they have some, otherwise by number; a real target in its own unit. With
-        ``proba`` the probability of each class, in the order of ``data.class_names``.
+        Classes are given by their names where they have some, otherwise by number; real targets in their own units;
+        several labels as 0 and 1. With ``proba`` the probability of each class, or label, in the order of
+        ``data.class_names``.
         """
         outputs = self._outputs(self._examples(x), self.model_for(client))
         if self.model.classes is None:
             if proba:
                 raise UsageError("proba is True, but the run predicts a number; leave it out")
-            target = None if self.data.schema is None else self.data.schema.target
-            found: Array = outputs[:, 0].numpy()
-            return found if target is None else found * target.std + target.mean
+            found: Array = outputs.numpy() if self.model.columns else outputs[:, 0].numpy()
+            return found if self.data.schema is None else self.data.schema.in_units(found)
+        labels = self.model.target.is_labels
         if proba:
-            chances: Array = torch.softmax(outputs, 1).numpy()
+            chances: Array = (torch.sigmoid(outputs) if labels else torch.softmax(outputs, 1)).numpy()
             return chances
+        if labels:
+            return (outputs > 0).long().numpy()
         classes: Array = outputs.argmax(1).numpy()
         return np.array(self.data.class_names)[classes] if self.data.class_names else classes
 
@@ -205,9 +208,12 @@ class Run:
         """Return examples as the network takes them; rows of a table are turned into numbers by the run's schema."""
         if not isinstance(x, np.ndarray | torch.Tensor | Sequence):
             x = given_data(x, self.data.schema)
-        array = np.asarray(x, dtype=np.float32)
+        vocabulary = self.data.vocabulary
+        array = np.asarray(x, dtype=np.float32 if vocabulary is None else np.int64)
         if tuple(array.shape[1:]) != self.data.shape:
             raise DataError(f"x has shape {array.shape}; the run's examples are of shape (n, {self.data.shape})")
+        if vocabulary is not None and array.size and not (array.min() >= 0 and array.max() < vocabulary):
+            raise DataError(f"x has tokens from {array.min()} to {array.max()}; the run's are 0..{vocabulary - 1}")
         return torch.from_numpy(array)
 
     @torch.no_grad()

@@ -36,9 +36,9 @@ def python_settings(
         made = "ct.load(...).partition(...), ct.from_frame, ct.from_arrays or ct.from_datasets make them"
         raise UsageError(f"clients is a {type(clients).__name__}; it must be a coterie.Federated: {made}")
     check_options(algorithm, options)
-    network = as_model(model, clients.shape, clients.classes)
+    network = as_model(model, clients.shape, clients.classes, clients.columns, clients.vocabulary)
     words = {"data": clients.data, "partition": clients.partition, **(clients.words or {})}
-    known = {**words, "clients": len(clients), "model": network.text, **options}
+    known = {**words, "clients": len(clients), "model": network.text, **options, "metric": _metric_text(options)}
     if isinstance(algorithm, Algorithm):
         settings = Settings(algorithm.name, **known, **_local_training(algorithm.fit))
         return algorithm, network, replace(settings, lr=algorithm.fit.lr or network.default_lr)
@@ -64,6 +64,17 @@ def check_options(algorithm: Algorithm | str, options: Mapping[str, Any]) -> Non
                 f"{name} is given, but the algorithm is a value and has it already; set it in {fit}"
                 f"ct.wecfl(clusters=4, fit=ct.Fit(lr=0.05)), or give the algorithm as text"
             )
+
+
+def _metric_text(options: Mapping[str, Any]) -> str | None:
+    """Return the metric as a text; a function of a module, also of a script or notebook, is given by its name."""
+    given = options.get("metric")
+    if not callable(given):
+        return None if given is None else str(given)
+    module, name = getattr(given, "__module__", None), getattr(given, "__qualname__", "<object>")
+    if module is None or "<" in name or "." in name:
+        raise UsageError(f"metric is {name}, which has no name in a module; define it with def at the top of one")
+    return f"{module}:{name}"
 
 
 def _local_training(fit: Fit) -> dict[str, Any]:

@@ -73,7 +73,7 @@ def _before_every_command(
 @app.command("list")
 @guarded
 def list_names(name: Annotated[str | None, typer.Argument(help="a catalogue or one name")] = None) -> None:
-    """Show what there is: algorithms, data, partitions, models, clusterers, robust, or one NAME with its arguments."""
+    """Show what there is: algorithms, data, partitions, models, metrics, clusterers, or a NAME with its arguments."""
     from coterie.reporting import listing
 
     if name is None or name in listing.CATALOGUES:
@@ -201,7 +201,7 @@ def tune(
     if as_json:
         say_json([{**result.candidate, "scores": result.scores} for result in results])
         return
-    console.print(ranking(results))
+    console.print(ranking(results, base.metric))
     for name in tuning.at_edge(results[0].candidate, ranges):
         say(f"the best {name} is at the edge of what was tried; better ones may lie beyond")
     say(f"the best settings are in {best}: coterie run {best}")

@@ -116,7 +116,9 @@ def _lacking(row: Array, mix: Array) -> list[int]:
 
 
 def stratified_split(y: Array, fraction: float, rng: np.random.Generator) -> tuple[Array, Array]:
-    """Return the rows to keep and the rows to set aside, each class in proportion (float targets count as one class).
+    """Return the rows to keep and the rows to set aside, each class in proportion.
+
+    Rows with targets, or several labels, count as of one class.
 
     At least one row is set aside and at least one is kept, so ``y`` needs two.
 
@@ -129,8 +131,8 @@ def stratified_split(y: Array, fraction: float, rng: np.random.Generator) -> tup
 
 
 def stratified_sample(y: Array, count: int, rng: np.random.Generator) -> Array:
-    """Draw ``count`` rows, in ascending order, each class in proportion (float targets count as one class)."""
-    kinds = np.zeros(len(y), np.int64) if y.dtype.kind == "f" else np.unique(y, return_inverse=True)[1]
+    """Draw ``count`` rows, in ascending order, each class in proportion (targets, or several labels, are one class)."""
+    kinds = np.zeros(len(y), np.int64) if y.dtype.kind == "f" or y.ndim > 1 else np.unique(y, return_inverse=True)[1]
     shares = apportion(count, np.bincount(kinds))
     rows = [rng.permutation(np.flatnonzero(kinds == kind)) for kind in range(len(shares))]
     return np.sort(np.concatenate([own[:share] for own, share in zip(rows, shares, strict=True)]))

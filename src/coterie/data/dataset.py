@@ -12,6 +12,7 @@ from coterie.data.federated import Federated, Split, with_validation
 from coterie.data.partitions.base import Partition, Shares
 from coterie.data.partitions.registry import parse_partition
 from coterie.errors import DataError, UnknownName
+from coterie.target import Target
 from coterie.typing import Array
 
 if TYPE_CHECKING:
@@ -34,7 +35,8 @@ class Owners:
 class Dataset:
     """Raw examples without clients: ``x`` images ``(n, channels, height, width)`` or rows ``(n, ...)``.
 
-    ``y`` are class numbers ``0..classes-1``, or float targets when ``classes`` is None. ``scaling`` is the range of
+    ``y`` are class numbers ``0..classes-1``, or float targets when ``classes`` is None; ``columns`` and ``vocabulary``
+    are those of ``Federated``. ``scaling`` is the range of
     the raw values; clients get it mapped to [-1, 1] (scaled to [0, 1], then mean and deviation 0.5). Without it,
     bytes are taken to range over 0..255 and floats are left as they are. ``notes`` are for the run's record.
     ``schema``, ``unit``, ``words`` and ``files`` are those of ``Federated``.
@@ -47,6 +49,8 @@ class Dataset:
     y_test: Array
     classes: int | None
     _: KW_ONLY
+    columns: int | None = None
+    vocabulary: int | None = None
     scaling: tuple[float, float] | None = None
     class_names: tuple[str, ...] = ()
     owners: Owners | None = None
@@ -65,9 +69,14 @@ class Dataset:
             raise DataError(f"an example of {self.name} has shape {shapes}; they must be equal")
 
     def __repr__(self) -> str:
-        kind = "a real target" if self.classes is None else f"{self.classes} classes"
+        kind = self.target
         sizes = f"{len(self.y_train)} train and {len(self.y_test)} test examples of {self.x_train.shape[1:]}"
         return f"Dataset({self.name}: {sizes}, {kind})"
+
+    @property
+    def target(self) -> Target:
+        """What is predicted of an example."""
+        return Target(self.classes, self.columns)
 
     def only(self, classes: str) -> Dataset:
         """Return the examples of some classes, given by name or number: ``a..j``, ``1,3,7``, ``coat,bag``.
@@ -131,6 +140,8 @@ class Dataset:
             train=self._split("train", self.x_train, self.y_train, shares),
             test=self._split("test", self.x_test, self.y_test, shares),
             classes=self.classes if shares.classes is None else shares.classes,
+            columns=self.columns,
+            vocabulary=self.vocabulary,
             groups=shares.groups,
             notes=(*self.notes, *shares.notes),
             class_names=self.class_names if shares.classes is None else (),
@@ -147,12 +158,13 @@ class Dataset:
         rows = [share.train if name == "train" else share.test for share in shares.clients]
         scaling = (0, 255) if self.scaling is None and x.dtype == np.uint8 else self.scaling
         offsets = np.concatenate([[0], np.cumsum([len(own) for own in rows])])
-        everyone_x = np.empty((offsets[-1], *x.shape[1:]), np.float32)
-        everyone_y = np.empty(offsets[-1], np.float32 if self.classes is None else np.int64)
+        kind = np.float32 if self.vocabulary is None else np.int64
+        everyone_x = np.empty((offsets[-1], *x.shape[1:]), kind)
+        everyone_y = np.empty((offsets[-1], *y.shape[1:]), np.float32 if self.target.one_of is None else np.int64)
         for start, own, share in zip(offsets, rows, shares.clients, strict=False):
             part = slice(start, start + len(own))
-            values = x[own].astype(np.float32)
-            if scaling is not None:
+            values: Array = x[own].astype(kind)
+            if scaling is not None and self.vocabulary is None:
                 low, high = scaling
                 values -= low
                 values /= (high - low) / 2
@@ -173,8 +185,9 @@ def client_names(clients: int) -> tuple[str, ...]:
 
 def read_classes(text: str, data: Dataset) -> list[int]:
     """Return the numbers of the classes in a text, ascending: ``a..j``, ``1,3,7``, ``coat,bag``, ``0..2,9``."""
-    if data.classes is None:
-        raise DataError(f"classes is {text}, but {data.name} has numbers as targets; leave it out")
+    if data.target.one_of is None:
+        has = data.target if data.columns else "numbers as targets"
+        raise DataError(f"classes is {text}, but {data.name} has {has}; leave it out")
     if data.schema is not None:
         raise DataError(f"classes is {text}, but {data.name} is a table of yours; choose its rows there")
     found: set[int] = set()

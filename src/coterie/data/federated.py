@@ -15,6 +15,7 @@ from coterie.data.apportion import stratified_split
 from coterie.data.array_memory import allocate, release, row_blocks, take_rows
 from coterie.errors import DataError
 from coterie.seeding import generator
+from coterie.target import Target
 from coterie.typing import Array
 
 if TYPE_CHECKING:
@@ -66,13 +67,14 @@ class Split:
 class Federated:
     """The data of named clients: a train, a test and perhaps a validation split.
 
-    ``x`` is float32, one row an example; ``y`` is int64 class numbers ``0..classes-1``, or float32 targets when
-    ``classes`` is None (regression). ``groups`` are the true groups where they are known; they are for scoring
-    only and no algorithm ever sees them. ``attributes`` are what is known of the clients and algorithms may see: the
-    value of each client, by the name of the column. ``schema`` turned a user's tables into these arrays,
-    ``class_names`` are the classes as they are named there, and ``unit`` is one unit of ``y`` in the user's own units
-    of a target. ``words`` are the settings that make these data again, None where they were made in Python. ``files``
-    is a hash of all bytes of a user's own files.
+    ``x`` is float32, one row an example, or int64 tokens ``0..vocabulary-1``. ``y`` is int64 class numbers
+    ``0..classes-1``, or float32 targets when ``classes`` is None (regression). With ``columns`` an example has that
+    many targets, or labels that are each 0 or 1 (``classes`` is then 2), and ``y`` is ``(n, columns)``, float32.
+    ``groups`` are the true groups where they are known; they are for scoring only and no algorithm ever sees them.
+    ``attributes`` are what is known of the clients and algorithms may see: the value of each client, by the name of the
+    column. ``schema`` turned a user's tables into these arrays, ``class_names`` are the classes, or labels, as they are
+    named there, and ``unit`` is one unit of ``y`` in the user's own units of a target. ``words`` are the settings that
+    make these data again, None where they were made in Python. ``files`` is a hash of all bytes of a user's own files.
     """
 
     data: str
@@ -82,6 +84,8 @@ class Federated:
     test: Split
     classes: int | None
     _: KW_ONLY
+    columns: int | None = None
+    vocabulary: int | None = None
     validation: Split | None = None
     groups: Array | None = None
     notes: tuple[str, ...] = ()
@@ -114,9 +118,14 @@ class Federated:
         return len(self.names)
 
     def __repr__(self) -> str:
-        kind = "a real target" if self.classes is None else f"{self.classes} classes"
+        kind = self.target
         sizes = f"{len(self.train.y)} train and {len(self.test.y)} test examples of {self.shape}"
         return f"Federated({self.data}, {self.partition}: {len(self)} clients, {sizes}, {kind})"
+
+    @property
+    def target(self) -> Target:
+        """What is predicted of an example."""
+        return Target(self.classes, self.columns)
 
     @cached_property
     def shape(self) -> tuple[int, ...]:
@@ -163,12 +172,41 @@ class Federated:
             if bad.any():
                 self._refuse(what, split, bad, "a NaN or infinite feature", "clean or impute it first", part.start)
             release(split.x)
-        if self.classes is None:
+        if self.vocabulary is not None:
+            self._check_tokens(what, split, self.vocabulary)
+        if split.y.shape[1:] != self.target.y_shape:
+            shapes = f"{split.y.shape[1:]} where {self.target} are {self.target.y_shape}"
+            raise DataError(f"an example of the {what} split has y of shape {shapes}; reshape it")
+        if self.columns is not None:
+            self._check_columns(what, split)
+        elif self.classes is None:
             if not np.all(np.isfinite(split.y)):
                 self._refuse(what, split, ~np.isfinite(split.y), "a NaN or infinite target", "clean it first")
         elif split.y.size and not (split.y.min() >= 0 and split.y.max() < self.classes):
             bad = (split.y < 0) | (split.y >= self.classes)
             self._refuse(what, split, bad, "a label out of range", f"labels must be 0..{self.classes - 1}")
+
+    def _check_tokens(self, what: str, split: Split, vocabulary: int) -> None:
+        """Refuse examples that are no tokens of the vocabulary."""
+        if split.x.dtype != np.int64:
+            raise DataError(f"tokens are int64 and the {what} examples are {split.x.dtype}; convert them")
+        for part in row_blocks(split.x):
+            some = split.x[part].reshape(part.stop - part.start, -1)
+            bad = np.asarray(((some < 0) | (some >= vocabulary)).any(axis=1))
+            if bad.any():
+                problem, remedy = "a token out of range", f"tokens must be 0..{vocabulary - 1}"
+                self._refuse(what, split, bad, problem, remedy, part.start)
+            release(split.x)
+
+    def _check_columns(self, what: str, split: Split) -> None:
+        """Refuse targets that are not finite, and labels other than 0 and 1."""
+        good: Array
+        if self.classes is None:
+            good, problem, remedy = np.isfinite(split.y), "a NaN or infinite target", "clean it first"
+        else:
+            good, problem, remedy = np.isin(split.y, (0, 1)), "a label out of range", "each must be 0 or 1"
+        if not good.all():
+            self._refuse(what, split, np.asarray(~good.all(axis=1)), problem, remedy)
 
     def _refuse(self, what: str, split: Split, bad: Array, problem: str, remedy: str, start: int = 0) -> None:
         row = start + int(np.argmax(bad))

@@ -96,6 +96,7 @@ def _report_summary(report: Report) -> str:
         f"params of {report.params}" if report.params else "",
         f"{bounded}{losses}{sample}" if report.losses else "",
         f"metrics on {report.metrics}" if report.metrics else "",
+        f"the metric {report.metric}" if report.metric else "",
         f"the array of {report.describe.function}" if report.describe else "",
     ]
     return f"report {', '.join(filter(None, asked)) or 'nothing'}"

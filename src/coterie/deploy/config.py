@@ -102,6 +102,7 @@ class SiteConfig:
     ignore: str | None = None
     missing: str | None = None
     task: str | None = None
+    tokens: bool | None = None
     test: float | None = None
     validation: float = 0.0
     seed: int = 1

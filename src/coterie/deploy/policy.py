@@ -15,6 +15,7 @@ import numpy as np
 from coterie.errors import Refused, UsageError
 from coterie.files import read_toml
 from coterie.models.zoo import models as zoo
+from coterie.outside import is_outside
 from coterie.protocol.task import Fit, Loss, Race, Score, Task
 from coterie.textforms import parse_one
 from coterie.typed import at_least, check_limits, each_one_of, make, option
@@ -51,7 +52,8 @@ models = [
 ]
 
 # The client functions whose arrays may leave, "package.module:function(arguments)": each is code that runs here on the
-# train data, and allowed only if it is listed, to the letter. The array of one that is listed leaves as it is.
+# train data, and allowed only if it is listed, to the letter. The array of one that is listed leaves as it is. Likewise
+# the metrics of other packages, which run on the split that "metrics" is of and give one number.
 functions = []
 
 # The largest message that is read, in megabytes, and the most models that one message may hold.
@@ -144,6 +146,9 @@ class Policy:
             asked_for = report.describe.function
             listed = asked_for in self.functions
             _allow(listed, f"the client function is {asked_for!r}", _list(self.functions), "functions")
+        if report.metric is not None and is_outside(report.metric):
+            listed = report.metric in self.functions
+            _allow(listed, f"the metric is {report.metric!r}", _list(self.functions), "functions")
 
 
 def _rests_on(task: Task, sizes: Mapping[str, int]) -> list[tuple[str, int]]:

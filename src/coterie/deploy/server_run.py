@@ -25,6 +25,7 @@ from coterie.experiments.session import Finished, Session
 from coterie.models.model import Model
 from coterie.models.zoo import build_model
 from coterie.protocol.message import UNKNOWN_SIZES, Sizes
+from coterie.target import BINARY
 from coterie.terminal import line
 from coterie.wire import codec
 from coterie.wire.remote import PackedReplies, Remote
@@ -32,12 +33,15 @@ from coterie.wire.reply_checks import open_reply
 from coterie.wire.requests import SiteDescription, pack_hello
 
 MOST_CLASSES = 1 << 16
-"""The most classes that a site may report: a model for all of them is built here."""
+"""The most classes, labels or targets that a site may report: a model for all of them is built here."""
+
+MOST_TOKENS = 1 << 20
+"""The most tokens that a site may report."""
 
 LONGEST_FACT = 100
 """The most letters that an error quotes of what a site reports about its data."""
 
-EQUAL = ("shape", "unit", "class_names")
+EQUAL = ("shape", "columns", "unit", "class_names")
 """The entries in which the descriptions of all sites must be equal."""
 
 
@@ -59,7 +63,7 @@ def carry_out(order: Order, sites: Sites, board: StatusBoard) -> Finished:
         descriptions = wait_for_sites(order, sites, board)
         class_names = next(iter(descriptions.values())).class_names
         known = with_schema(agree_on_data(order, descriptions), class_names, order.schema)
-        model = build_model(settings.model, known.shape, known.classes)
+        model = build_model(settings.model, known.shape, known.classes, known.columns, known.vocabulary)
         full = replace(settings, model=model.text, lr=settings.lr or model.default_lr)
 
         def reach(network: Model) -> Remote:
@@ -133,7 +137,20 @@ def _checked_description(name: str, value: Any) -> SiteDescription:
             f"{about.train} train, {about.test} test, {about.validation} validation examples, {about.classes} classes"
         )
         raise FederationError(f"reports impossible sizes: {sizes}; at least 1, 1, 0 and at most {MOST_CLASSES} classes")
+    _check_kind(about)
     return about
+
+
+def _check_kind(about: SiteDescription) -> None:
+    """Refuse impossible numbers of labels, targets and tokens."""
+    for what, value, least, most in (
+        ("columns", about.columns, 2, MOST_CLASSES),
+        ("vocabulary", about.vocabulary, 1, MOST_TOKENS),
+    ):
+        if value is not None and not least <= value <= most:
+            raise FederationError(f"reports {what} {value}; it must be from {least} to {most}")
+    if about.columns is not None and about.classes not in (None, BINARY):
+        raise FederationError(f"reports {about.columns} labels of {about.classes} values; each must be 0 or 1")
 
 
 def agree_on_data(order: Order, descriptions: Mapping[str, SiteDescription]) -> DataFacts:
@@ -147,6 +164,9 @@ def agree_on_data(order: Order, descriptions: Mapping[str, SiteDescription]) -> 
     classes = [about.classes for about in descriptions.values()]
     if None in classes and any(number is not None for number in classes):
         raise FederationError("some sites have classes and others a real target; all need the same")
+    tokens = [about.vocabulary for about in descriptions.values()]
+    if None in tokens and any(number is not None for number in tokens):
+        raise FederationError("some sites have tokens and others numbers as examples; all need the same")
     about = descriptions[first]
     train, test, _ = np.array(reported_sizes(order, descriptions), dtype=np.int64).T.copy()
     return DataFacts(
@@ -159,6 +179,8 @@ def agree_on_data(order: Order, descriptions: Mapping[str, SiteDescription]) -> 
         test=test,
         has_validation=all(each.validation for each in descriptions.values()),
         unit=about.unit,
+        columns=about.columns,
+        vocabulary=max((number for number in tokens if number is not None), default=None),
     )
 
 
@@ -173,7 +195,7 @@ def with_schema(known: DataFacts, classes: Sequence[str], path: str | None) -> D
     if path is None:
         return known
     schema = Schema.load(Path(path))
-    fits = known.shape == (schema.width,) and tuple(classes) == (schema.classes or ())
+    fits = known.shape == (schema.width,) and tuple(classes) == schema.class_names
     return replace(known, schema=schema) if fits else known
 
 

@@ -28,6 +28,7 @@ from coterie.protocol.message import FIELDS, GROUPS, Arrays
 from coterie.protocol.stack import UNPLACED
 from coterie.protocol.task import Task
 from coterie.seeding import Key
+from coterie.target import Target
 from coterie.terminal import line
 from coterie.textforms import Call, parse_one
 from coterie.wire import codec
@@ -107,6 +108,8 @@ class Site:
             class_names=data.class_names,
             **self._sizes(),
             unit=float(data.unit),
+            columns=data.columns,
+            vocabulary=data.vocabulary,
         )
 
     def _logged(self, size: int, work: Callable[[AuditLine], _Reply]) -> bytes:
@@ -226,10 +229,25 @@ class SiteModels:
             raise FederationError(
                 f"the model has {network.classes} classes and {params} parameters; this site has {own.classes} classes"
             )
+        self._check_kind(network, params)
         call = parse_one(network.text)
         if ":" not in call.name:
             _check_arguments(call)
             _check_numbers(network, _count(call, network), (params, buffers))
+
+    def _check_kind(self, network: Network, params: int) -> None:
+        """Refuse a model for another number of labels or targets, or for another vocabulary."""
+        own = self.data
+        if network.columns != own.columns:
+            theirs, ours = (Target(each.classes, each.columns) for each in (network, own))
+            raise FederationError(f"the model is for {theirs}; this site has {ours}")
+        tokens = network.vocabulary is not None
+        if tokens != (own.vocabulary is not None):
+            kinds = "numbers", "tokens"
+            raise FederationError(f"the model is for {kinds[tokens]}; this site has {kinds[not tokens]}")
+        if network.vocabulary is not None and not (own.vocabulary or 0) <= network.vocabulary <= params:
+            theirs_and_ours = f"{network.vocabulary} tokens and {params} parameters; this site has {own.vocabulary}"
+            raise FederationError(f"the model has {theirs_and_ours} tokens")
 
 
 def _check_arguments(call: Call) -> None:
@@ -240,7 +258,9 @@ def _check_arguments(call: Call) -> None:
 
 def _count(call: Call, network: Network) -> tuple[int, int]:
     """Return how many parameters and buffers a named network will have, counting both halves if it has two."""
-    params, buffers = count_numbers(call, network.shape, 1 if network.classes is None else network.classes)
+    params, buffers = count_numbers(
+        call, network.shape, Target(network.classes, network.columns).width, network.vocabulary
+    )
     halves = 2 if network.half else 1
     return halves * params, halves * buffers
 

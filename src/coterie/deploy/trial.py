@@ -81,8 +81,15 @@ def write_trial(data: Federated, folder: Path, proxy: bool) -> Path:
         x, y = data.train.of(client)
         x_test, y_test = data.test.of(client)
         np.savez(site / DATA, x=x, y=y, x_test=x_test, y_test=y_test)
-        set_keys(site / SITE, data=DATA, server=f"localhost:{port if proxy else inner}", port=nodes[client])
+        address = f"localhost:{port if proxy else inner}"
+        set_keys(site / SITE, **_kind(data), data=DATA, server=address, port=nodes[client])
     return config.folder
+
+
+def _kind(data: Federated) -> dict[str, str | int]:
+    """Return the keys of a site's configuration that say what its arrays are, where that could be mistaken."""
+    several = {"task": "multilabel" if data.target.is_labels else "regression"}
+    return {**(several if data.columns else {}), **({"tokens": True} if data.vocabulary else {})}
 
 
 def free_ports(count: int) -> list[int]:

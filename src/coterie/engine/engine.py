@@ -9,6 +9,7 @@ from __future__ import annotations
 from contextlib import nullcontext
 from dataclasses import replace
 from functools import partial, reduce
+from itertools import pairwise
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -30,6 +31,7 @@ from coterie.engine.evaluation import (
     verdicts,
 )
 from coterie.engine.local_training import Work, train
+from coterie.engine.metric_functions import Metric, find_metric
 from coterie.engine.plan import Workers, count_threads, make_plan
 from coterie.engine.pool import Pool, SpareBlock
 from coterie.errors import DataError, UsageError
@@ -42,6 +44,7 @@ from coterie.protocol.stack import Sent, Stack
 from coterie.protocol.task import Describe, Report, Task, check_bounded
 from coterie.seeding import Key
 from coterie.terminal import line
+from coterie.textforms import Call
 from coterie.typing import Array
 
 LONGEST_REASON = 300
@@ -123,7 +126,8 @@ class Engine:
             fields["losses"] = table.losses
             fields["spreads"] = table.spreads if report.sample else None
         if report.metrics is not None:
-            fields["metrics"] = self._metrics(report, report.metrics, sent, labels, clients, trained)
+            found = self._metrics(report, report.metrics, sent, labels, clients, trained)
+            fields["metrics"], fields["metric"] = found[:, :4], found[:, 4] if report.metric else None
         if fits:
             fields["loss"] = np.mean([fit.loss for fit in fits], axis=0)
         examples = self._pool("train", sent.models).sizes[clients]
@@ -216,8 +220,8 @@ class Engine:
     def _losses(self, stack: Stack, row: int, where: Array, bounded: str | None = None) -> Array:
         """Return the loss of one model, as trained or ``bounded``, on these rows of the clients' train data."""
         pool = self._pool("train", stack)
-        found = verdicts(*self._outputs(stack, row, pool, where), self.model.classes)
-        return found.losses if bounded is None else bound(found, pool.y.numpy()[where], bounded, self.model.classes)
+        found = verdicts(*self._outputs(stack, row, pool, where), self.model.target)
+        return found.losses if bounded is None else bound(found, pool.y.numpy()[where], bounded, self.model.target)
 
     def _describe(
         self, describe: Describe, sent: Sent, own: Stack, clients: Array, key: Key
@@ -254,22 +258,35 @@ class Engine:
             shards = np.array_split(np.arange(len(clients)), self.workers.count)
             own_shards = [(r, s[(rows[s] == r).all(1)]) for s in shards for r in np.unique(rows[s], axis=0)]
             jobs = [_Served(sent.take(row), positions) for row, positions in own_shards]
-        found = np.empty((len(clients), 4))
-        parts = self.workers.map(lambda j: self._served_metrics(j.models, report.mix, pool, clients[j.positions]), jobs)
+        metric = None if report.metric is None else find_metric(report.metric)
+        found = np.empty((len(clients), 4 if metric is None else 5))
+        parts = self.workers.map(
+            lambda j: self._served_metrics(j.models, report.mix, pool, clients[j.positions], metric), jobs
+        )
         for job, part in zip(jobs, parts, strict=True):
             found[job.positions] = part
         return found
 
-    def _served_metrics(self, models: Stack, mix: str | None, pool: Pool, clients: Array) -> Array:
-        """Return the metrics of clients that are served one model, or the mixture of several."""
+    def _served_metrics(
+        self,
+        models: Stack,
+        mix: str | None,
+        pool: Pool,
+        clients: Array,
+        metric: tuple[Metric, Call] | None = None,
+    ) -> Array:
+        """Return the metrics of clients that are served one model, or the mixture of several, and ``metric`` beside."""
         where, offsets = pool.rows_of(clients)
-        classes, truth = self.model.classes, pool.y.numpy()[where]
+        target, truth = self.model.target, pool.y.numpy()[where]
         each = [self._outputs(models, row, pool, where) for row in range(len(models))]
-        outputs = each[0][0] if mix is None else mix_outputs([own for own, _ in each], mix, classes)
-        found = verdicts(outputs, each[0][1], classes)
-        if classes is None:
-            return metrics.regression(found.predictions, truth, found.losses, offsets)
-        return metrics.classification(found.predictions, truth, found.losses, offsets, classes)
+        outputs = each[0][0] if mix is None else mix_outputs([own for own, _ in each], mix, target)
+        found = metrics.table(verdicts(outputs, each[0][1], target), truth, offsets, target)
+        if metric is None:
+            return found
+        named, call = metric
+        values = outputs.cpu().numpy()
+        own = [named.of(values[start:stop], truth[start:stop], call) for start, stop in pairwise(offsets)]
+        return np.column_stack([found, own])
 
     def _outputs(self, stack: Stack, row: int, pool: Pool, where: Array) -> tuple[torch.Tensor, torch.Tensor]:
         """Return the outputs of one model for these rows of a pool, by this thread's evaluator, and the truth."""

@@ -13,7 +13,7 @@ from torch.nn.utils.fusion import fuse_conv_bn_eval
 
 from coterie.engine.choice import ExampleLosses
 from coterie.engine.local_training import half_of
-from coterie.engine.metrics import segment_mean
+from coterie.engine.metrics import Verdicts, segment_mean
 from coterie.engine.plan import Workers
 from coterie.engine.pool import Pool
 from coterie.engine.trainer import losses
@@ -21,17 +21,11 @@ from coterie.errors import UsageError
 from coterie.models.model import Model
 from coterie.protocol.task import Fit, Sample
 from coterie.seeding import Key
+from coterie.target import Target
 from coterie.typing import Array
 
 CONVOLUTION_BATCH, DENSE_BATCH = 300, 4096
 """Examples that one forward pass takes."""
-
-
-class Verdicts(NamedTuple):
-    """The loss of every example, and its predicted class (or value)."""
-
-    losses: Array
-    predictions: Array
 
 
 class Evaluator:
@@ -58,10 +52,22 @@ class Evaluator:
         return torch.cat(outputs), torch.cat(truth)
 
 
-def verdicts(outputs: Tensor, truth: Tensor, classes: int | None) -> Verdicts:
+def verdicts(outputs: Tensor, truth: Tensor, target: Target) -> Verdicts:
     """Return losses and predictions from outputs."""
-    predicted = outputs.squeeze(-1) if classes is None else outputs.argmax(-1)
-    return Verdicts(losses(outputs, truth, classes).cpu().numpy(), predicted.cpu().numpy())
+    return Verdicts(losses(outputs, truth, target).cpu().numpy(), predictions(outputs, target).cpu().numpy())
+
+
+def predictions(outputs: Tensor, target: Target) -> Tensor:
+    """Return what outputs predict: classes, values, or of several labels which are 1.
+
+    >>> predictions(torch.tensor([[0.5, -2.0]]), Target(2, 2)).tolist()
+    [[1, 0]]
+    """
+    if target.is_labels:
+        return (outputs > 0).long()
+    if target.classes is None:
+        return outputs if target.columns else outputs.squeeze(-1)
+    return outputs.argmax(-1)
 
 
 def fold(module: nn.Module) -> nn.Module:
@@ -78,18 +84,21 @@ def fold(module: nn.Module) -> nn.Module:
     return nn.Sequential(*layers).eval()
 
 
-def bound(found: Verdicts, truth: Array, kind: str, classes: int | None) -> Array:
+def bound(found: Verdicts, truth: Array, kind: str, target: Target) -> Array:
     """Return losses in [0, 1]: whether a prediction is wrong, or the loss clipped, cross entropy in units of a guess.
 
-    >>> bound(Verdicts(np.array([0.5, np.nan, 9.0]), np.array([2, 0, 1])), np.array([2, 0, 0]), "zero-one", 3).tolist()
+    Of several labels it is the share of wrong ones.
+
+    >>> found = Verdicts(np.array([0.5, np.nan, 9.0]), np.array([2, 0, 1]))
+    >>> bound(found, np.array([2, 0, 0]), "zero-one", Target(3)).tolist()
     [0.0, 0.0, 1.0]
-    >>> bound(Verdicts(np.array([0.25, np.nan, 9.0]), np.zeros(3)), np.zeros(3), "clipped", None).tolist()
+    >>> bound(Verdicts(np.array([0.25, np.nan, 9.0]), np.zeros(3)), np.zeros(3), "clipped", Target()).tolist()
     [0.25, 1.0, 1.0]
     """
     if kind == "zero-one":
         wrong: Array = (found.predictions != truth).astype(np.float64)
-        return wrong
-    unit = 1.0 if classes is None else log(max(classes, 2))
+        return wrong if target.columns is None else wrong.mean(axis=1)
+    unit = 1.0 if target.classes is None else log(max(target.classes, 2))
     return np.where(found.losses < unit, found.losses / unit, 1.0)
 
 

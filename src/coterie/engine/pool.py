@@ -23,9 +23,8 @@ class Pool:
         self.sizes = split.sizes
         self.like = like
         self.example_bytes = int(np.prod(self.x.shape[1:])) * like.element_size()
-        self.as_is = (
-            self.x.dtype == like.dtype and like.device.type == "cpu" and self.y.dtype in (torch.int64, like.dtype)
-        )
+        kinds = {self.x.dtype, self.y.dtype}
+        self.as_is = kinds <= {torch.int64, like.dtype} and like.device.type == "cpu"
 
     def take(self, rows: Array) -> tuple[Tensor, Tensor]:
         """Return the examples of these rows, in the shape of ``rows``; adjacent rows are viewed, not copied."""
@@ -36,11 +35,14 @@ class Pool:
             index = torch.from_numpy(np.ascontiguousarray(rows)).flatten()
             x, y = (every.index_select(0, index) for every in (self.x, self.y))
             if rows.ndim > 1:
-                x, y = x.view(*rows.shape, *x.shape[1:]), y.view(rows.shape)
+                x, y = x.view(*rows.shape, *x.shape[1:]), y.view(*rows.shape, *y.shape[1:])
         if not self.as_is:
-            x = x.to(self.like)
-            y = y.to(self.like.device) if y.dtype == torch.int64 else y.to(self.like)
+            x, y = self._moved(x), self._moved(y)
         return (x.contiguous(memory_format=torch.channels_last) if x.dim() == 4 else x), y
+
+    def _moved(self, values: Tensor) -> Tensor:
+        """Return values on the device and in the precision of ``like``; class numbers and tokens stay whole numbers."""
+        return values.to(self.like.device) if values.dtype == torch.int64 else values.to(self.like)
 
     def rows_of(self, clients: Array, at_most: int | None = None) -> tuple[Array, Array]:
         """Return the rows of these clients (the first ``at_most`` of each), and the offset at which each begins."""

@@ -136,7 +136,7 @@ class Anchors:
 
 def check_contrasts(terms: Iterable[Contrast], model: Model) -> None:
     """Refuse to contrast the outputs of a regression: a single output has no direction."""
-    if model.classes is None and any(term.of == "outputs" for term in terms):
+    if model.target.width == 1 and any(term.of == "outputs" for term in terms):
         raise UsageError("con-rep(of=outputs) compares directions of outputs, and a regression has one; use of=inputs")
 
 

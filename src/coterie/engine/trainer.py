@@ -14,21 +14,31 @@ from torch.optim.sgd import sgd
 from coterie.engine.terms import NOTHING, Anchors, HeadInputs, Received, check_contrasts, contrast, gradient
 from coterie.models.model import AddressedDropout, Model, Slot
 from coterie.protocol.task import SEEN, Contrast, Fit, Term
+from coterie.target import Target
 
 
-def losses(outputs: Tensor, target: Tensor, classes: int | None) -> Tensor:
-    """Return the loss of every example, for outputs ``(..., C)`` and targets ``(...)``."""
-    if classes is None:
-        return (outputs.squeeze(-1) - target) ** 2
-    flat = F.cross_entropy(outputs.flatten(0, -2), target.flatten(), reduction="none")
-    return flat.view(target.shape)
+def losses(outputs: Tensor, truth: Tensor, target: Target) -> Tensor:
+    """Return the loss of every example, for outputs ``(..., C)`` and truth ``(...)``, or ``(..., C)`` of several.
+
+    The loss of several labels or targets is the mean of each one's.
+    """
+    if target.is_labels:
+        return F.binary_cross_entropy_with_logits(outputs, truth, reduction="none").mean(-1)
+    if target.columns is not None:
+        return ((outputs - truth) ** 2).mean(-1)
+    if target.classes is None:
+        return (outputs.squeeze(-1) - truth) ** 2
+    flat = F.cross_entropy(outputs.flatten(0, -2), truth.flatten(), reduction="none")
+    return flat.view(truth.shape)
 
 
-def mean_loss(outputs: Tensor, target: Tensor, classes: int | None) -> Tensor:
+def mean_loss(outputs: Tensor, truth: Tensor, target: Target) -> Tensor:
     """Return the mean of ``losses`` over one client's minibatch, in one operation."""
-    if classes is None:
-        return F.mse_loss(outputs.squeeze(-1), target)
-    return F.cross_entropy(outputs, target)
+    if target.is_labels:
+        return F.binary_cross_entropy_with_logits(outputs, truth)
+    if target.classes is None:
+        return F.mse_loss(outputs if target.columns else outputs.squeeze(-1), truth)
+    return F.cross_entropy(outputs, truth)
 
 
 _BETAS, _EPSILON = (0.9, 0.999), 1e-8
@@ -111,7 +121,7 @@ class Optimiser:
 
 
 class Batch(NamedTuple):
-    """A minibatch: ``x (B, ...)`` and ``y (B,)`` of one client, or of G clients with a leading dimension G.
+    """A minibatch: ``x (B, ...)`` and ``y (B, ...)`` of one client, or of G clients with a leading dimension G.
 
     ``weights (G, B)`` sum to 1 over a client's examples (None: plain mean); ``active (G, 1)`` is 0 for a client that
     has finished.
@@ -251,9 +261,9 @@ class Trainer:
         else:
             outputs = self.module(batch.x)
         if batch.weights is None:
-            loss = mean_loss(outputs, batch.y, self.model.classes)
+            loss = mean_loss(outputs, batch.y, self.model.target)
         else:
-            loss = (losses(outputs, batch.y, self.model.classes) * batch.weights).sum(-1)
+            loss = (losses(outputs, batch.y, self.model.target) * batch.weights).sum(-1)
         total = loss.sum()
         for term in contrasts:
             own = inputs if term.of == "inputs" else outputs

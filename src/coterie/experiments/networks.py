@@ -19,7 +19,7 @@ def network_of(model: Model, served: Sequence[Served], at: int, mix: str | None)
     """Return the network that serves the client at a position; ``mix`` is how the outputs of an ensemble become one."""
     rows = [(member.models, member.rows[at]) for member in served]
     first, *others = (model.with_row(stack.params[row], stack.buffers[row]) for stack, row in rows)
-    return first if mix is None else Mixture([first, *others], mix, model.classes)
+    return first if mix is None else Mixture([first, *others], mix, model.target)
 
 
 def mean_network(model: Model, state: State, mix: str | None) -> nn.Module:

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -136,7 +137,7 @@ class Trained:
     def _served(self, found: Scores, federation: Simulator) -> float:
         """Return how well the newcomer is served where the scores put it."""
         tested = evaluate(self.algorithm, federation, self._state_with(found, federation), self.seed)
-        return scores_by_client(tested, self.model.classes, self.unit)[0][0]
+        return float(scores_by_client(tested, self.model.classes, self.unit)[0][0])
 
     def _place(self, federation: Simulator, labelled: bool) -> Scores:
         """Return the scores of the newcomer in all clusters."""
@@ -161,19 +162,22 @@ class Trained:
 
         Where there are no labels zeros take their places, and nobody may read them (``without_labels``).
         """
-        classes, shape = self.model.classes, self.model.shape
-        y = np.zeros(len(x), np.int64) if y is None else y
-        if len(x) != len(y) or tuple(x.shape[1:]) != tuple(shape):
-            raise DataError(f"x has shape {x.shape} and y {y.shape}; the run's model needs (n, {shape}) and (n,)")
-        if classes is not None and np.asarray(y).dtype.kind not in "iu":
-            raise DataError(f"y holds {np.asarray(y).dtype}; the run has {classes} classes: give whole numbers")
-        x, y = x.astype(np.float32), y.astype(np.float32 if classes is None else np.int64)
+        target, shape, tokens = self.model.target, self.model.shape, self.model.vocabulary
+        y = np.zeros((len(x), *target.y_shape), np.int64) if y is None else y
+        if len(x) != len(y) or tuple(x.shape[1:]) != tuple(shape) or tuple(y.shape[1:]) != target.y_shape:
+            wanted = f"(n, {shape}) and (n,{target.columns or ''})"
+            raise DataError(f"x has shape {x.shape} and y {y.shape}; the run's model needs {wanted}")
+        if target.one_of is not None and np.asarray(y).dtype.kind not in "iu":
+            raise DataError(f"y holds {np.asarray(y).dtype}; the run has {target}: give whole numbers")
+        x = x.astype(np.float32 if tokens is None else np.int64)
+        y = y.astype(np.float32 if target.one_of is None else np.int64)
         keep = test = np.arange(len(y))
         if self.algorithm.serve.fit and len(y) > 1:
             keep, test = stratified_split(y, HELD_OUT, generator(self.seed, "newcomer"))
         train, tested = (Split.join([(x[rows], y[rows])]) for rows in (keep, test))
         known = {column: (value,) for column, value in attributes.items()}
-        return Federated("newcomer", "natural", ("newcomer",), train, tested, classes, attributes=known)
+        made = partial(Federated, columns=target.columns, vocabulary=tokens, attributes=known)
+        return made("newcomer", "natural", ("newcomer",), train, tested, target.classes)
 
 
 def without_labels(ask: Ask) -> Ask:
@@ -229,7 +233,8 @@ def load_trained(folder: Path, model: Given = None) -> Trained:
     if "shape" not in examples:
         raise RunFolderError(f"{folder / CONFIG} has no shape of examples; run it again with this version")
     algorithm = building.build_algorithm(settings)
-    network = as_model(model or settings.model, tuple(examples["shape"]), examples.get("classes"))
+    kind = (examples.get(name) for name in ("classes", "columns", "vocabulary"))
+    network = as_model(model or settings.model, tuple(examples["shape"]), *kind)
     if network.text != settings.model:
         raise RunFolderError(f"{folder} was run with the model {settings.model!r}, not {network.text!r}; give that one")
     state, rows = load_state(folder / STATE, recorded_hashes(folder)), load_rows(folder)
@@ -249,7 +254,7 @@ def read_newcomer(file: Path, folder: Path, schema: Path | None = None) -> Newco
     if not file.exists():
         raise DataError(f"there is no file {file}; name the newcomer's .npz, .csv or .parquet file")
     if file.suffix == ".npz":
-        return Newcomer(*read_arrays(file))
+        return Newcomer(*read_arrays(file, tokens="vocabulary" in load_config(folder)["examples"]))
     found = schema or folder / SCHEMA
     if schema is None and not found.exists():
         if load_settings(folder / CONFIG, {}).data == FEDERATION:

@@ -12,7 +12,15 @@ from typing import Any
 import numpy as np
 
 from coterie.data import Federated, Schema, Split
-from coterie.experiments.scores import agreement, client_scores, cluster_shape, gradient_diagnostics, round_diagnostics
+from coterie.engine.metric_functions import Metric
+from coterie.experiments.scores import (
+    agreement,
+    client_scores,
+    cluster_shape,
+    gradient_diagnostics,
+    metric_mean,
+    round_diagnostics,
+)
 from coterie.protocol.replies import Replies
 from coterie.protocol.stack import Stack
 from coterie.seeding import Key
@@ -29,7 +37,7 @@ UNIFORM_EXAMPLES = 1000
 MOST_MODELS = 64
 """With more models than this (local on many clients) GF1 is measured in the last round only."""
 
-VALIDATION = ("accuracy", "macro_f1", "rmse", "test_loss")
+VALIDATION = ("accuracy", "macro_f1", "rmse", "test_loss", "metric")
 """The scores on the validation split that are recorded."""
 
 Judge = Callable[[Stack, Split, Array], Array | None]
@@ -58,6 +66,8 @@ class DataFacts:
     train: Array
     test: Array
     has_validation: bool = False
+    columns: int | None = None
+    vocabulary: int | None = None
     unit: float = 1.0
     notes: tuple[str, ...] = ()
     schema: Schema | None = None
@@ -68,13 +78,13 @@ class DataFacts:
     from_settings: bool = True
     files: str | None = None
 
+    def unit_of(self, metric: Metric) -> float:
+        """Return one unit of a metric in the user's own units."""
+        return self.unit if metric.in_unit else 1.0
+
 
 def facts_of(data: Federated) -> DataFacts:
     """Return the facts about the data of a simulation."""
-    correct = None
-    if data.classes is not None:
-        guesses = [np.bincount(data.train.of(i)[1]).argmax() for i in range(len(data))]
-        correct = np.array([int((data.test.of(i)[1] == guess).sum()) for i, guess in enumerate(guesses)])
     return DataFacts(
         data=data.data,
         partition=data.partition,
@@ -84,11 +94,13 @@ def facts_of(data: Federated) -> DataFacts:
         train=data.train.sizes,
         test=data.test.sizes,
         has_validation=data.validation is not None,
+        columns=data.columns,
+        vocabulary=data.vocabulary,
         unit=data.unit,
         notes=data.notes,
         schema=data.schema,
         groups=data.groups,
-        majority_correct=correct,
+        majority_correct=majority_correct(data),
         uniform=uniform_test(data),
         fingerprint=data.fingerprint(),
         from_settings=data.words is not None,
@@ -96,9 +108,22 @@ def facts_of(data: Federated) -> DataFacts:
     )
 
 
+def majority_correct(data: Federated) -> Array | None:
+    """Return how many test examples of each client are of its most frequent train class; None for numbers.
+
+    Of several labels it is the sum over examples of the share of labels that are the label's more frequent value.
+    """
+    if data.classes is None:
+        return None
+    pairs = [(data.train.of(i)[1], data.test.of(i)[1]) for i in range(len(data))]
+    if data.target.is_labels:
+        return np.array([(test == (train.mean(axis=0) > 0.5)).mean(axis=1).sum() for train, test in pairs])
+    return np.array([int((test == np.bincount(train).argmax()).sum()) for train, test in pairs])
+
+
 def uniform_test(data: Federated) -> Split | None:
     """Draw up to 1000 test examples of all clients, as far as possible the same number of each class."""
-    if data.classes is None:
+    if data.target.one_of is None:
         return None
     rng = Key(0, 0).generator("uniform test")
     order = rng.permutation(len(data.test.y))
@@ -115,13 +140,14 @@ class RoundRecorder:
     """Turns rounds into records, one dictionary each.
 
     ``judge`` evaluates models on the uniform test set; without it there is no GF1. Scores over clients are weighted by
-    test examples, or with ``weigh_by="train"`` by train examples.
+    test examples, or with ``weigh_by="train"`` by train examples. ``metric`` is one more that the user named.
     """
 
     facts: DataFacts
     judge: Judge | None
     rounds: int
     weigh_by: str = "test"
+    metric: Metric | None = None
 
     def describe(
         self, step: Round, test: Replies | None, validation: Replies | None, gradients: Replies | None = None
@@ -154,7 +180,11 @@ class RoundRecorder:
     def _scores(self, replies: Replies) -> Record:
         assert replies.metrics is not None, "an evaluation always asks for metrics"
         weights = replies.examples if self.weigh_by == "train" else None
-        return client_scores(replies.metrics, self.facts.classes, self.facts.unit, weights)
+        found = client_scores(replies.metrics, self.facts.classes, self.facts.unit, weights)
+        if self.metric is None or replies.metric is None:
+            return found
+        shares = replies.metrics[:, 3] if weights is None else weights
+        return found | {"metric": metric_mean(replies.metric, shares, self.facts.unit_of(self.metric))}
 
     def _general_f1(self, state: State, served: Replies) -> Record:
         """Return GF1, the mean over clients of their models' macro-F1 on the uniform test set."""

@@ -65,7 +65,8 @@ def run_settings(
     """
     algorithm = building.build_algorithm(settings)
     data = building.build_data(settings) if data is None else data
-    model = build_model(settings.model, data.shape, data.classes) if model is None else model
+    if model is None:
+        model = build_model(settings.model, data.shape, data.classes, data.columns, data.vocabulary)
     full = replace(
         building.completed(settings), model=model.text, lr=settings.lr or model.default_lr, clients=len(data)
     )

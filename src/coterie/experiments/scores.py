@@ -70,6 +70,16 @@ def client_scores(table: Array, classes: int | None, unit: float = 1.0, weights:
     }
 
 
+def metric_mean(values: Array, weights: Array, unit: float = 1.0) -> float:
+    """Return the weighted mean of a metric over the clients at which it is defined; NaN if there is none.
+
+    >>> metric_mean(np.array([1.0, np.inf, 3.0]), np.array([1, 5, 3]))
+    2.5
+    """
+    known = np.isfinite(values)
+    return float(unit * np.average(values[known], weights=weights[known])) if known.any() else float("nan")
+
+
 def agreement(labels: Array, groups: Array) -> Scores:
     """Compare the clusters with the true groups, over the clients that are in a cluster.
 

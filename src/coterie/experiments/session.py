@@ -16,6 +16,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from coterie.algorithms import advised, keeping_momentum
+from coterie.engine.metric_functions import find_metric
 from coterie.engine.plan import available_cores
 from coterie.errors import CoterieError
 from coterie.experiments.building import build_attendance, build_conditions, check_enough
@@ -42,6 +43,7 @@ from coterie.server.contract import Algorithm, State
 from coterie.server.loop import Round, check_rounds, rounds
 from coterie.server.one_shot import formed_of
 from coterie.server.serving import evaluate
+from coterie.target import Target
 from coterie.typing import Array
 
 Progress = Callable[[dict[str, Any]], None]
@@ -91,7 +93,8 @@ class Session:
 
         # How rounds are recorded. Models that each client fine-tunes have no common test.
         judge = None if algorithm.serve.fit else partial(self.clients.judge, mix=self.mix)
-        self.recorder = RoundRecorder(facts, judge, settings.rounds, settings.weigh_by)
+        self.metric = None if settings.metric is None else find_metric(settings.metric)[0]
+        self.recorder = RoundRecorder(facts, judge, settings.rounds, settings.weigh_by, self.metric)
 
         # Refuse before the first round what would fail in a later one.
         changes = [0] if self.attendance is None else self.attendance.changes()
@@ -100,6 +103,8 @@ class Session:
             fit.check(int(facts.train.max()))
         if self.goal is not None:
             self.goal.check(facts)
+        if self.metric is not None:
+            self.metric.check(Target(facts.classes, facts.columns))
         if settings.diagnose:
             check_gradients(facts.train, self.model.layout)
 
@@ -161,7 +166,9 @@ class Session:
         state, settings = step.state, self.settings
         if state.round % settings.eval_every and state.round <= settings.rounds - 3:
             return None, None, None
-        ask = partial(evaluate, self.algorithm, self.clients, state, settings.seed, clients=step.there)
+        ask = partial(
+            evaluate, self.algorithm, self.clients, state, settings.seed, clients=step.there, metric=settings.metric
+        )
         gradients = ask_gradients(self.clients, state, settings.seed, step.there) if settings.diagnose else None
         return ask(split="test"), ask(split="validation") if self.facts.has_validation else None, gradients
 
@@ -179,8 +186,9 @@ class Session:
         """Summarise the run, and write its last files."""
         present = self.federation.present(state.round - 1)
         if test is None:  # resumed after its last round, before the summary was written
-            test = evaluate(self.algorithm, self.clients, state, self.settings.seed, clients=present)
-        rows = client_rows(self.facts, state, test, self.attendance)
+            seed, metric = self.settings.seed, self.settings.metric
+            test = evaluate(self.algorithm, self.clients, state, seed, clients=present, metric=metric)
+        rows = client_rows(self.facts, state, test, self.attendance, self.metric)
         summary = summarise(history, self.settings, self.facts, state, present)
         summary |= costs_in_models(history, self.fedavg_bytes)
         if folder is not None:
@@ -195,11 +203,12 @@ class Session:
 
 def config_table(settings: Settings, facts: DataFacts) -> dict[str, Any]:
     """Return the content of config.toml: the settings, the form of examples, and the versions that make the run."""
-    classes = {} if facts.classes is None else {"classes": facts.classes}
+    kinds = {name: getattr(facts, name) for name in ("classes", "columns", "vocabulary")}
+    kind = {name: value for name, value in kinds.items() if value is not None}
     names = {"clients": list(facts.names)} if facts.partition.startswith("natural") else {}
     marks = {} if facts.fingerprint is None else {"fingerprint": facts.fingerprint, "words": facts.from_settings}
     marks |= {} if facts.files is None else {"files": facts.files}
-    examples = {"shape": list(facts.shape), **classes, "unit": float(facts.unit), **names, **marks}
+    examples = {"shape": list(facts.shape), **kind, "unit": float(facts.unit), **names, **marks}
     versions = {name: metadata.version(name) for name in ("coterie", "torch", "numpy", "scikit-learn")}
     threads = {} if facts.fingerprint is None else {"threads": settings.threads or available_cores()}
     made_by = {"format": FORMAT, "python": platform.python_version(), **threads, **versions, **_revision()}

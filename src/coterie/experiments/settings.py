@@ -17,6 +17,7 @@ from coterie.errors import UnknownName, UsageError
 from coterie.experiments.papers import AS, expand
 from coterie.files import read_toml
 from coterie.limits import CLIENTS, LARGEST, ROUNDS
+from coterie.outside import is_outside
 from coterie.server.exchange import FACTOR
 from coterie.typed import COMMAND_LINE, at_least, at_least_or, check_limits, make, one_of, option, types_of, within
 
@@ -133,6 +134,7 @@ class Settings:
     ignore: str | None = _own("ignore")
     missing: str | None = _own("missing")
     task: str | None = _own("task")
+    tokens: bool | None = _own("tokens")
     test: float | None = _own("test")
     validation: float = option(0.0, "share of each client's train data set aside for validation", within("[0, 1)"))
     participation: float = option(1.0, "share of clients asked each round", within("(0, 1]"))
@@ -164,6 +166,9 @@ class Settings:
     weigh_by: str = option(
         "test", "in scores over clients each counts by its test or its train examples", one_of("test", "train")
     )
+    metric: str | None = option(
+        None, "one more score of each client: balanced_accuracy, mae, package.module:function, ..."
+    )
     checkpoint_every: int = option(1, "save the state every this many rounds", at_least(1))
     runtime: str = option(
         "simulator",
@@ -184,6 +189,10 @@ class Settings:
             raise UsageError("stop is set, but nothing says when; add --until, such as --until accuracy=0.9")
         if self.until is not None:
             read_goal(self.until)
+        if self.metric is not None and not is_outside(self.metric):
+            from coterie.engine.metric_functions import find_metric
+
+            find_metric(self.metric)
         rules.build(self.robust)
         replace(self.fit(), keeps="0" if self.momentum_kept else None)
 

@@ -12,6 +12,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
+from coterie.engine.metric_functions import Metric
 from coterie.errors import FederationError, UsageError
 from coterie.experiments.records import DataFacts, Record, finite, learning_gap, mean_score
 from coterie.experiments.run_folder import CLIENTS, MATRIX, damaged, read_file
@@ -52,6 +53,7 @@ def summarise(history: Sequence[Record], settings: Settings, facts: DataFacts, s
         "weigh_by": settings.weigh_by,
         **({} if state.advice is None else {"advise": dict(state.advice)}),
         **_quality(evaluated, facts, settings.weigh_by, present),
+        **_metric(evaluated[-1], settings),
         **_agreement(history, facts),
     }
     if settings.until is not None:
@@ -90,6 +92,13 @@ def _quality(evaluated: list[Record], facts: DataFacts, weigh_by: str, present: 
         **learning_gap(evaluated),
         **{name: last[name] for name in ("validation_accuracy", "validation_macro_f1") if name in last},
     }
+
+
+def _metric(last: Record, settings: Settings) -> Record:
+    """Return the metric that the user named."""
+    if settings.metric is None:
+        return {}
+    return {"metric_name": settings.metric} | {k: last[k] for k in ("metric", "validation_metric") if k in last}
 
 
 def majority_rate(facts: DataFacts, weigh_by: str, present: Array) -> float:
@@ -169,7 +178,9 @@ def costs_in_models(history: Sequence[Record], unit: FedAvgBytes) -> dict[str, f
     }
 
 
-def client_rows(facts: DataFacts, state: State, test: Replies, attendance: Attendance | None) -> list[Row]:
+def client_rows(
+    facts: DataFacts, state: State, test: Replies, attendance: Attendance | None, metric: Metric | None = None
+) -> list[Row]:
     """Return a row for each client: name, cluster, true group, sizes, and test scores (empty if it did not answer).
 
     If clients join or leave during the run, also the rounds in which they do (empty for those that do not); if clusters
@@ -177,7 +188,12 @@ def client_rows(facts: DataFacts, state: State, test: Replies, attendance: Atten
     """
     dated = {} if attendance is None else {"joined": attendance.joins, "left": attendance.leaves}
     scores: tuple[str, ...] = ("rmse",) if facts.classes is None else ("accuracy", "macro_f1")
-    found = dict(zip(test.clients.tolist(), scores_by_client(test, facts.classes, facts.unit), strict=True))
+    each = scores_by_client(test, facts.classes, facts.unit)
+    if metric is not None and test.metric is not None:
+        scores, unit = (*scores, "metric"), facts.unit_of(metric)
+        named = [float(unit * value) if np.isfinite(value) else "" for value in test.metric]
+        each = [(*own, value) for own, value in zip(each, named, strict=True)]
+    found = dict(zip(test.clients.tolist(), each, strict=True))
     return [
         {
             "client": facts.names[i],
@@ -199,7 +215,7 @@ def _memberships(state: State, client: int) -> dict[str, float]:
     return {f"membership_{k}": float(value) for k, value in enumerate(state.memberships[client])}
 
 
-def scores_by_client(replies: Replies, classes: int | None, unit: float) -> list[tuple[float, ...]]:
+def scores_by_client(replies: Replies, classes: int | None, unit: float) -> list[tuple[Any, ...]]:
     """Return accuracy and macro-F1 of each evaluated client, or its rmse in the units of the user's targets."""
     assert replies.metrics is not None, "an evaluation always asks for metrics"
     if classes is None:
@@ -249,7 +265,7 @@ def _clusters(rows: Sequence[Row]) -> dict[str, int]:
 LONG, SEVERAL = 10, 3
 """Tables show the mean of the last 3 rounds of a run of at least 10 rounds, as the thesis does; else the last round."""
 
-SHOWN = {"accuracy": "accuracy", "macro_f1": "macro_f1", "rmse": "rmse", "r2": "r2", "worst": "worst_client"}
+SHOWN = {name: name for name in ("accuracy", "macro_f1", "rmse", "r2", "metric")} | {"worst": "worst_client"}
 """The scores that tables show: their names in a record and in a summary."""
 
 

@@ -19,6 +19,7 @@ import numpy as np
 import tomli_w
 
 from coterie.algorithms import RANGES, OfRounds, parts
+from coterie.engine.metric_functions import find_metric
 from coterie.errors import UnknownName, UsageError
 from coterie.experiments.building import build_algorithm
 from coterie.experiments.session import Progress
@@ -42,6 +43,7 @@ FIXED = (
     "partition",
     "clients",
     "weigh_by",
+    "metric",
     "join",
     "leave",
     "seed",
@@ -191,7 +193,10 @@ class Result:
 
 
 def score(summary: Mapping[str, Any]) -> float:
-    """Return the score of a run on the validation split: accuracy, or minus the error of a regression."""
+    """Return the score of a run on the validation split: the metric that was named, accuracy, or minus the error."""
+    if "metric_name" in summary:
+        value, sign = summary.get("validation_metric"), -1 if find_metric(summary["metric_name"])[0].smaller else 1
+        return -math.inf if value is None else sign * float(value)
     value, sign = (summary["validation_rmse"], -1) if "rmse" in summary else (summary["validation_accuracy"], 1)
     return -math.inf if value is None else sign * float(value)
 

@@ -13,6 +13,7 @@ from torch import Tensor, nn
 from coterie.errors import UsageError
 from coterie.models.layout import MIXES
 from coterie.models.model import Model
+from coterie.target import Target
 
 
 class Additive(nn.Module):
@@ -45,23 +46,29 @@ def additive(model: Model) -> Model:
     return replace(model, build=lambda: Additive(model.build(), model.build()), cluster_part="cluster")
 
 
-def mix_outputs(outputs: Sequence[Tensor], rule: str, classes: int | None) -> Tensor:
+def mix_outputs(outputs: Sequence[Tensor], rule: str, target: Target) -> Tensor:
     """Return the outputs of an ensemble from those of its members.
 
     ``logits`` is their sum; ``softmax`` the logarithm of the mean of their softmaxes, with equal weights;
     ``majority`` the logarithm of the shares of the members' votes and of one more vote, divided equally among the
-    classes, so that no loss is infinite. Predictions of a real target are averaged under any rule.
+    classes, so that no loss is infinite. Of several labels each is mixed by itself, as two classes. Predictions of
+    real targets are averaged under any rule.
 
     >>> sure, unsure = torch.tensor([[8.0, 0.0]]), torch.tensor([[0.0, 1.0]])
-    >>> mix_outputs([sure, unsure], "softmax", 2).exp().sum().round(decimals=4).item()
+    >>> mix_outputs([sure, unsure], "softmax", Target(2)).exp().sum().round(decimals=4).item()
     1.0
     """
     assert rule in MIXES, rule
     together = torch.stack(list(outputs))
+    classes = target.classes
     if classes is None:
         return together.mean(0)
     if rule == "logits":
         return together.sum(0)
+    if target.is_labels:
+        votes = (together > 0).sum(0).to(together)
+        yes, no = F.logsigmoid(together).logsumexp(0), F.logsigmoid(-together).logsumexp(0)
+        return torch.log((votes + 1 / 2) / (len(together) - votes + 1 / 2)) if rule == "majority" else yes - no
     if rule == "majority":
         votes = F.one_hot(together.argmax(-1), classes).sum(0).to(together)
         return torch.log((votes + 1 / classes) / (len(together) + 1))
@@ -71,11 +78,11 @@ def mix_outputs(outputs: Sequence[Tensor], rule: str, classes: int | None) -> Te
 class Mixture(nn.Module):
     """An ensemble as one network."""
 
-    def __init__(self, members: Sequence[nn.Module], rule: str, classes: int | None) -> None:
+    def __init__(self, members: Sequence[nn.Module], rule: str, target: Target) -> None:
         super().__init__()
         self.members = nn.ModuleList(members)
-        self.rule, self.classes = rule, classes
+        self.rule, self.target = rule, target
 
     def forward(self, x: Tensor) -> Tensor:
         """Return the members' mixed outputs."""
-        return mix_outputs([member(x) for member in self.members], self.rule, self.classes)
+        return mix_outputs([member(x) for member in self.members], self.rule, self.target)

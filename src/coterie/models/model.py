@@ -20,6 +20,7 @@ from torch.nn.parameter import is_lazy
 from coterie.errors import CoterieError, ModelError
 from coterie.models.layout import Layout
 from coterie.outside import is_outside, reason
+from coterie.target import Target
 from coterie.typing import Array
 
 _NORMALISATION = (nn.modules.batchnorm._NormBase,)
@@ -56,7 +57,9 @@ class Model:
     """A network's architecture for one kind of data; its parameters are rows of a ``(K, P)`` array elsewhere.
 
     ``build`` makes a fresh module. ``classes`` is None for regression (one output, squared loss), otherwise the
-    loss is cross entropy. ``cluster_part`` is the name of the submodule that belongs to a cluster alone, if the rest of
+    loss is cross entropy. With ``columns`` there are that many outputs, each a number (squared loss) or, with two
+    ``classes``, a label's log-odds (cross entropy of each), and the loss is their mean. With a ``vocabulary`` examples
+    are int64 tokens. ``cluster_part`` is the name of the submodule that belongs to a cluster alone, if the rest of
     the network, the part ``global``, is shared by all: head, body and linear are then parts of that submodule.
     """
 
@@ -65,11 +68,21 @@ class Model:
     shape: tuple[int, ...]
     classes: int | None
     _: KW_ONLY
+    columns: int | None = None
+    vocabulary: int | None = None
     cluster_part: str = ""
 
     def __repr__(self) -> str:
-        outputs = "a real target" if self.classes is None else f"{self.classes} classes"
-        return f"Model({self.text}{' in two parts' if self.cluster_part else ''}: {self.shape} to {outputs})"
+        return f"Model({self.text}{' in two parts' if self.cluster_part else ''}: {self.shape} to {self.target})"
+
+    @property
+    def target(self) -> Target:
+        """What the outputs predict."""
+        return Target(self.classes, self.columns)
+
+    def blank(self, examples: int) -> Tensor:
+        """Return examples of nothing but zeros, of the type that the network takes."""
+        return torch.zeros(examples, *self.shape, dtype=torch.float32 if self.vocabulary is None else torch.int64)
 
     def module(self) -> nn.Module:
         """Build a module of single precision with addressed dropout.
@@ -84,7 +97,7 @@ class Model:
                 layer.sparse = False
         if any(map(is_lazy, (*module.parameters(), *module.buffers()))):
             with torch.no_grad():
-                module.eval()(torch.zeros(2, *self.shape))
+                module.eval()(self.blank(2))
         return module.train()
 
     @property
@@ -232,9 +245,11 @@ class Model:
             return False
         module = self._copy().train()
         leaves = {name: p.detach().expand(2, *p.shape) for name, p in module.named_parameters()}
-        x = torch.linspace(-1, 1, 6 * math.prod(self.shape)).view(2, 3, *self.shape)
+        x = self._various().view(2, 3, *self.shape)
         other = x.clone()
         other[:, 2] += 1
+        if self.vocabulary is not None:
+            other %= self.vocabulary
         try:
             forward = vmap(lambda one, batch: functional_call(module, one, (batch,)))
             before, after = forward(leaves, x), forward(leaves, other)
@@ -242,6 +257,11 @@ class Model:
             return False
         # Padding is harmless only where no example affects the output of another.
         return bool(torch.allclose(before[:, :2], after[:, :2], rtol=1e-4, atol=1e-6))
+
+    def _various(self) -> Tensor:
+        """Return the numbers of six examples, as different as may be."""
+        count = 6 * math.prod(self.shape)
+        return torch.linspace(-1, 1, count) if self.vocabulary is None else torch.arange(count) % self.vocabulary
 
     @cached_property
     def latent(self) -> int:
@@ -255,7 +275,7 @@ class Model:
             lambda _, inputs: found.append(inputs[0].flatten(1).shape[1])
         )
         with torch.no_grad():
-            module(torch.zeros(2, *self.shape))
+            module(self.blank(2))
         return found[-1]
 
     @property
@@ -277,7 +297,7 @@ class Model:
         module = self.module().eval()
         hooks = [m.register_forward_hook(count) for m in module.modules() if isinstance(m, (nn.Linear, *_CONVOLUTION))]
         with torch.no_grad():
-            module(torch.zeros(1, *self.shape))
+            module(self.blank(1))
         for hook in hooks:
             hook.remove()
         return total
@@ -287,7 +307,7 @@ class Model:
 
         Random draws must have an address, so torch's global generator may not be used.
         """
-        zeros = torch.zeros(2, *self.shape)
+        zeros = self.blank(2)
         with self.blamed(f"does not fit examples of shape {self.shape}"), torch.no_grad():
             self.check_outputs(self._template.eval()(zeros), 2)
         module, before = self._copy().train(), torch.get_rng_state()
@@ -305,7 +325,7 @@ class Model:
 
     def check_outputs(self, out: Any, examples: int) -> Tensor:
         """Return the outputs for this number of examples, or refuse them if no loss can be computed from them."""
-        wanted = 1 if self.classes is None else self.classes
+        wanted = self.target.width
         if not isinstance(out, Tensor):
             raise ModelError(
                 f"model {self.text!r} gives a {type(out).__name__} where a tensor is needed; "

@@ -24,7 +24,7 @@ def rehearsed(model: Model) -> Model:
         for examples in STEPS:
             _step(model, module.train(), examples)
         with torch.no_grad():
-            model.check_outputs(module.eval()(torch.zeros(STEPS[-1], *model.shape)), STEPS[-1])
+            model.check_outputs(module.eval()(model.blank(STEPS[-1])), STEPS[-1])
     return model
 
 
@@ -47,7 +47,7 @@ def _check_same(model: Model) -> None:
 
 def _step(model: Model, module: nn.Module, examples: int) -> None:
     """Take one step of gradient descent; refuse outputs that do not depend on the parameters."""
-    out = model.check_outputs(module(torch.zeros(examples, *model.shape)), examples)
+    out = model.check_outputs(module(model.blank(examples)), examples)
     if not out.requires_grad:
         raise ModelError(f"model {model.text!r} gives outputs without a gradient; do not detach them, nor use no_grad")
     leaves = [p for p in module.parameters() if p.requires_grad]
@@ -60,6 +60,7 @@ def _step(model: Model, module: nn.Module, examples: int) -> None:
 
 
 def _loss(model: Model, out: Tensor) -> Tensor:
-    if model.classes is None:
-        return F.mse_loss(out.squeeze(-1), torch.zeros(len(out)))
-    return F.cross_entropy(out, torch.arange(len(out)) % model.classes)
+    classes = model.target.one_of
+    if classes is None:
+        return F.mse_loss(out, torch.zeros(len(out), model.target.width))
+    return F.cross_entropy(out, torch.arange(len(out)) % classes)

@@ -1,6 +1,7 @@
 """The networks of the papers, and any network of a user, built for examples of one shape.
 
-An entry is a function that returns a recipe ``(shape, outputs) -> nn.Module``. Pooling stands before ReLU throughout:
+An entry is a function that returns a recipe ``(shape, outputs) -> nn.Module``; a recipe for tokens takes the size of
+their ``vocabulary``, too. Pooling stands before ReLU throughout:
 the two commute, and ReLU then has a quarter of the work.
 """
 
@@ -21,9 +22,14 @@ from coterie.limits import COPIES, DEPTH, WIDTH, check_memory
 from coterie.models.model import Model
 from coterie.models.rehearsal import rehearsed
 from coterie.outside import find_outside, is_outside
+from coterie.target import Target
 from coterie.textforms import Call, Catalogue, parse_one
 
-Recipe = Callable[[tuple[int, ...], int], nn.Module]
+PADDING = 0
+"""The token that fills up short examples."""
+
+Recipe = Callable[..., nn.Module]
+"""``(shape, outputs)``, or ``(shape, outputs, vocabulary)`` for tokens, to a network."""
 
 
 def mlp(*hidden: int) -> Recipe:
@@ -102,6 +108,15 @@ def resnet34() -> Recipe:
     return _resnet
 
 
+def bag(width: int = 64) -> Recipe:
+    """Build a net for tokens, such as words of a text: the mean of their embeddings, and one linear layer.
+
+    Token 0 is padding: it does not count in the mean.
+    """
+    _check_width("width", width)
+    return partial(_bag, width)
+
+
 models = Catalogue(
     "model",
     {
@@ -115,21 +130,30 @@ models = Catalogue(
         "cnn-lcfl": cnn_lcfl,
         "tiny-vgg": tiny_vgg,
         "resnet34": resnet34,
+        "bag": bag,
     },
     typed=True,
 )
 
 
-def build_model(text: str | None, shape: tuple[int, ...], classes: int | None) -> Model:
+def build_model(
+    text: str | None,
+    shape: tuple[int, ...],
+    classes: int | None,
+    columns: int | None = None,
+    vocabulary: int | None = None,
+) -> Model:
     """Build the model that a text names, for examples of one shape; None takes the default of the shape.
+
+    ``columns`` and ``vocabulary`` are those of ``Model``.
 
     >>> build_model("mlp(32)", (8, 8), 10).layout.size
     2410
     """
-    text = text or default_for(shape)
-    outputs = 1 if classes is None else classes
+    text = text or ("bag" if vocabulary else default_for(shape))
+    outputs = Target(classes, columns).width
     call = parse_one(text)
-    recipe = _users(call) if is_outside(call.name) else _recipe(call)
+    recipe = _users(call, vocabulary) if is_outside(call.name) else _recipe(call, vocabulary)
 
     def build() -> nn.Module:
         module = recipe(shape, outputs)
@@ -137,10 +161,10 @@ def build_model(text: str | None, shape: tuple[int, ...], classes: int | None) -
             raise ModelError(f"{text!r} must build a torch.nn.Module, not {type(module).__name__}")
         return module
 
-    model = Model(str(call), build, tuple(shape), classes)
+    model = Model(str(call), build, tuple(shape), classes, columns=columns, vocabulary=vocabulary)
     with torch.random.fork_rng(devices=[]), model.blamed(f"cannot be built for examples of shape {shape}"):
-        if not model.is_users and (call.args or call.kwargs):  # networks without arguments are of one size
-            numbers = sum(count_numbers(call, shape, outputs))
+        if not model.is_users and (call.args or call.kwargs or vocabulary):  # others are of one size
+            numbers = sum(count_numbers(call, shape, outputs, vocabulary))
             what = f"model {model.text!r} has {numbers:,} numbers for examples of shape {shape}; training it"
             check_memory(what, COPIES * 4 * numbers, "take a smaller one")
         model.module()
@@ -148,25 +172,29 @@ def build_model(text: str | None, shape: tuple[int, ...], classes: int | None) -
     return rehearsed(model) if model.is_users else model
 
 
-def count_numbers(call: Call, shape: tuple[int, ...], outputs: int) -> tuple[int, int]:
+def count_numbers(call: Call, shape: tuple[int, ...], outputs: int, vocabulary: int | None = None) -> tuple[int, int]:
     """Return the numbers of parameters and buffers of a network of the catalogue, without making any of them.
 
     >>> count_numbers(Call("mlp", (32,)), (8, 8), 10)
     (2410, 0)
     """
     with torch.device("meta"):
-        module: nn.Module = models.build(call)(shape, outputs)
+        module = _recipe(call, vocabulary)(shape, outputs)
     params = sum(p.numel() for p in module.parameters() if p.requires_grad)
     return params, sum(b.numel() for b in module.buffers() if b.is_floating_point())
 
 
-def _recipe(call: Call) -> Recipe:
-    """Return the recipe of a network of the catalogue; refuse sizes beyond the limits."""
+def _recipe(call: Call, vocabulary: int | None) -> Recipe:
+    """Return the recipe of a network of the catalogue; refuse sizes beyond the limits, and one for other examples."""
     try:
         recipe: Recipe = models.build(call)
     except ModelError as error:
         raise ModelError(f"model {str(call)!r} cannot be built: {error}") from None
-    return recipe
+    if takes_vocabulary(recipe) != (vocabulary is not None):
+        kinds = ("tokens", "numbers") if takes_vocabulary(recipe) else ("numbers", "tokens")
+        remedy = "use bag, or a network of yours" if vocabulary else "read them with tokens=True (--tokens), or use mlp"
+        raise ModelError(f"model {str(call)!r} is for {kinds[0]} and the examples are {kinds[1]}; {remedy}")
+    return recipe if vocabulary is None else partial(recipe, vocabulary=vocabulary)
 
 
 def _check_size(good: bool, name: str, value: float, limit: str) -> None:
@@ -185,15 +213,17 @@ def default_for(shape: tuple[int, ...]) -> str:
     return "cnn" if min(shape[1:]) < 32 else "lenet"
 
 
-def _users(call: Call) -> Recipe:
+def _users(call: Call, vocabulary: int | None) -> Recipe:
     """Return the recipe of a user's ``module:function``, called with the text's arguments, and ``(shape, outputs)``.
 
-    A function that has no room for them is called without shape and outputs.
+    A function that has no room for them is called without shape and outputs; one with an argument ``vocabulary`` gets
+    the number of tokens, None where examples are numbers.
     """
     function = find_outside("model", call.name, ModelError)
+    words = {**({"vocabulary": vocabulary} if takes_vocabulary(function) else {}), **dict(call.kwargs)}
     if takes_shape(function):
-        return lambda shape, outputs: function(shape, outputs, *call.args, **dict(call.kwargs))
-    return lambda shape, outputs: function(*call.args, **dict(call.kwargs))
+        return lambda shape, outputs: function(shape, outputs, *call.args, **words)
+    return lambda shape, outputs: function(*call.args, **words)
 
 
 def takes_shape(function: Callable[..., Any]) -> bool:
@@ -208,6 +238,34 @@ def takes_shape(function: Callable[..., Any]) -> bool:
         return True
     room = sum(each.kind in (each.POSITIONAL_ONLY, each.POSITIONAL_OR_KEYWORD) for each in found)
     return room >= 2 or any(each.kind is each.VAR_POSITIONAL for each in found)
+
+
+def takes_vocabulary(function: Callable[..., Any]) -> bool:
+    """Return whether a function that makes a network has an argument ``vocabulary``, for the number of tokens."""
+    try:
+        return "vocabulary" in inspect.signature(function).parameters
+    except (TypeError, ValueError):  # a builtin without a signature
+        return False
+
+
+class _Bag(nn.Module):
+    """The mean of the embeddings of an example's tokens, but for padding, and a linear layer."""
+
+    def __init__(self, vocabulary: int, width: int, outputs: int) -> None:
+        super().__init__()
+        self.embedding = nn.Embedding(vocabulary, width)
+        self.head = nn.Linear(width, outputs)
+
+    def forward(self, x: Tensor) -> Tensor:
+        tokens = x.flatten(1)
+        counted = (tokens != PADDING).unsqueeze(-1).to(self.embedding.weight.dtype)
+        mean = (self.embedding(tokens) * counted).sum(1) / counted.sum(1).clamp(min=1)
+        outputs: Tensor = self.head(mean)
+        return outputs
+
+
+def _bag(width: int, shape: tuple[int, ...], outputs: int, vocabulary: int) -> nn.Module:
+    return _Bag(vocabulary, width, outputs)
 
 
 def _dense(hidden: tuple[int, ...], shape: tuple[int, ...], outputs: int) -> nn.Module:

@@ -27,8 +27,8 @@ if TYPE_CHECKING:
     from coterie.models.model import Model
 
 SIZES = ("classes", "features", "latent", "models", "parameters")
-"""Words that may stand in a declared shape: the number of classes, of numbers in one example, of inputs of the model's
-last layer, of cluster models, of parameters. ``classes+1`` is one more."""
+"""Words that may stand in a declared shape: the number of classes (or labels, or targets), of numbers in one example,
+of inputs of the model's last layer, of cluster models, of parameters. ``classes+1`` is one more."""
 
 LARGEST = 1 << 24
 """The most numbers that a client function may give."""
@@ -38,7 +38,7 @@ LARGEST = 1 << 24
 class ClientData:
     """What a client function sees of one client.
 
-    x, y      its train examples; y are class numbers, or targets
+    x, y      its train examples; y are class numbers, or targets, ``(n, k)`` of several labels or targets
     classes   the number of classes, None for a real target
     model     the model that it was sent, or has just trained, in evaluation mode
     models    all cluster models, if the function is declared with ``all_models``
@@ -142,7 +142,7 @@ def declared_shape(describe: Describe | None, model: Model, models: int) -> tupl
         return ()
     found, call = find_client_function(describe.function)
     known = {
-        "classes": 1 if model.classes is None else model.classes,
+        "classes": model.target.width,
         "features": math.prod(model.shape),
         "latent": model.latent if "latent" in found.shape else 0,
         "models": models,

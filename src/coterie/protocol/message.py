@@ -73,7 +73,7 @@ FIELDS = ("params", "buffers")
 GROUPS = {"models": "", "references": "reference_", "unplaced": "unplaced_"}
 """The stacks of ``Sent``, and how the names of their arrays begin in a message."""
 
-SCORED = ("losses", "spreads", "metrics", "loss")
+SCORED = ("losses", "spreads", "metrics", "loss", "metric")
 
 
 def down(task: Task, sent: Sent, label: int | Array, layout: Layout) -> Arrays:
@@ -196,6 +196,8 @@ def form(
         found["spreads"] = Field((1, models), real, 0.0, worst)
     if report.metrics:
         found["metrics"] = _metrics(classes, getattr(sizes, report.metrics))
+    if report.metric is not None:
+        found["metric"] = Field((1,), real, -DESCRIBED, math.inf)
     if task.fit:
         found["loss"] = Field((1,), real, 0.0, math.inf)
     if task.races:

@@ -9,7 +9,10 @@ from coterie.models.layout import Layout
 from coterie.protocol.stack import Stack
 from coterie.typing import Array
 
-ROWS = ("labels", "examples", "params", "buffers", "losses", "spreads", "metrics", "loss", "evaluations", "description")
+ROWS = (
+    *("labels", "examples", "params", "buffers", "losses", "spreads", "metrics", "loss", "evaluations", "description"),
+    "metric",
+)
 """The fields of ``Replies`` that have a row for each client, beside ``clients``."""
 
 Combine = Callable[[Stack, Array, Array], Stack]
@@ -48,7 +51,8 @@ class Replies:
     and ``loss`` (mean over its minibatches) are there when the task asked for them. The columns of ``metrics`` are
     accuracy, macro-F1, loss, examples; for regression squared error, target variance, loss, examples. ``spreads`` are
     the mean squared deviations of the losses on a sample, ``evaluations`` the losses that a race made, ``description``
-    the arrays of a client function. ``params`` may be a memory map: read it by parts or by chunks of rows. ``combine``
+    the arrays of a client function, ``metric`` one more number of the evaluated model, infinite where undefined.
+    ``params`` may be a memory map: read it by parts or by chunks of rows. ``combine``
     replaces the weighted mean, and ``weight_bound`` is how many times the usual number of examples a client may count
     as; 0: no bound.
     """
@@ -66,6 +70,7 @@ class Replies:
     loss: Array | None = None
     evaluations: Array | None = None
     description: Array | None = None
+    metric: Array | None = None
     missing: Mapping[str, str] = field(default_factory=dict)
     cost: Cost = Cost()
     combine: Combine | None = None

@@ -307,7 +307,8 @@ class Report:
     With a ``sample`` the losses are means over a part of the train split, and their spread comes back beside them; with
     a ``half``, over the half that ``Fit.half`` names, which a pass of the same key on the other half does not see.
     ``mix``: how the outputs of several models become one (``models.layout.MIXES``), where a client is served several.
-    ``describe``: a client function whose array comes back (``protocol.client_function``).
+    ``describe``: a client function whose array comes back (``protocol.client_function``). ``metric``: the name of one
+    more number of the evaluated model, from its outputs and the truth: ``package.module:function`` is a user's own.
     """
 
     params: str | None = "all"
@@ -320,6 +321,7 @@ class Report:
     half: int | None = None
     differences: bool = False
     describe: Describe | None = None
+    metric: str | None = None
 
     def __post_init__(self) -> None:
         known = (None, "train", "validation", "test")
@@ -330,6 +332,7 @@ class Report:
         _require(self.mix in (None, *MIXES), "report.mix", repr(self.mix), " or ".join(MIXES))
         _require(self.mix is None or self.params is None, "report.params", repr(self.params), "None for a mixture")
         _require(self.metrics in known, "report.metrics", repr(self.metrics), "train, validation or test")
+        _require(self.metric is None or self.metrics is not None, "report.metric", self.metric, "None without metrics")
         whole = not self.differences or (self.losses and self.sample is None)
         _require(whole, "report.differences", "true", "false without losses, or with a sample of them")
         _require(self.half in (None, 0, 1), "report.half", self.half, "0 or 1, or none")

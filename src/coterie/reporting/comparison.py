@@ -14,6 +14,7 @@ from rich.text import Text
 from scipy import stats
 from sklearn.metrics import adjusted_rand_score
 
+from coterie.engine.metric_functions import find_metric
 from coterie.experiments.settings import read_goal
 from coterie.experiments.summary import last_in_words
 from coterie.experiments.tuning import Result
@@ -111,12 +112,21 @@ def comparison(runs: dict[str, list[Summary]], console: Console) -> Table:
     everything = [s for summaries in runs.values() for s in summaries]
     regression = "rmse" in everything[0]
     columns = [c for c in (REGRESSION if regression else CLASSIFICATION) if any(c.key in s for s in everything)]
+    columns[1:1] = _metric_column(everything[0])
     while True:
         table = _table(runs, columns, regression)
         if len(columns) <= 3 or table.__rich_measure__(console, console.options).maximum <= console.width:
             table.caption = Text("\n".join(map(plain, _caption(runs, everything, regression))))
             return table
         columns = columns[:-1]
+
+
+def _metric_column(summary: Summary) -> list[Column]:
+    """Return the column of the metric that the user named, if there is one."""
+    if "metric_name" not in summary:
+        return []
+    found, call = find_metric(summary["metric_name"])
+    return [Column("metric", str(call).rpartition(":")[2], 1, 3, "min" if found.smaller else "max")]
 
 
 def _table(runs: dict[str, list[Summary]], columns: list[Column], regression: bool) -> Table:
@@ -168,15 +178,18 @@ def _when_reached(runs: dict[str, list[Summary]], until: str) -> str:
     return f"Round (from 0) in which {until} first held, by seed: {'; '.join(f'{n} {r}' for n, r in found.items())}."
 
 
-def ranking(results: Sequence[Result]) -> Table:
-    """Return a table of all candidates with their validation scores, the best first."""
+def ranking(results: Sequence[Result], metric: str | None = None) -> Table:
+    """Return a table of all candidates with their validation scores, the best first; ``metric``: that was named."""
     error = all(value <= 0 for result in results for value in result.scores)
+    title, column = ("rmse", Column("", "", -1, 4)) if error else ("accuracy %", Column("", "", 100, 2))
+    if metric is not None:
+        found, call = find_metric(metric)
+        title, column = str(call).rpartition(":")[2], Column("", "", -1 if found.smaller else 1, 4)
     table = Table(caption="validation data only", caption_justify="left")
     for name in results[0].candidate:
         table.add_column(cell(name), justify="right")
-    table.add_column("validation rmse" if error else "validation accuracy %", justify="right")
+    table.add_column(f"validation {title}", justify="right")
     for place, result in enumerate(results):
-        column = Column("", "", -1, 4) if error else Column("", "", 100, 2)
         cells = map(cell, (*result.candidate.values(), column.text(result.scores)))
         table.add_row(*cells, style="bold" if place == 0 else "")
     return table

@@ -27,11 +27,12 @@ from coterie.typing import Array
 
 
 def class_counts(data: Federated) -> Array:
-    """Return the number of train examples of each client and class; one column for targets."""
-    if data.classes is None:
+    """Return the number of train examples of each client and class; one column where an example has no class."""
+    classes = data.target.one_of
+    if classes is None:
         return data.train.sizes[:, None]
     owners = np.repeat(np.arange(len(data)), data.train.sizes)
-    table = np.zeros((len(data), data.classes), np.int64)
+    table = np.zeros((len(data), classes), np.int64)
     np.add.at(table, (owners, data.train.y), 1)
     return table
 
@@ -95,12 +96,12 @@ def save_holdings(path: Path, data: Federated) -> None:
         table = class_counts(data)[order]
         _bars(counts, table, data)
         counts.set_ylabel("train examples")
-        if data.classes is None:
+        if data.target.one_of is None:
             _spread(below, data, order)
         else:
             _bars(below, table / np.maximum(table.sum(axis=1, keepdims=True), 1), data)
             below.set_ylabel("share")
-            names = [plain(data.class_names[i]) if data.class_names else str(i) for i in range(data.classes)]
+            names = [plain(data.class_names[i]) if data.class_names else str(i) for i in range(data.target.one_of)]
             columns = 1 + len(names) // 20
             bars.legend(counts.containers, names, loc="outside right upper", frameon=False, ncols=columns)
         _groups(counts, below, data, order)
@@ -119,8 +120,10 @@ def _bars(axes: Axes, table: Array, data: Federated) -> None:
 
 def _spread(axes: Axes, data: Federated, order: Array) -> None:
     targets = [data.train.of(int(client))[1] for client in order]
+    if data.columns is not None:
+        targets = [own.mean(axis=1) for own in targets]
     axes.boxplot(targets, positions=np.arange(len(order)), widths=0.7, showfliers=False)
-    axes.set_ylabel("target")
+    axes.set_ylabel("target" if data.columns is None else f"mean of {data.target}")
 
 
 def _groups(top: Axes, below: Axes, data: Federated, order: Array) -> None:
@@ -184,12 +187,23 @@ def facts(data: Federated) -> list[str]:
         f"{data.data}, {data.partition}: {len(data)} clients, {len(data.train.y)} train, {len(data.test.y)} test",
         f"train examples a client: least {sizes.min()}, median {int(np.median(sizes))}, most {sizes.max()}",
     ]
-    if data.classes is not None:
+    if data.target.one_of is not None:
         own, pooled = counts.max(axis=1).sum() / counts.sum(), counts.sum(axis=0).max() / counts.sum()
         lines.append(f"majority class: {pooled:.1%} of all examples, {own:.1%} if each client guesses its own")
+    if data.columns is not None:
+        return [*lines, _columns(data), str(find_duplicates(data)), *data.notes]
     named = [f"{SYMBOLS[i % len(SYMBOLS)]} {name}" for i, name in enumerate(data.class_names) if name != str(i)]
     legend = [f"classes: {', '.join(named)}"] if named else []
     return [*lines, *legend, str(find_duplicates(data)), *data.notes]
+
+
+def _columns(data: Federated) -> str:
+    """Return a sentence about the several labels, with the share of examples that have each, or about the targets."""
+    if not data.target.is_labels:
+        return f"{data.target} an example"
+    names = data.class_names or tuple(map(str, range(data.train.y.shape[1])))
+    shares = zip(names, data.train.y.mean(axis=0), strict=True)
+    return f"labels: {', '.join(f'{name} {share:.1%}' for name, share in shares)}"
 
 
 def group_table(data: Federated) -> Table | None:
@@ -252,7 +266,7 @@ def bar(counts: Array, width: int = BAR) -> Text:
 
 def _table(data: Federated, before: Sequence[str], after: Sequence[str] = (), counted: bool = True) -> Table:
     table = Table(box=box.SIMPLE_HEAD, pad_edge=False)
-    classes = range(data.classes or 0) if counted and _few(data) else ()
+    classes = range(data.target.one_of or 0) if counted and _few(data) else ()
     for title in (*before, *(SYMBOLS[label] for label in classes), "train", *after):
         left = title in ("client", "group", "classes")
         table.add_column(title, justify="left" if left else "right", no_wrap=True)
@@ -265,4 +279,4 @@ def _cells(data: Federated, counts: Array, counted: bool = True) -> list[str]:
 
 
 def _few(data: Federated) -> bool:
-    return data.classes is not None and data.classes <= MOST_COLUMNS
+    return (data.target.one_of or MOST_COLUMNS + 1) <= MOST_COLUMNS

@@ -30,13 +30,14 @@ CATALOGUES = {
     "partition-add-ons": ("coterie.data.partitions.registry", "add_ons"),
     "models": ("coterie.models.zoo", "models"),
     "clusterers": ("coterie.server.clustering.clusterers", "clusterers"),
+    "metrics": ("coterie.engine.metric_functions", "metrics"),
     "robust": ("coterie.server.robust", "rules"),
     "papers": ("coterie.experiments.papers", "papers"),
 }
 """The module of each catalogue and its name there; one is imported when it is shown."""
 
-_GIVEN_BY_SETTINGS = ("fit",)
-"""Arguments of algorithms that come from the settings of local training."""
+_GIVEN_BY_SETTINGS = ("fit", "outputs", "y")
+"""Arguments that no text gives: the local training of algorithms, and what a metric is computed from."""
 
 
 def catalogue(which: str) -> Catalogue:

@@ -29,13 +29,15 @@ def evaluate(
     *,
     split: str = "test",
     clients: Array | None = None,
+    metric: str | None = None,
 ) -> Replies:
     """Return every client's metrics on one of its splits, with the model it is served; no cost is counted.
 
-    ``clients``: only these.
+    ``clients``: only these. ``metric``: the name of one more number.
     """
     asked = np.arange(len(federation.names)) if clients is None else clients
-    return _serve(algorithm.serve, federation, state, Key(seed, state.round), Report(params=None, metrics=split), asked)
+    report = Report(params=None, metrics=split, metric=metric)
+    return _serve(algorithm.serve, federation, state, Key(seed, state.round), report, asked)
 
 
 class Served(NamedTuple):

@@ -22,23 +22,26 @@ class Network:
     """A model as a message names it: its text, which half belongs to a cluster, and the data that it is for.
 
     >>> described(Network("mlp(4)", "cluster", (8, 8), 10).build())
-    Network(text='mlp(4)', half='cluster', shape=(8, 8), classes=10)
+    Network(text='mlp(4)', half='cluster', shape=(8, 8), classes=10, columns=None, vocabulary=None)
     """
 
     text: str
     half: str
     shape: tuple[int, ...]
     classes: int | None
+    columns: int | None = None
+    vocabulary: int | None = None
 
     def build(self) -> Model:
         """Build the model."""
-        plain = build_model(self.text, self.shape, self.classes)
+        plain = build_model(self.text, self.shape, self.classes, self.columns, self.vocabulary)
         return additive(plain) if self.half else plain
 
 
 def described(model: Model) -> Network:
     """Return the name of a model for a message."""
-    return Network(model.text, model.cluster_part, tuple(model.shape), model.classes)
+    part, shape = model.cluster_part, tuple(model.shape)
+    return Network(model.text, part, shape, model.classes, model.columns, model.vocabulary)
 
 
 @dataclass(frozen=True)
@@ -54,6 +57,8 @@ class SiteDescription:
     test: int
     validation: int
     unit: float
+    columns: int | None = None
+    vocabulary: int | None = None
 
 
 def pack_hello(run: str) -> bytes:

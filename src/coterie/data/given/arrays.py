@@ -4,17 +4,27 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 import numpy as np
 
 from coterie.data.apportion import stratified_split
 from coterie.data.federated import Federated, Split, with_validation
-from coterie.data.given.labels import class_numbers, find_classes, find_task, group_numbers
+from coterie.data.given.labels import (
+    class_numbers,
+    find_classes,
+    find_task,
+    fits_labels,
+    group_numbers,
+    several_columns,
+    vocabulary_of,
+)
 from coterie.data.tables.problems import class_notes
 from coterie.data.tables.reading import Reading
 from coterie.errors import DataError, UnknownName
 from coterie.seeding import generator
+from coterie.target import Target
 from coterie.terminal import line
 from coterie.typing import Array
 
@@ -31,23 +41,27 @@ def from_arrays(
     validation: float = 0.0,
     seed: int = 1,
     groups: Mapping[Any, Any] | None = None,
+    tokens: bool = False,
 ) -> Federated:
     """Return the clients of a mapping from names to ``(x, y)``, or to a mapping of parts: train, test, validation.
 
     Arrays may be numpy's, torch's or lists. ``x`` is ``(n, ...)``, for images ``(n, channels, height, width)``. Bytes
     (uint8) are taken to range over 0..255 and mapped to [-1, 1], as ``Dataset`` does; other numbers are used as they
     are. ``y`` is ``(n,)``: whole numbers, words and truth values are classes, numbered in order and kept in
-    ``class_names``; floats are targets of a regression, used as they are; ``task`` overrides that. A client without a
-    test part sets the share ``test`` aside, by class, drawn from the seed and its name as for files; likewise
-    ``validation`` of its train part. ``groups`` maps names to true groups, for scoring only.
+    ``class_names``; floats are targets of a regression, used as they are; ``task`` overrides that. Or it is
+    ``(n, k)``: k labels of each example if all are 0 or 1, otherwise k targets. With ``tokens`` the numbers in ``x``
+    are whole and stand for words: they stay so, for networks with embeddings. A client without a test part sets the
+    share ``test`` aside, by class, drawn from the seed and its name as for files; likewise ``validation`` of its train
+    part. ``groups`` maps names to true groups, for scoring only.
 
     >>> x, y = np.arange(20.0).reshape(10, 2), ["ill", "well"] * 5
     >>> clients = from_arrays({"bern": (x, y), "chur": {"train": (x, y), "test": (x[:4], y[:4])}})
     >>> clients.names, clients.class_names, clients.train.sizes.tolist(), clients.test.sizes.tolist()
     (('bern', 'chur'), ('ill', 'well'), [8, 10], [2, 4])
     """
-    reading = Reading(task=task, test=test, validation=validation, seed=seed)
-    return make_federated("arrays", read_clients(clients, "(x, y)", _read_pair), reading, groups)
+    reading = Reading(task=task, test=test, validation=validation, seed=seed, tokens=tokens)
+    found = read_clients(clients, "(x, y)", partial(_read_pair, tokens=tokens))
+    return make_federated("arrays", found, reading, groups)
 
 
 @dataclass(frozen=True)
@@ -82,10 +96,10 @@ def read_clients(clients: Any, wanted: str, read: Callable[[Any, str], Pair]) ->
     return found
 
 
-def _read_pair(value: Any, where: str) -> Pair:
+def _read_pair(value: Any, where: str, tokens: bool = False) -> Pair:
     if not isinstance(value, (tuple, list)) or len(value) != 2:
         raise DataError(f"{where} has a {type(value).__name__}; give (x, y), or parts train, test and validation")
-    return checked_pair(as_array(value[0], f"x of {where}"), as_array(value[1], f"y of {where}"), where)
+    return checked_pair(as_array(value[0], f"x of {where}"), as_array(value[1], f"y of {where}"), where, tokens)
 
 
 def as_array(values: Any, what: str) -> Array:
@@ -100,18 +114,25 @@ def as_array(values: Any, what: str) -> Array:
     return array
 
 
-def checked_pair(x: Array, y: Array, where: str) -> Pair:
-    """Return examples, float32 or bytes, and labels; refuse those that no model can be trained on."""
+def checked_pair(x: Array, y: Array, where: str, tokens: bool = False) -> Pair:
+    """Return examples, float32, bytes or int64 tokens, and labels; refuse those that no model can be trained on."""
     if x.dtype.kind not in "biuf":
         raise DataError(f"x of {where} holds {x.dtype}, not numbers; encode it as numbers, or use ct.from_frame")
-    if x.ndim < 2 or y.ndim != 1:
-        raise DataError(f"{where} has x of shape {x.shape} and y of {y.shape}; reshape them to (n, ...) and (n,)")
+    if x.ndim < 2 or not fits_labels(y):
+        shapes = "(n, ...) and (n,), or (n, k) for k labels or targets"
+        raise DataError(f"{where} has x of shape {x.shape} and y of {y.shape}; reshape them to {shapes}")
+    if y.ndim > 1 and y.dtype.kind not in "biuf":
+        raise DataError(f"y of {where} has {y.shape[1]} columns of {y.dtype}; several labels or targets are numbers")
     if len(x) != len(y):
         raise DataError(f"{where} has {len(x)} examples in x but {len(y)} labels in y; they must be equal")
     if not x.size:
         raise DataError(f"{where} has no examples, x has shape {x.shape}; add some, or leave it out")
+    if tokens and (x.dtype.kind not in "iu" or x.min() < 0):
+        what = f"x of {where} holds {x.dtype} from {x.min()} on"
+        raise DataError(f"{what}; tokens are whole numbers from 0 on: give such, or leave tokens out")
     with np.errstate(over="ignore"):  # a number too large for float32 becomes infinite, and is refused as such
-        x = x if x.dtype == np.uint8 else x.astype(np.float32)
+        x = x.astype(np.int64) if tokens else x if x.dtype == np.uint8 else x.astype(np.float32)
+        y = y.astype(np.float32) if y.ndim > 1 else y
         numbers = {"x": x, "y": y.astype(np.float32) if y.dtype.kind == "f" else y}
     for name, array in numbers.items():
         if array.dtype.kind == "f":
@@ -131,7 +152,10 @@ def make_federated(
 ) -> Federated:
     """Return the federation of clients that were read; ``label_names`` name the classes 0, 1, ... if given."""
     _check_alike(clients)
-    clients, class_names, notes = _with_labels(clients, reading.task, label_names)
+    labels = {f"{part} of {client.name!r}": y for client in clients for part, (_, y) in client.parts.items()}
+    kind = several_columns(labels, reading.task)
+    clients, class_names, notes = _with_labels(clients, labels, reading.task, label_names if kind is None else None)
+    kind = kind or Target(len(class_names) or None)
     _check_enough(clients, reading)
     names = tuple(client.name for client in clients)
     parts = [_split(client, reading) for client in clients]
@@ -142,7 +166,9 @@ def make_federated(
         names=names,
         train=Split.join([each["train"] for each in parts]),
         test=Split.join([each["test"] for each in parts]),
-        classes=len(class_names) or None,
+        classes=kind.classes,
+        columns=kind.columns,
+        vocabulary=_vocabulary(clients) if reading.tokens else None,
         validation=own,
         groups=None if groups is None else group_numbers(names, groups),
         notes=notes,
@@ -167,12 +193,18 @@ def _check_alike(clients: Sequence[Given]) -> None:
                 raise DataError(f"{what}{kinds[dtype == np.uint8]}; bytes are scaled and numbers are not: convert one")
 
 
+def _vocabulary(clients: Sequence[Given]) -> int:
+    return vocabulary_of(*(x for client in clients for x, _ in client.parts.values()))
+
+
 def _with_labels(
-    clients: Sequence[Given], task: str | None, label_names: Sequence[str]
+    clients: Sequence[Given], labels: Mapping[str, Array], task: str | None, label_names: Sequence[str] | None
 ) -> tuple[list[Given], tuple[str, ...], tuple[str, ...]]:
-    """Return the clients with labels as class numbers or targets, the names of the classes, and notes about them."""
-    labels = {f"{part} of {client.name!r}": y for client in clients for part, (_, y) in client.parts.items()}
-    if find_task(labels, task) == "regression":
+    """Return the clients with labels as class numbers or targets, the names of the classes, and notes about them.
+
+    ``label_names`` is None where an example has several labels or targets, which stay as they are.
+    """
+    if label_names is None or find_task(labels, task) == "regression":
         return _relabelled(clients, lambda y: y.astype(np.float32)), (), ()
     classes = find_classes(labels)
     every = class_numbers(np.concatenate(list(labels.values())), classes)

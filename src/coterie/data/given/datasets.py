@@ -120,8 +120,10 @@ def _example(value: Any, place: str) -> Array:
 
 def _label(value: Any, place: str) -> Any:
     label = as_array(value, f"y of {place}")
+    if label.ndim == 1 and label.size > 1:
+        return label.tolist()  # several labels or targets
     if label.size != 1:
-        raise DataError(f"{place} has a label of shape {label.shape}; a label must be one number or word")
+        raise DataError(f"{place} has a label of shape {label.shape}; a label must be one number or word, or a row")
     return label.item()
 
 

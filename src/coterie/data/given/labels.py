@@ -7,6 +7,7 @@ from collections.abc import Mapping, Sequence
 import numpy as np
 
 from coterie.errors import DataError
+from coterie.target import BINARY, Target
 from coterie.typing import Array
 
 MOST_CLASSES = 1000
@@ -65,6 +66,46 @@ def find_classes(labels: Mapping[str, Array]) -> Array:
 def class_numbers(y: Array, classes: Array) -> Array:
     """Return the number of each label among the classes, which are in order."""
     return np.searchsorted(classes, y).astype(np.int64)
+
+
+def fits_labels(y: Array) -> bool:
+    """Return whether an array can be labels: ``(n,)``, or ``(n, k)`` for k of two or more labels or targets."""
+    return y.ndim == 1 or (y.ndim == 2 and y.shape[1] > 1)
+
+
+def several_columns(labels: Mapping[str, Array], task: str | None) -> Target | None:
+    """Return what the columns of ``y`` are in all parts, by name; None where each has one column.
+
+    Where every value is 0 or 1 they are labels, otherwise targets; ``task`` overrides that.
+
+    >>> str(several_columns({"bern": np.eye(2), "chur": np.ones((1, 2))}, None))
+    '2 labels'
+    """
+    first = next(iter(labels))
+    shape = labels[first].shape[1:]
+    for name, y in labels.items():
+        if y.shape[1:] != shape:
+            what = f"the labels in {name} have shape {y.shape[1:]} an example, and those in {first} {shape}"
+            raise DataError(f"{what}; give as many for all")
+    if not shape:
+        if task == "multilabel":
+            raise DataError("task is multilabel, and y has one label an example; give y as (n, k), or leave it out")
+        return None
+    if task == "classification":
+        raise DataError(f"task is classification, and y has {shape[0]} labels an example; use task multilabel")
+    others = [name for name, y in labels.items() if not np.isin(y, (0, 1)).all()]
+    if task == "multilabel" and others:
+        raise DataError(f"task is multilabel, and labels in {others[0]} are neither 0 nor 1; use task regression")
+    return Target(None if task == "regression" or others else BINARY, shape[0])
+
+
+def vocabulary_of(*examples: Array) -> int:
+    """Return the number of tokens, those that do not occur among smaller ones included.
+
+    >>> vocabulary_of(np.array([[0, 7]]), np.array([[3]]))
+    8
+    """
+    return 1 + max(int(x.max()) for x in examples if x.size)
 
 
 def group_numbers(names: Sequence[str], groups: Mapping[str, object]) -> Array:

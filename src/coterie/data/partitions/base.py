@@ -197,14 +197,23 @@ def require_between(name: str, value: Any, low: float, high: float) -> None:
 
 
 def require_classes(what: str, data: Dataset) -> int:
-    """Return the number of classes; refuse data with numbers as targets."""
-    if data.classes is None:
-        raise PartitionError(f"{what} needs classes and {data.name} has numbers for targets; use the partition iid")
-    return data.classes
+    """Return the number of classes; refuse data in which an example has not exactly one."""
+    classes = data.target.one_of
+    if classes is None:
+        has = data.target if data.columns else "numbers for targets"
+        raise PartitionError(f"{what} needs classes and {data.name} has {has}; use the partition iid")
+    return classes
+
+
+def require_numbers(what: str, data: Dataset) -> None:
+    """Refuse tokens: a changed token is another word, not a similar one."""
+    if data.vocabulary is not None:
+        raise PartitionError(f"{what} changes numbers and {data.name} has tokens; use the partition iid")
 
 
 def require_images(what: str, data: Dataset) -> tuple[int, int]:
     """Return height and width of the images; refuse examples of another shape."""
+    require_numbers(what, data)
     shape = data.x_train.shape[1:]
     if len(shape) != 3:
         raise PartitionError(

@@ -19,6 +19,7 @@ from coterie.data.partitions.base import (
     require_between,
     require_images,
     require_number,
+    require_numbers,
     require_whole,
 )
 from coterie.data.partitions.division import divide_equally, even_groups
@@ -85,7 +86,7 @@ def noise(*levels: float) -> Change:
     """
     for level in levels:
         require_between("the noise", level, 0, LOUDEST)
-    return _at_levels("noise", levels, noisy, lambda data: None)
+    return _at_levels("noise", levels, noisy, lambda data: require_numbers("noise", data))
 
 
 @add_on

@@ -12,7 +12,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -32,11 +32,23 @@ from coterie.data.tables.files import Table, check_file, content_hash, folder_fi
 from coterie.data.tables.frames import as_frame, is_frame
 from coterie.data.tables.problems import FRAME, BadFile, Check, Counts, Problem, Problems, class_notes
 from coterie.data.tables.reading import Reading, with_reading_options
-from coterie.data.tables.rows import TRAIN, Rows, RowSplit, find_classes, label_numbers, read_rows, split_rows
+from coterie.data.tables.rows import (
+    TRAIN,
+    Rows,
+    RowSplit,
+    are_flags,
+    find_classes,
+    label_numbers,
+    read_rows,
+    split_rows,
+)
 from coterie.data.tables.schema import Schema, make_schema
 from coterie.data.tables.sums import merge
 from coterie.errors import DataError
 from coterie.typing import Array
+
+SEVERAL = "errors of several targets are in units of each one's standard deviation; predictions are in its own unit"
+"""A note on data with several targets."""
 
 _FRAME_DATA = "frame"
 """The name of the data that are made from a table in memory."""
@@ -102,6 +114,8 @@ def load_pooled(path: Any, *, schema: Schema | None = None, **options: Any) -> D
         *one.train.of(0),
         *one.test.of(0),
         one.classes,
+        columns=one.columns,
+        vocabulary=one.vocabulary,
         class_names=one.class_names,
         schema=one.schema,
         unit=one.unit,
@@ -218,24 +232,25 @@ def _load_tables(
         problems.refuse(where)
         raise DataError(f"{where} holds nothing that can be used; add rows")
     dtype = np.float32 if found.schema.classes is None else np.int64
-    splits = () if problems else found.split.allocate(found.schema.width, dtype)
+    kind = found.schema.kind
+    splits = () if problems else found.split.allocate(found.schema.width, dtype, kind.y_shape)
     _encode(found, problems, splits)
     problems.refuse(where)
-    classes, target = found.schema.classes, found.schema.target
     return Federated(
         data=data,
         partition="natural",
         names=found.rows.names,
         train=splits[0],
         test=splits[1],
-        classes=None if classes is None else len(classes),
+        classes=kind.classes,
+        columns=kind.columns,
         validation=splits[2] if len(splits) > 2 else None,
         groups=found.rows.groups,
         attributes=found.rows.attributes,
         notes=(*found.notes, *class_notes(found.counts())),
-        class_names=classes or (),
+        class_names=found.schema.class_names,
         schema=found.schema,
-        unit=1.0 if target is None else target.std,
+        unit=found.schema.unit,
     )
 
 
@@ -252,7 +267,7 @@ class _Prepared:
     @property
     def labelled(self) -> bool:
         """Whether the labels are known to be classes or targets."""
-        return self.schema.classes is not None or self.schema.target is not None
+        return self.schema.classes is not None or self.schema.target is not None or bool(self.schema.outputs)
 
     def counts(self) -> Counts:
         """Return the number of examples of each class."""
@@ -265,23 +280,28 @@ def _prepare(
     tables: Sequence[Table], reading: Reading, where: str, schema: Schema | None, problems: Problems
 ) -> _Prepared | None:
     """Make the first two passes; return None if nothing can be used. ``where`` names the tables as a whole."""
+    if reading.tokens:
+        raise DataError(f"tokens are for .npz files and arrays, and {where} is of tables; leave --tokens out")
     if schema is not None:
         return _prepare_by_schema(tables, reading, where, schema, problems)
     tables, features = usable_tables(tables, reading, problems)
     rows = read_rows(tables, reading, problems)
     if not rows.tables:
         return None
-    classes, y, found = _labels(rows, reading, where, problems)
+    labels = _labels(rows, reading, where, problems)
+    classes, y = labels.classes, labels.y
     split = split_rows(rows, y, reading, where, problems)
-    profiles = _profiles(rows, features, split, y if found and classes is None else None, problems)
+    profiles = _profiles(rows, features, split, y if labels.are_targets else None, problems)
     if not profiles:
         return None
     counts = total_counts(profiles, features)
     check_columns(where, counts, profiles, problems)
     are_numbers = {name: own.is_number for name, own in counts.items()}
-    merged = merge(sums for each in profiles for sums in each.sums(are_numbers, classes or ()))
-    notes = tuple(column_notes(counts, merged, reading.missing))
-    return _Prepared(rows=rows, y=y, split=split, schema=make_schema(merged, features, classes, reading), notes=notes)
+    targets = reading.labels if labels.are_targets and y.ndim > 1 else ()
+    merged = merge(sums for each in profiles for sums in each.sums(are_numbers, classes or (), targets))
+    notes = (*column_notes(counts, merged, reading.missing), *((SEVERAL,) if targets else ()))
+    schema = make_schema(merged, features, classes, reading, labels.are_flags)
+    return _Prepared(rows=rows, y=y, split=split, schema=schema, notes=notes)
 
 
 def _prepare_by_schema(
@@ -304,17 +324,29 @@ def _prepare_by_schema(
     return _Prepared(rows=rows, y=y, split=split_rows(rows, y, reading, where, problems), schema=schema)
 
 
-def _labels(rows: Rows, reading: Reading, where: str, problems: Problems) -> tuple[tuple[str, ...] | None, Array, bool]:
-    """Return the classes, every row's label as a number, and whether the labels are known to be classes or targets."""
+class _Labels(NamedTuple):
+    """The classes, every row's label as a number, and whether these are known to be targets, or several labels."""
+
+    classes: tuple[str, ...] | None
+    y: Array
+    are_targets: bool = False
+    are_flags: bool = False
+
+
+def _labels(rows: Rows, reading: Reading, where: str, problems: Problems) -> _Labels:
+    """Find out what the labels are; they are nothing at all if that is a problem."""
     try:
-        classes = find_classes(where, reading.label, rows.labels, reading.task)
+        if len(rows.labels) > 1:
+            flags = are_flags(where, reading.labels, rows.labels, reading.task)
+            return _Labels(None, label_numbers(rows.labels, None), not flags, flags)
+        classes = find_classes(where, reading.label, rows.labels[0], reading.task)
     except BadFile as error:
         problems.add(error.problem)
-        return None, np.zeros(len(rows.owners)), False
+        return _Labels(None, np.zeros(len(rows.owners)))
     if classes is not None and len(classes) == 1:
         what = f"all labels are {classes[0]!r}"
         problems.add(Problem(where, None, what, "at least 2 classes are needed to tell apart"))
-    return classes, label_numbers(rows.labels, classes), True
+    return _Labels(classes, label_numbers(rows.labels, classes), are_targets=classes is None)
 
 
 def _profiles(

@@ -17,11 +17,13 @@ import numpy as np
 from coterie.data.apportion import stratified_split
 from coterie.data.array_memory import allocate, release
 from coterie.data.federated import Federated, Split, with_validation
+from coterie.data.given.labels import fits_labels, several_columns, vocabulary_of
 from coterie.data.npz import load_npz
 from coterie.data.tables.problems import BadFile, Check, Counts, Problem, Problems, class_notes
 from coterie.data.tables.reading import Reading
 from coterie.errors import DataError
 from coterie.seeding import generator
+from coterie.target import Target
 from coterie.typing import Array
 
 Pair = tuple[Array, Array]
@@ -42,13 +44,16 @@ def load_arrays(
     counts = _class_counts(clients, str(path), problems, least=1 if name else 2) if clients else ()
     problems.refuse(path)
     train, test = _join(clients)
+    kind = several_columns({client.path.name: client.y_all for client in clients}, reading.task) or Target()
     federated = Federated(
         data=path.resolve().name,
         partition="natural",
         names=tuple(client.name for client in clients),
         train=train,
         test=test,
-        classes=len(counts) or None,
+        classes=len(counts) or kind.classes,
+        columns=kind.columns,
+        vocabulary=vocabulary_of(train.x, test.x) if reading.tokens else None,
         notes=tuple(class_notes(counts)),
     )
     return with_validation(federated, reading.validation, reading.seed) if reading.validation else federated
@@ -72,13 +77,13 @@ def check_arrays(path: Path, files: Sequence[Path], reading: Reading, problems: 
     )
 
 
-def read_arrays(path: Path) -> tuple[Array, Array | None]:
+def read_arrays(path: Path, tokens: bool = False) -> tuple[Array, Array | None]:
     """Return the examples and labels of one file, unsplit; None for labels where it has no ``y``."""
     arrays = _load(path)
     if "y" in arrays:
-        return _pair(path, arrays)
+        return _pair(path, arrays, tokens=tokens)
     stand_in = np.zeros(np.shape(arrays.get("x", ()))[:1], np.int64)
-    return _pair(path, {**arrays, "y": stand_in})[0], None
+    return _pair(path, {**arrays, "y": stand_in}, tokens=tokens)[0], None
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -96,13 +101,19 @@ class ClientArrays:
     y_test: Array
     keep: Array | None = None
     aside: Array | None = None
+    tokens: bool = False
+
+    @property
+    def y_all(self) -> Array:
+        """All labels."""
+        return np.concatenate([self.y_train, self.y_test])
 
     def examples(self) -> tuple[Array, Array]:
         """Read the examples to train and to test with."""
         arrays = _load(self.path)
-        x = _pair(self.path, arrays)[0]
+        x = _pair(self.path, arrays, tokens=self.tokens)[0]
         if self.keep is None:
-            return x, _pair(self.path, arrays, "_test")[0]
+            return x, _pair(self.path, arrays, "_test", self.tokens)[0]
         return x[self.keep], x[self.aside]
 
 
@@ -127,27 +138,28 @@ def _read_clients(
 
 def _read_client(path: Path, name: str, reading: Reading) -> ClientArrays:
     arrays = _load(path)
-    x, y = _pair(path, arrays)
+    x, y = _pair(path, arrays, tokens=reading.tokens)
     _check_task(path, y, reading.task)
     shape = x.shape[1:]
     if "x_test" in arrays or "y_test" in arrays:
-        x_test, y_test = _pair(path, arrays, "_test")
+        x_test, y_test = _pair(path, arrays, "_test", reading.tokens)
         if x_test.shape[1:] != shape:
             what = f"has test examples of shape {x_test.shape[1:]} and others of {shape}"
             raise BadFile(path, None, what, "all need the same features")
-        return ClientArrays(name=name, path=path, shape=shape, y_train=y, y_test=y_test)
+        return ClientArrays(name=name, path=path, shape=shape, y_train=y, y_test=y_test, tokens=reading.tokens)
     if len(y) < 2:
         raise BadFile(path, None, "has a single example, none to test on", "add examples, or arrays x_test and y_test")
     keep, aside = stratified_split(y, reading.test, generator(reading.seed, "test", name))
-    return ClientArrays(name=name, path=path, shape=shape, y_train=y[keep], y_test=y[aside], keep=keep, aside=aside)
+    parts = {"y_train": y[keep], "y_test": y[aside], "keep": keep, "aside": aside}
+    return ClientArrays(name=name, path=path, shape=shape, tokens=reading.tokens, **parts)
 
 
 def _load(path: Path) -> dict[str, Array]:
     return load_npz(path, _NAMES, "save it again with numpy.savez(file, x=..., y=...)")
 
 
-def _pair(path: Path, arrays: dict[str, Array], suffix: str = "") -> Pair:
-    """Return the examples ``x`` as float32, and the labels ``y`` as int64 classes or float32 targets."""
+def _pair(path: Path, arrays: dict[str, Array], suffix: str = "", tokens: bool = False) -> Pair:
+    """Return the examples ``x`` as float32, or int64 tokens, and ``y`` as int64 classes or float32 targets."""
     for name in (f"x{suffix}", f"y{suffix}"):
         if name not in arrays:
             remedy = f"save it with numpy.savez(file, x{suffix}=..., y{suffix}=...)"
@@ -157,17 +169,21 @@ def _pair(path: Path, arrays: dict[str, Array], suffix: str = "") -> Pair:
             raise BadFile(path, None, what, "encode it as numbers first, or save it as a .csv table")
     x, y = arrays[f"x{suffix}"], arrays[f"y{suffix}"]
     _check_shapes(path, x, y, suffix)
+    if tokens and (x.dtype.kind not in "iu" or x.min() < 0):
+        what = f"x{suffix} holds {x.dtype} from {x.min()} on"
+        raise BadFile(path, None, what, "tokens are whole numbers from 0 on; save such, or leave --tokens out")
     # A number too large for float32 becomes infinite, and is refused as such.
     with np.errstate(over="ignore"):
-        pair = x.astype(np.float32), y.astype(np.float32 if y.dtype.kind == "f" else np.int64)
+        kind = np.float32 if y.dtype.kind == "f" or y.ndim > 1 else np.int64
+        pair = x.astype(np.int64 if tokens else np.float32), y.astype(kind)
     _check_values(path, *pair, suffix)
     return pair
 
 
 def _check_shapes(path: Path, x: Array, y: Array, suffix: str) -> None:
-    if x.ndim < 2 or y.ndim != 1:
+    if x.ndim < 2 or not fits_labels(y):
         what = f"x{suffix} has shape {x.shape} and y{suffix} {y.shape}"
-        raise BadFile(path, None, what, "reshape them to (n, ...) and (n,)")
+        raise BadFile(path, None, what, "reshape them to (n, ...) and (n,), or (n, k) for k labels or targets")
     if len(x) != len(y):
         what = f"has {len(x)} examples in x{suffix} but {len(y)} in y{suffix}"
         raise BadFile(path, None, what, "save both with the same length")
@@ -187,6 +203,8 @@ def _check_values(path: Path, x: Array, y: Array, suffix: str) -> None:
 
 
 def _check_task(path: Path, y: Array, task: str | None) -> None:
+    if y.ndim > 1 or task == "multilabel":
+        return  # decided for all files at once
     kind = "regression" if y.dtype.kind == "f" else "classification"
     if task not in (None, kind):
         wanted = "floats" if task == "regression" else "whole numbers"
@@ -199,6 +217,9 @@ def _check_alike(client: ClientArrays, first: ClientArrays) -> None:
         what = f"has examples of shape {client.shape} where {first.path.name} has {first.shape}"
         raise BadFile(client.path, None, what, "all need the same features")
     for y in (client.y_train, client.y_test):
+        if y.shape[1:] != first.y_train.shape[1:]:
+            what = f"has labels of shape {y.shape[1:]} an example where {first.path.name} has {first.y_train.shape[1:]}"
+            raise BadFile(client.path, None, what, "save as many for all")
         if y.dtype != first.y_train.dtype:
             what = f"has {y.dtype} labels where {first.path.name} has {first.y_train.dtype}"
             raise BadFile(client.path, None, what, "save all as whole numbers (classes), or all as floats")
@@ -224,8 +245,9 @@ def _class_counts(clients: Sequence[ClientArrays], where: str, problems: Problem
 
 def _join(clients: Sequence[ClientArrays]) -> tuple[Split, Split]:
     """Return the train and the test split of all clients, read file by file."""
-    train = _empty_split(clients[0].shape, [client.y_train for client in clients])
-    test = _empty_split(clients[0].shape, [client.y_test for client in clients])
+    kind = np.int64 if clients[0].tokens else np.float32
+    train = _empty_split(clients[0].shape, [client.y_train for client in clients], kind)
+    test = _empty_split(clients[0].shape, [client.y_test for client in clients], kind)
     for i, client in enumerate(clients):
         for split, x in zip((train, test), client.examples(), strict=True):
             split.of(i)[0][:] = x
@@ -233,7 +255,7 @@ def _join(clients: Sequence[ClientArrays]) -> tuple[Split, Split]:
     return train, test
 
 
-def _empty_split(shape: tuple[int, ...], labels: Sequence[Array]) -> Split:
+def _empty_split(shape: tuple[int, ...], labels: Sequence[Array], kind: type) -> Split:
     """Return a split with these labels of each client and examples that are not yet filled in."""
     offsets = np.cumsum([0, *map(len, labels)])
-    return Split(allocate((int(offsets[-1]), *shape), np.float32), np.concatenate(labels), offsets)
+    return Split(allocate((int(offsets[-1]), *shape), kind), np.concatenate(labels), offsets)

@@ -23,6 +23,9 @@ MISSING = ("", "na", "n/a", "nan", "null", "none", "?")
 LARGEST = 1e100
 """Numbers of a larger magnitude count as infinite."""
 
+FLAGS = {"0": 0, "1": 1, "false": 0, "true": 1}
+"""How a label that is one of several may be written, in small or capital letters, and the number that it is."""
+
 _WHOLE = re.compile(r"[+-]?[0-9]{1,1000}")
 """With more digits it is a word: Python itself reads at most 4300."""
 
@@ -189,3 +192,18 @@ def class_numbers(words: pl.Series, classes: Sequence[str]) -> Array:
     form = canonical if all(map(is_whole, classes)) else str
     seen = words.unique().drop_nulls().to_list()
     return positions(words, seen, [numbers.get(form(word), -1) for word in seen]).astype(np.int64)
+
+
+def flag_of(word: str) -> int:
+    """Return the 0 or 1 that a word stands for, -1 for any other word.
+
+    >>> flag_of("1.0"), flag_of("False"), flag_of("2")
+    (1, 0, -1)
+    """
+    return FLAGS.get(canonical(word).lower(), -1)
+
+
+def flag_numbers(words: pl.Series) -> Array:
+    """Return the 0 or 1 of each word, -1 where it is neither."""
+    seen = words.unique().drop_nulls().to_list()
+    return positions(words, seen, [flag_of(word) for word in seen])

@@ -58,7 +58,7 @@ def usable_tables(tables: Sequence[Table], reading: Reading, problems: Problems)
     for table in tables:
         try:
             require_roles(table, reading)
-            own = tuple(name for name in table.columns if name not in (*reading.role_columns, *reading.ignore))
+            own = tuple(name for name in table.columns if name not in (*reading.roles, *reading.ignore))
             if not own:
                 raise BadFile(table.file, None, "has no column besides the label", "add columns to learn from")
             if kept:
@@ -73,10 +73,11 @@ def usable_tables(tables: Sequence[Table], reading: Reading, problems: Problems)
 
 
 def require_roles(table: Table, reading: Reading) -> None:
-    """Refuse a table without the label, client, group or an attribute column."""
-    for option, name in reading.roles:
+    """Refuse a table without a label, the client, the group or an attribute column."""
+    for name in reading.roles:
         if name not in table.columns:
-            raise BadFile(table.file, None, *absent(name, table.columns, f"name another with --{option}"))
+            remedy = f"name another with --{reading.option_of(name)}"
+            raise BadFile(table.file, None, *absent(name, table.columns, remedy))
 
 
 def absent(name: str, columns: Sequence[str], remedy: str) -> tuple[str, str]:
@@ -136,20 +137,26 @@ class Profile:
     words: Mapping[str, Vocabulary]
     moments: RunningMoments
     rows: Array
-    has_target: bool
+    targets: int
 
-    def sums(self, are_numbers: Mapping[str, bool], classes: Sequence[str] = ()) -> list[Sums]:
-        """Return the sums of each client, given which columns are numbers; words leave it for the others only."""
+    def sums(
+        self, are_numbers: Mapping[str, bool], classes: Sequence[str] = (), targets: Sequence[str] = ()
+    ) -> list[Sums]:
+        """Return the sums of each client, given which columns are numbers; words leave it for the others only.
+
+        The ``targets`` of several are among the numbers, by name.
+        """
         columns = {name: i for i, name in enumerate(self.counts)}
-        numbers = [name for name in columns if are_numbers[name]]
+        numbers = {name: i for name, i in columns.items() if are_numbers[name]}
+        numbers |= {name: len(columns) + i for i, name in enumerate(targets)}
         categories = {name: tuple(sorted(self.words[name].words)) for name in columns if not are_numbers[name]}
         return [
             Sums(
                 rows=int(self.rows[client]),
-                numbers={name: self.moments.of(columns[name], client) for name in numbers},
+                numbers={name: self.moments.of(column, client) for name, column in numbers.items()},
                 categories=categories,
                 classes=tuple(classes),
-                target=self.moments.of(len(columns), client) if self.has_target else None,
+                target=self.moments.of(len(columns), client) if self.targets == 1 else None,
             )
             for client in range(len(self.rows))
         ]
@@ -167,11 +174,12 @@ def profile(
     """Read all features of a table.
 
     ``owners`` holds the client of every row, ``train`` whether it is for training, and ``targets`` its target in a
-    regression.
+    regression, ``(n,)``, or its several targets, ``(n, k)``.
     """
+    predicted = () if targets is None else targets.reshape(len(owners), -1).T
     counts = dict.fromkeys(features, ColumnCounts())
     words = {name: Vocabulary(MOST_VALUES) for name in features}
-    moments = RunningMoments(len(features) + 1, clients)
+    moments = RunningMoments(len(features) + len(predicted), clients)
     for rows, block in table.numbered_blocks(features, len(owners)):
         for column, name in enumerate(features):
             cells = block.cells(name)
@@ -179,14 +187,14 @@ def profile(
             counts[name] += ColumnCounts(len(block) - missing, spelled, missing)
             words[name].add(cells)
             _add_train(moments, column, owners[rows], train[rows], cells.numbers)
-    if targets is not None:
-        _add_train(moments, len(features), owners, train, targets)
+    for column, values in enumerate(predicted, len(features)):
+        _add_train(moments, column, owners, train, values)
     return Profile(
         counts=counts,
         words=words,
         moments=moments,
         rows=np.bincount(owners[train], minlength=clients),
-        has_target=targets is not None,
+        targets=len(predicted),
     )
 
 

@@ -34,7 +34,7 @@ class Reading:
     ('id', 'date')
     """
 
-    label: str = _option("label", "own tables: the column to predict")
+    label: str = _option("label", "own tables: the column to predict, or several, separated by commas")
     client: str | None = _option(None, "own tables: the column that names the client, for one table of all clients")
     group: str | None = _option(None, "own tables: the column of the true group, for scoring only")
     attribute: tuple[str, ...] = _option(
@@ -43,8 +43,11 @@ class Reading:
     ignore: tuple[str, ...] = _option((), "own tables: columns to leave out, separated by commas")
     missing: str = _option("error", "own tables: missing values are an error, or take the mean", ("error", "mean"))
     task: str | None = _option(
-        None, "own tables: classification or regression (by the label's values)", ("classification", "regression")
+        None,
+        "own data: classification, regression or multilabel (by the label's values)",
+        ("classification", "regression", "multilabel"),
     )
+    tokens: bool = _option(False, "own .npz files: x are tokens, whole numbers that stand for words")
     test: float = _option(0.2, "own data: share of each client's examples that is set aside for testing")
     validation: float = _option(0.0, "share of each client's train data set aside for validation")
     seed: int = _option(1, "the seed of the examples that are set aside")
@@ -52,16 +55,19 @@ class Reading:
     def __post_init__(self) -> None:
         for listed in LISTS:
             object.__setattr__(self, listed, _names(getattr(self, listed)))
+        object.__setattr__(self, "label", self.label if isinstance(self.label, str) else ",".join(map(str, self.label)))
         for option in fields(self):
             value, choices = getattr(self, option.name), option.metadata["choices"]
             if choices and value not in (option.default, *choices):
                 raise UnknownName(f"value of {option.name}", str(value), choices)
+        if not self.labels:
+            raise DataError(f"label={self.label!r} names no column; name one, or several separated by commas")
         if not 0 < self.test < 1:
             raise DataError(f"test={self.test} must be between 0 and 1, such as 0.2")
         if not 0 <= self.validation < 1:
             raise DataError(f"validation={self.validation} must be between 0 and 1, such as 0.1")
-        named = [*self.role_columns, *self.ignore]
-        for name in self.role_columns:
+        named = [*self.roles, *self.ignore]
+        for name in self.roles:
             if named.count(name) > 1:
                 what = f"column {name!r} is named twice among label, client, group, attribute and ignore"
                 raise DataError(f"{what}; name a column once")
@@ -88,16 +94,21 @@ class Reading:
         return changed
 
     @property
-    def roles(self) -> tuple[tuple[str, str], ...]:
-        """The options that name columns which are no features, and these columns: label, client, group, attributes."""
-        columns = [("label", self.label), ("client", self.client), ("group", self.group)]
-        columns += [("attribute", name) for name in self.attribute]
-        return tuple((option, name) for option, name in columns if name is not None)
+    def labels(self) -> tuple[str, ...]:
+        """The columns to predict."""
+        return _names(self.label) if "," in self.label else (self.label,)
 
     @property
-    def role_columns(self) -> tuple[str, ...]:
-        """The columns that are no features because an option names them."""
-        return tuple(name for _, name in self.roles)
+    def roles(self) -> tuple[str, ...]:
+        """The columns that are no features: labels, client, group and attributes."""
+        single = (name for name in (self.client, self.group) if name is not None)
+        return (*self.labels, *single, *self.attribute)
+
+    def option_of(self, name: str) -> str:
+        """Return the option that names a column of these."""
+        if name in self.attribute:
+            return "attribute"
+        return "client" if name == self.client else "group" if name == self.group else "label"
 
     @property
     def ignored(self) -> tuple[str, ...]:

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from itertools import pairwise
+from itertools import chain, pairwise
 from pathlib import Path
 from typing import Any
 
@@ -16,7 +16,16 @@ import numpy as np
 from coterie.data.apportion import stratified_split
 from coterie.data.array_memory import allocate, release
 from coterie.data.federated import Split
-from coterie.data.tables.cells import Block, Cells, Vocabulary, canonical, class_numbers, is_number, is_whole
+from coterie.data.tables.cells import (
+    Block,
+    Cells,
+    Vocabulary,
+    canonical,
+    class_numbers,
+    flag_of,
+    is_number,
+    is_whole,
+)
 from coterie.data.tables.columns import are_numbers
 from coterie.data.tables.files import Table, open_table
 from coterie.data.tables.problems import BadFile, Problem, Problems
@@ -32,7 +41,7 @@ TRAIN, TEST, VALIDATION = range(3)
 
 @dataclass(frozen=True, kw_only=True)
 class RawLabels:
-    """The labels of all rows: as ``numbers`` where they are numbers, and as ``codes`` into ``words``.
+    """The labels of all rows in one column: as ``numbers`` where they are numbers, and as ``codes`` into ``words``.
 
     ``overflowed`` says that there are too many different words to list them, and ``present`` how many rows have a
     label at all.
@@ -47,7 +56,7 @@ class RawLabels:
 
 @dataclass(frozen=True, kw_only=True)
 class Rows:
-    """The client and the label of every row, one table after the other.
+    """The client and the labels of every row, one table after the other; ``labels`` has an entry for each label column.
 
     ``tables`` are those that could be read and ``slices`` the rows of each; ``owners`` holds the number of each row's
     client among ``names``; ``groups`` is the true group of each client, where a column names it, and ``attributes`` the
@@ -58,7 +67,7 @@ class Rows:
     slices: tuple[slice, ...]
     names: tuple[str, ...]
     owners: Array
-    labels: RawLabels
+    labels: tuple[RawLabels, ...]
     groups: Array | None
     attributes: Mapping[str, tuple[str, ...]]
 
@@ -76,13 +85,7 @@ def read_rows(tables: Sequence[Table], reading: Reading, problems: Problems) -> 
         slices=tuple(slice(start, end) for start, end in pairwise(ends)),
         names=tuple(names),
         owners=sorted_number[np.maximum(_joined(reader.owners, np.int32), 0)],
-        labels=RawLabels(
-            numbers=_joined(reader.numbers, np.float64),
-            codes=_joined(reader.codes, np.int32),
-            words=tuple(reader.labels.words),
-            overflowed=reader.labels.overflowed,
-            present=reader.present,
-        ),
+        labels=tuple(column.joined() for column in reader.labels),
         groups=None if reading.group is None else reader.true_groups(reading.group, names),
         attributes={column: reader.values(column, names) for column in reading.attribute},
     )
@@ -92,18 +95,41 @@ def _joined(arrays: Sequence[Array], dtype: Any) -> Array:
     return np.concatenate([np.empty(0, dtype), *arrays])
 
 
+class _LabelColumn:
+    """What has been read of a label column so far: for each table its labels as numbers and as codes."""
+
+    def __init__(self, name: str) -> None:
+        self.name, self.words, self.present = name, Vocabulary(MOST_CLASSES), 0
+        self.numbers: list[Array] = []
+        self.codes: list[Array] = []
+
+    def read(self, block: Block) -> tuple[Array, Array]:
+        """Return the numbers and the codes of a block."""
+        cells = block.cells(self.name)
+        self.present += int((~cells.missing).sum())
+        return cells.numbers, self.words.encode(cells)
+
+    def joined(self) -> RawLabels:
+        """Return the labels of all tables."""
+        return RawLabels(
+            numbers=_joined(self.numbers, np.float64),
+            codes=_joined(self.codes, np.int32),
+            words=tuple(self.words.words),
+            overflowed=self.words.overflowed,
+            present=self.present,
+        )
+
+
 class _RowReader:
-    """What has been read so far: for each table its owners, and its labels as numbers and as codes."""
+    """What has been read so far: for each table its owners and its labels."""
 
     def __init__(self, reading: Reading, problems: Problems) -> None:
         self.reading, self.problems = reading, problems
-        self.clients, self.labels = Vocabulary(MOST_CLIENTS), Vocabulary(MOST_CLASSES)
+        self.clients = Vocabulary(MOST_CLIENTS)
+        self.labels = [_LabelColumn(name) for name in reading.labels]
         constant = [name for name in (reading.group, *reading.attribute) if name is not None]
         self.constant = {name: (Vocabulary(MOST_CLIENTS), dict[int, int]()) for name in constant}
         self.owners: list[Array] = []
-        self.numbers: list[Array] = []
-        self.codes: list[Array] = []
-        self.present = 0
 
     def read(self, table: Table) -> bool:
         """Read one table; add a problem and return False if that is impossible."""
@@ -114,18 +140,18 @@ class _RowReader:
         except BadFile as error:
             self.problems.add(error.problem)
             return False
-        for held, new in zip((self.owners, self.numbers, self.codes), zip(*parts, strict=True), strict=True):
+        every = [self.owners, *chain.from_iterable((column.numbers, column.codes) for column in self.labels)]
+        for held, new in zip(every, zip(*parts, strict=True), strict=True):
             held.append(np.concatenate(new))
         return True
 
-    def _read_blocks(self, table: Table) -> Iterator[tuple[Array, Array, Array]]:
-        for block in table.blocks(self.reading.role_columns):
-            label = block.cells(self.reading.label)
-            self.present += int((~label.missing).sum())
+    def _read_blocks(self, table: Table) -> Iterator[tuple[Array, ...]]:
+        for block in table.blocks(self.reading.roles):
+            labels = [column.read(block) for column in self.labels]
             owners = self._read_owners(table, block)
             for name in self.constant:
                 self._read_constant(table.file, block, name, owners)
-            yield owners, label.numbers, self.labels.encode(label)
+            yield owners, *chain.from_iterable(labels)
 
     def _read_owners(self, table: Table, block: Block) -> Array:
         if table.client is not None:
@@ -198,6 +224,9 @@ def find_classes(file: str, label: str, labels: RawLabels, task: str | None) -> 
     """
     if not labels.present:
         raise BadFile(file, None, f"the label column {label!r} has no value", "name another with --label")
+    if task == "multilabel":
+        what = f"{label!r} is one label column"
+        raise BadFile(file, None, what, "several labels need several columns: name them with --label a,b")
     numeric = are_numbers(int((~np.isnan(labels.numbers)).sum()), labels.present)
     if task == "regression" or (task is None and numeric and not _are_whole(labels)):
         if not numeric:
@@ -209,6 +238,42 @@ def find_classes(file: str, label: str, labels: RawLabels, task: str | None) -> 
         what = f"the label column {label!r} has more than {MOST_CLASSES} different values"
         raise BadFile(file, None, what, "if it is a quantity, use --task regression; or name another with --label")
     return _whole_classes(file, label, labels.words) if numeric else tuple(sorted(labels.words))
+
+
+def are_flags(file: str, names: Sequence[str], labels: Sequence[RawLabels], task: str | None) -> bool:
+    """Return whether several label columns are labels, each 0 or 1; False where all are targets of a regression.
+
+    Columns of nothing but 0 and 1, or true and false, are labels and other numbers are targets; ``task`` overrides
+    that, and a mixture is refused.
+    """
+    if task == "classification":
+        what = f"{len(names)} label columns are named, {', '.join(names)}"
+        raise BadFile(file, None, what, "a classification has one; use --task multilabel or regression")
+    for name, own in zip(names, labels, strict=True):
+        if not own.present:
+            raise BadFile(file, None, f"the label column {name!r} has no value", "name another with --label")
+    others = {name: word for name, own in zip(names, labels, strict=True) if (word := _no_flag(own)) is not None}
+    if task == "multilabel" and others:
+        name, word = next(iter(others.items()))
+        what = f"the label column {name!r} has {word!r}"
+        raise BadFile(file, None, what, "each of several labels must be 0 or 1, or true or false")
+    if not others and task != "regression":
+        return True
+    for name, own in zip(names, labels, strict=True):
+        if not are_numbers(int((~np.isnan(own.numbers)).sum()), own.present):
+            word = next((word for word in own.words if not is_number(word)), "words")
+            what = f"the label column {name!r} has {word!r}, which is no number"
+            raise BadFile(file, None, what, "several labels must all be numbers, or all be 0 or 1; name such columns")
+    if others and len(others) < len(names) and task is None:
+        flag = next(name for name in names if name not in others)
+        what = f"the label column {flag!r} has only 0 and 1, and {next(iter(others))!r} has other numbers"
+        raise BadFile(file, None, what, "name labels or targets, or take all for targets with --task regression")
+    return False
+
+
+def _no_flag(labels: RawLabels) -> str | None:
+    """Return a word that is neither 0 nor 1, nor true nor false; None if there is none."""
+    return next((word for word in labels.words if flag_of(word) < 0), None)
 
 
 def _are_whole(labels: RawLabels) -> bool:
@@ -228,8 +293,11 @@ def _whole_classes(file: str, label: str, words: Sequence[str]) -> tuple[str, ..
     return tuple(sorted({canonical(word) for word in numbers}, key=int))
 
 
-def label_numbers(labels: RawLabels, classes: Sequence[str] | None) -> Array:
-    """Return the class number of every row, -1 where it has none; or its target where there are no classes."""
+def label_numbers(every: Sequence[RawLabels], classes: Sequence[str] | None) -> Array:
+    """Return the class number of every row, -1 where it has none; or its target, or several, where there are none."""
+    if len(every) > 1:
+        return np.column_stack([own.numbers for own in every])
+    (labels,) = every
     if classes is None:
         return labels.numbers
     import polars as pl
@@ -249,11 +317,11 @@ class RowSplit:
     position: Array
     offsets: tuple[Array, ...]
 
-    def allocate(self, width: int, dtype: type) -> tuple[Split, ...]:
-        """Return splits of the right size, not yet filled."""
+    def allocate(self, width: int, dtype: type, labels: tuple[int, ...] = ()) -> tuple[Split, ...]:
+        """Return splits of the right size, not yet filled; ``labels`` is the shape of the label of one row."""
         sizes = [int(offsets[-1]) for offsets in self.offsets]
         return tuple(
-            Split(allocate((size, width), np.float32), allocate((size,), dtype), offsets)
+            Split(allocate((size, width), np.float32), allocate((size, *labels), dtype), offsets)
             for size, offsets in zip(sizes, self.offsets, strict=True)
         )
 

@@ -16,13 +16,14 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from coterie.data.array_memory import allocate
-from coterie.data.tables.cells import Block, Cells, class_numbers, positions
+from coterie.data.tables.cells import Block, Cells, class_numbers, flag_numbers, positions
 from coterie.data.tables.columns import absent
 from coterie.data.tables.files import Table, open_table
 from coterie.data.tables.problems import BadFile, Problem, Problems
 from coterie.data.tables.reading import Reading
 from coterie.data.tables.sums import Sums
 from coterie.errors import DataError
+from coterie.target import BINARY, Target
 from coterie.typing import Array
 
 if TYPE_CHECKING:
@@ -54,17 +55,28 @@ class Category:
         return len(self.values)
 
 
+@dataclass(frozen=True)
+class Flag:
+    """A column of labels that are 0 or 1, where a row has several."""
+
+    name: str
+
+
 Feature = Number | Category
 
 
 @dataclass(frozen=True, kw_only=True)
 class Schema:
-    """How a table becomes arrays: features in order, and a label that is one of ``classes`` or a ``target``."""
+    """How a table becomes arrays: features in order, and a label that is one of ``classes`` or a ``target``.
+
+    With several label columns ``outputs`` are all numbers (targets), or all flags (labels, each 0 or 1).
+    """
 
     features: tuple[Feature, ...]
     label: str
     classes: tuple[str, ...] | None = None
     target: Number | None = None
+    outputs: tuple[Number | Flag, ...] = ()
     missing: str = "error"
     ignored: tuple[str, ...] = ()
 
@@ -72,6 +84,37 @@ class Schema:
     def width(self) -> int:
         """The number of inputs that a row becomes."""
         return sum(feature.width for feature in self.features)
+
+    @property
+    def labels(self) -> tuple[str, ...]:
+        """The label columns."""
+        return tuple(each.name for each in self.outputs) or (self.label,)
+
+    @property
+    def kind(self) -> Target:
+        """What the labels are."""
+        if self.outputs:
+            return Target(BINARY if isinstance(self.outputs[0], Flag) else None, len(self.outputs))
+        return Target(None if self.classes is None else len(self.classes))
+
+    @property
+    def class_names(self) -> tuple[str, ...]:
+        """The names of the classes, or of several labels."""
+        return self.labels if self.kind.is_labels else self.classes or ()
+
+    @property
+    def unit(self) -> float:
+        """One unit of the label in the user's own; of several targets, each has its own standard deviation: 1."""
+        return 1.0 if self.target is None else self.target.std
+
+    def in_units(self, targets: Array) -> Array:
+        """Return predicted targets, ``(n,)`` or ``(n, k)``, in the units of the table."""
+        numbers = [each for each in self.outputs if isinstance(each, Number)]
+        if numbers:
+            means, stds = (np.array([getattr(each, name) for each in numbers]) for name in ("mean", "std"))
+            scaled: Array = targets * stds + means
+            return scaled
+        return targets if self.target is None else targets * self.target.std + self.target.mean
 
     def arrays(self, source: Source) -> tuple[Array, Array]:
         """Return the inputs and labels of the rows of a file or frame, in order; refuse whatever does not fit.
@@ -91,7 +134,7 @@ class Schema:
 
     def columns(self, labelled: bool = True) -> list[str]:
         """Return the columns that are read."""
-        return [*(feature.name for feature in self.features), *([self.label] if labelled else [])]
+        return [*(feature.name for feature in self.features), *(self.labels if labelled else ())]
 
     def check(self, table: Table, labelled: bool = True, ignored: Sequence[str] = ()) -> None:
         """Refuse a table that lacks a column, or has one that is neither in the schema nor ignored."""
@@ -108,6 +151,8 @@ class Schema:
         x = encoder.inputs(self.features)
         if not labelled:
             return x, np.empty(len(x))
+        if self.outputs:
+            return x, np.column_stack([encoder.output(each) for each in self.outputs])
         if self.target is not None:
             return x, encoder.targets(self.target)
         return x, encoder.classes(self.label, self.classes or ())
@@ -131,6 +176,7 @@ class Schema:
             "missing": self.missing,
             "ignored": self.ignored,
             "features": [_table(feature) for feature in self.features],
+            **({"outputs": [_output_table(each) for each in self.outputs]} if self.outputs else {}),
         }
         Path(path).write_text(json.dumps(table, indent=2, ensure_ascii=False) + "\n", encoding="utf-8")
 
@@ -144,6 +190,7 @@ class Schema:
                 label=str(table["label"]),
                 classes=None if table["classes"] is None else tuple(map(str, table["classes"])),
                 target=None if table["target"] is None else Number(table["label"], **table["target"]),
+                outputs=tuple(_output(each) for each in table.get("outputs", ())),
                 missing=str(table["missing"]),
                 ignored=tuple(map(str, table["ignored"])),
             )
@@ -167,8 +214,24 @@ def _feature(table: Mapping[str, Any]) -> Feature:
     return Category(str(table["name"]), tuple(map(str, table["values"])))
 
 
-def make_schema(sums: Sums, columns: Sequence[str], classes: tuple[str, ...] | None, reading: Reading) -> Schema:
-    """Return the schema that follows from the sums of all clients, with the features in the order of ``columns``."""
+def _output_table(output: Number | Flag) -> dict[str, Any]:
+    return _table(output) if isinstance(output, Number) else {"name": output.name, "kind": "flag"}
+
+
+def _output(table: Mapping[str, Any]) -> Number | Flag:
+    if table["kind"] == "flag":
+        return Flag(str(table["name"]))
+    return Number(str(table["name"]), float(table["mean"]), float(table["std"]))
+
+
+def make_schema(
+    sums: Sums, columns: Sequence[str], classes: tuple[str, ...] | None, reading: Reading, flags: bool = False
+) -> Schema:
+    """Return the schema that follows from the sums of all clients, with the features in the order of ``columns``.
+
+    ``flags``: several label columns are labels, each 0 or 1, and no targets.
+    """
+    several = reading.labels if len(reading.labels) > 1 else ()
     features: list[Feature] = []
     for name in columns:
         if name in sums.numbers:
@@ -180,6 +243,11 @@ def make_schema(sums: Sums, columns: Sequence[str], classes: tuple[str, ...] | N
         label=reading.label,
         classes=classes,
         target=None if sums.target is None else Number(reading.label, sums.target.mean, sums.target.std),
+        outputs=tuple(
+            Flag(name) if flags else Number(name, sums.numbers[name].mean, sums.numbers[name].std)
+            for name in several
+            if flags or name in sums.numbers
+        ),
         missing=reading.missing,
         ignored=reading.ignored,
     )
@@ -213,6 +281,21 @@ class _Encoder:
         cells = self.block.cells(target.name)
         self._refuse_missing(target.name, cells)
         return self._standardised(target, cells)
+
+    def output(self, output: Number | Flag) -> Array:
+        """Return one of several targets or labels, float32."""
+        if isinstance(output, Number):
+            return self.targets(output)
+        cells = self.block.cells(output.name)
+        self._refuse_missing(output.name, cells)
+        flags = flag_numbers(cells.words)
+        self._refuse(
+            f"flag {output.name}",
+            (flags < 0) & ~cells.missing,
+            lambda row: f"the label column {output.name!r} has {cells.words[row]!r}, which is neither 0 nor 1",
+            "correct it, or leave the row out",
+        )
+        return flags.astype(np.float32)
 
     def classes(self, name: str, classes: tuple[str, ...]) -> Array:
         """Return the class numbers of the labels, int64."""
