@@ -302,7 +302,7 @@ class TestTables:
             ("load,old", None, "'old' has only 0 and 1, and 'load' has other numbers"),
             ("load,word", None, "which is no number; several labels must all be numbers, or all be 0 or 1"),
             ("load,wind", "multilabel", "each of several labels must be 0 or 1"),
-            ("ill,old", "classification", "a classification has one; use --task multilabel"),
+            ("ill,old", "classification", "a classification has one; use task='multilabel'"),
             ("ill", "multilabel", "several labels need several columns"),
             ("ill,nothing", None, "has no column 'nothing'"),
             ("ill,ill", None, "named twice"),
