@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import hashlib
 from collections.abc import Callable
 from copy import deepcopy
 from typing import Any
@@ -11,7 +10,9 @@ import torch
 from torch import nn
 
 from coterie.errors import ModelError
-from coterie.models.model import Model
+from coterie.models.hashing import hash_tensors
+from coterie.models.model import UNCOPIED, Model
+from coterie.models.refusals import refuse_odd
 from coterie.models.rehearsal import rehearsed
 from coterie.models.zoo import build_model, takes_shape
 
@@ -37,11 +38,18 @@ def as_model(given: Given, shape: tuple[int, ...], classes: int | None) -> Model
     if isinstance(given, Model):
         return given
     if isinstance(given, nn.Module):
-        kept = deepcopy(given)
-        return _checked(type(given).__name__, lambda: deepcopy(kept), shape, classes)
+        return _from_module(given, shape, classes)
     if not callable(given):
         raise ModelError(f"model is a {type(given).__name__}; give a text, a torch.nn.Module or a function")
     return _from_function(given, shape, classes)
+
+
+def _from_module(given: nn.Module, shape: tuple[int, ...], classes: int | None) -> Model:
+    name = type(given).__name__
+    refuse_odd(given, f"{MADE_IN_PYTHON}{name}")  # a copy would no longer show what shares memory
+    with Model(f"{MADE_IN_PYTHON}{name}", lambda: given, shape, classes).blamed(UNCOPIED):
+        kept = deepcopy(given)
+    return _checked(name, lambda: deepcopy(kept), shape, classes)
 
 
 def _from_function(function: Callable[..., nn.Module], shape: tuple[int, ...], classes: int | None) -> Model:
@@ -71,8 +79,4 @@ def _checked(name: str, build: Callable[[], Any], shape: tuple[int, ...], classe
 
 def fingerprint(module: nn.Module) -> str:
     """Return a short hash of a module's layers and of all its numbers."""
-    digest = hashlib.blake2b(repr(module).encode(), digest_size=4)
-    for name, tensor in module.state_dict().items():
-        digest.update(f"{name}{tuple(tensor.shape)}{tensor.dtype}".encode())
-        digest.update(tensor.detach().cpu().contiguous().view(torch.uint8).numpy().tobytes() if tensor.numel() else b"")
-    return digest.hexdigest()
+    return hash_tensors(module.state_dict().items(), repr(module), length=8)

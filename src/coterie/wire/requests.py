@@ -21,14 +21,17 @@ from coterie.wire import codec
 class Network:
     """A model as a message names it: its text, which half belongs to a cluster, and the data that it is for.
 
+    ``frozen`` is a hash of the numbers that do not travel: whoever builds the model must have the same.
+
     >>> described(Network("mlp(4)", "cluster", (8, 8), 10).build())
-    Network(text='mlp(4)', half='cluster', shape=(8, 8), classes=10)
+    Network(text='mlp(4)', half='cluster', shape=(8, 8), classes=10, frozen='')
     """
 
     text: str
     half: str
     shape: tuple[int, ...]
     classes: int | None
+    frozen: str = ""
 
     def build(self) -> Model:
         """Build the model."""
@@ -38,7 +41,7 @@ class Network:
 
 def described(model: Model) -> Network:
     """Return the name of a model for a message."""
-    return Network(model.text, model.cluster_part, tuple(model.shape), model.classes)
+    return Network(model.text, model.cluster_part, tuple(model.shape), model.classes, model.frozen)
 
 
 @dataclass(frozen=True)
