@@ -1,7 +1,7 @@
 """Pre-trained networks, side by side: features of a frozen trunk kept or not, and low-rank adapters or all weights.
 
-The images are made up, 28 x 28, of ten classes; the trunk is two convolutions, the head is linear. In each turn every
-engine does the same round in another order: choose among two models, 10 steps of batch 32, and an evaluation.
+The images are made up, 28 x 28, of ten classes; the trunk is two convolutions, or two dense layers, the head linear.
+In each turn every engine does the same round in another order: choose among two models, 10 steps of batch 32, and an evaluation.
 """
 
 from __future__ import annotations
@@ -59,6 +59,12 @@ def trunk_and_head() -> nn.Module:
     first = [nn.Conv2d(1, 16, 5, padding=2), nn.BatchNorm2d(16), nn.MaxPool2d(2), nn.ReLU()]
     second = [nn.Conv2d(16, 32, 5, padding=2), nn.BatchNorm2d(32), nn.MaxPool2d(2), nn.ReLU()]
     return nn.Sequential(nn.Sequential(*first, *second).eval().requires_grad_(False), nn.Flatten(), nn.Linear(1568, 10))
+
+
+def dense_trunk_and_head() -> nn.Module:
+    torch.manual_seed(0)
+    trunk = nn.Sequential(nn.Flatten(), nn.Linear(784, 300), nn.ReLU(), nn.Linear(300, 100), nn.ReLU())
+    return nn.Sequential(trunk.eval().requires_grad_(False), nn.Linear(100, 10))
 
 
 def one_round(engine: Engine, stack: Stack, key: Key) -> Round:
@@ -171,7 +177,9 @@ def compare_bytes() -> None:
 
 if __name__ == "__main__":
     print(f"{CLIENTS} clients, {available_cores()} threads; medians of {TURNS - 1} turns, the first left out")
-    federated, network = images(), as_model(trunk_and_head(), SHAPE, CLASSES)
-    for plan in ("workers", "auto"):
-        compare_features(federated, network, plan)
+    federated = images()
+    for kind, net in (("convolutions", trunk_and_head()), ("dense layers", dense_trunk_and_head())):
+        for plan in ("workers", "auto"):
+            print(f"a trunk of {kind}: ", end="")
+            compare_features(federated, as_model(net, SHAPE, CLASSES), plan)
     compare_bytes()
