@@ -1,7 +1,8 @@
 """Pre-trained networks, side by side: features of a frozen trunk kept or not, and low-rank adapters or all weights.
 
 The images are made up, 28 x 28, of ten classes; the trunk is two convolutions, or two dense layers, the head linear.
-In each turn every engine does the same round in another order: choose among two models, 10 steps of batch 32, and an evaluation.
+In each turn every engine does the same round in another order: choose among two models, 10 steps of batch 32, and an
+evaluation.
 """
 
 from __future__ import annotations
