@@ -62,6 +62,11 @@ def network():
     return nn.Sequential(*images, nn.Linear(108, 5), nn.BatchNorm1d(5), nn.Linear(5, 4))
 
 
+def with_trunk():
+    trunk = nn.Sequential(nn.Conv2d(1, 3, 3), nn.BatchNorm2d(3), nn.ReLU(), nn.Flatten()).eval().requires_grad_(False)
+    return nn.Sequential(trunk, nn.Linear(108, 5), nn.Dropout(0.5), nn.Linear(5, 4))
+
+
 @pytest.fixture(scope="module")
 def cluster():
     os.environ["RAY_USAGE_STATS_ENABLED"] = "0"
@@ -77,6 +82,7 @@ def pair(cluster, images):
     kinds = {
         "images": lambda: Model("mine", lambda: network(), data.shape, 4),
         "halves": lambda: additive(build_model("mlp(16)", data.shape, 4)),
+        "trunk": lambda: Model("trunk", lambda: with_trunk(), data.shape, 4),
     }
     made = {}
 
@@ -133,6 +139,11 @@ class TestSameNumbers:
     @pytest.mark.parametrize("name", SAME)
     def test_models_and_labels_are_bit_for_bit_those_of_the_simulator(self, pair, name):
         assert_same_rounds(name, *pair("images"))
+
+    def test_features_of_a_frozen_trunk_are_bit_for_bit_those_of_the_simulator(self, pair):
+        near, far = pair("trunk")
+        assert near.engine.learner.cut == far.engine.learner.cut == (("0",),)
+        assert_same_rounds("ifca", near, far)
 
     @pytest.mark.parametrize("name", ["ifca+cam(warmup=1)", "fesem+cam(sequential=true)"])
     def test_networks_of_two_halves_too(self, pair, name):

@@ -621,7 +621,7 @@ def test_different_messages_are_packed_up_to_a_limit_of_bytes_at_a_time(data, mo
         waves.append(sorted(requests))
         return PackedReplies({}, dict.fromkeys(requests, "away"))
 
-    monkeypatch.setattr(runtime, "MOST_BYTES", 2 * stack.nbytes + 2400)
+    monkeypatch.setattr(runtime, "MOST_BYTES", 2 * stack.nbytes + 2600)
     for labels in ([0, 1, 2, 3], [0, 1, 0, 2], [2, 2, 2, 2]):
         found = Remote(data.names, model, exchange).ask(TASK, Sent(stack), np.array(labels), np.arange(4), Key(1, 0))
         assert sorted(found.missing) == sorted(data.names)

@@ -13,7 +13,7 @@ from coterie.experiments.run_folder import STATE, load_state
 from coterie.models.zoo import build_model
 
 HEAD = '''
-import itertools, sys, threading
+import itertools, sys, threading, warnings
 import torch
 from torch import nn
 import torch.nn.functional as F
@@ -45,6 +45,88 @@ class Sparse(Net):
 
     def forward(self, x):
         return super().forward(x) + F.embedding(torch.zeros(len(x)).long(), self.table, sparse=True)
+
+
+class Toggled(Net):
+    """It thaws, or freezes, its layer when it runs."""
+
+    def __init__(self, shape, outputs, to):
+        super().__init__(shape, outputs)
+        self.other, self.wanted = nn.Linear(outputs, outputs).requires_grad_(not to), to
+
+    def forward(self, x):
+        self.other.requires_grad_(self.wanted)
+        return super().forward(x) + 0 * self.other(super().forward(x))
+
+
+class Grown(Net):
+    """It makes a buffer of the first examples that it sees."""
+
+    def __init__(self, shape, outputs):
+        super().__init__(shape, outputs)
+        self.register_buffer("seen", None)
+
+    def forward(self, x):
+        if self.seen is None:
+            self.seen = x.flatten(1).mean(0)
+        return super().forward(x - self.seen.view(x.shape[1:]))
+
+
+class Shared(Net):
+    """It is never copied."""
+
+    def __deepcopy__(self, memo):
+        return self
+
+
+class Untied(nn.Module):
+    """Two layers with one weight, which its copies do not have in common."""
+
+    def __init__(self):
+        super().__init__()
+        self.one, self.two, self.out = nn.Linear(64, 64), nn.Linear(64, 64), nn.Linear(64, 10)
+        self.two.weight = self.one.weight
+
+    def forward(self, x):
+        return self.out(self.two(torch.relu(self.one(x.flatten(1)))))
+
+    def __deepcopy__(self, memo):
+        other = Untied()
+        other.load_state_dict(self.state_dict())
+        other.two.weight = nn.Parameter(other.one.weight.detach().clone())
+        return other
+
+
+class Turned(Net):
+    """Its buffer of complex numbers must stay complex."""
+
+    def __init__(self, shape, outputs):
+        super().__init__(shape, outputs)
+        self.register_buffer("phase", torch.full((self.width,), 1j))
+
+    def forward(self, x):
+        return super().forward((x.flatten(1) * self.phase).imag)
+
+
+def with_views(shape, outputs, of):
+    net = nn.Sequential(nn.Flatten(), nn.Linear(64, 64), nn.Linear(64, outputs))
+    net[2].weight = nn.Parameter(of(net[1].weight.data[:outputs]))
+    return net
+
+
+def quantised(outputs):
+    net = nn.Sequential(nn.Flatten(), nn.Linear(64, 8), nn.Linear(8, outputs))
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        net[1] = torch.ao.nn.quantized.dynamic.Linear(64, 8)
+    return net
+
+
+def lazy_frozen(outputs):
+    net = nn.Sequential(nn.Flatten(), nn.LazyLinear(8), nn.Linear(8, outputs))
+    for parameter in net[1].parameters():
+        parameter.requires_grad = False
+    return net
 
 
 class Late(Net):
@@ -129,6 +211,26 @@ WRONG = {
         "return Sparse(shape, outputs)",
         "makes sparse gradients; embed with sparse=False",
     ),
+    "a view of another parameter": (
+        "return with_views(shape, outputs, lambda part: part)",
+        "has 1.weight in the memory of 2.weight; give it numbers of its own with .clone()",
+    ),
+    "one number many times": (
+        "net = Net(shape, outputs)\n    net.layer.bias = nn.Parameter(torch.zeros(1).expand(outputs))\n    return net",
+        "has layer.bias, which is one number many times",
+    ),
+    "a layer that thaws": (
+        "return Toggled(shape, outputs, True)",
+        "changes requires_grad of other.bias from False to True while it trains; decide it where the network is built",
+    ),
+    "a layer that freezes": (
+        "return Toggled(shape, outputs, False)",
+        "changes requires_grad of other.bias from True to False while it trains",
+    ),
+    "a buffer made on the way": ("return Grown(shape, outputs)", "changes the shape of seen from None to (64,)"),
+    "no copy": ("return Shared(shape, outputs)", "is not copied whole by copy.deepcopy; leave out its __deepcopy__"),
+    "a copy that unties": ("return Untied()", "is not copied whole by copy.deepcopy"),
+    "quantised": ("return quantised(outputs)", "has the quantised layer 1 (Linear); train it in float32"),
     "no module": ("return 3", "must build a torch.nn.Module, not int"),
 }
 RIGHT = {
@@ -141,6 +243,13 @@ RIGHT = {
     ),
     "doubles": "return Net(shape, outputs).double()",
     "mixed numbers": "return nn.Sequential(nn.Flatten(), nn.Linear(64, 6).double(), nn.Linear(6, outputs).bfloat16())",
+    "complex buffers": "return Turned(shape, outputs)",
+    "a frozen lazy layer": "return lazy_frozen(outputs)",
+    "a copied view": "return with_views(shape, outputs, torch.clone)",
+    "no buffer": "net = Net(shape, outputs)\n    net.register_buffer('nothing', None)\n    return net",
+    "frozen half precision": (
+        "return nn.Sequential(nn.Flatten(), nn.Linear(64, 6).half().requires_grad_(False), nn.Linear(6, outputs))"
+    ),
     "a sparse embedding": (
         "return nn.Sequential(Whole(), nn.Embedding(20, 5, sparse=True), nn.Flatten(), nn.Linear(320, outputs))"
     ),

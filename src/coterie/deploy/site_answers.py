@@ -11,7 +11,7 @@ import re
 import time
 from collections import OrderedDict
 from collections.abc import Callable, Mapping
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from datetime import UTC, datetime
 from importlib import metadata
 from typing import TYPE_CHECKING, Any, NamedTuple
@@ -199,14 +199,19 @@ class SiteModels:
         self._engines: OrderedDict[Network, Engine] = OrderedDict()
 
     def engine(self, network: Network, params: int, buffers: int) -> Engine:
-        """Return the engine of a network; refuse one with other numbers of parameters and buffers than the message."""
-        if network not in self._engines:
+        """Return the engine of a network; refuse one with other numbers of parameters and buffers than the message.
+
+        Its frozen part does not travel, so that the one built here must be the server's.
+        """
+        named = replace(network, frozen="")
+        if named not in self._engines:
             self._check(network, params, buffers)
             while len(self._engines) >= ENGINES_KEPT:
                 self._engines.popitem(last=False)
-            self._engines[network] = Engine(network.build(), self.data, threads=self.threads, plan="workers")
-        self._engines.move_to_end(network)
-        engine = self._engines[network]
+            self._engines[named] = Engine(named.build(), self.data, threads=self.threads, plan="workers")
+        self._engines.move_to_end(named)
+        engine = self._engines[named]
+        _check_frozen(network, engine.model.frozen)
         _check_numbers(network, (engine.model.layout.size, engine.model.layout.buffer_size), (params, buffers))
         return engine
 
@@ -270,6 +275,15 @@ def _check_numbers(network: Network, wanted: tuple[int, int], sent: tuple[int, i
         raise FederationError(
             f"the model {network.text!r} has {wanted[0]} parameters and {wanted[1]} buffers; the message has rows of "
             f"{sent[0]} and {sent[1]}; do the versions match?"
+        )
+
+
+def _check_frozen(network: Network, own: str) -> None:
+    if network.frozen != own:
+        theirs = line(network.frozen, LONGEST_MODEL) or "nothing"
+        raise FederationError(
+            f"the frozen part of the model {network.text!r} is {own or 'nothing'} here and {theirs} at the server; "
+            "install the same weights at both"
         )
 
 

@@ -30,6 +30,7 @@ from coterie.engine.evaluation import (
     rows_of_sample,
     verdicts,
 )
+from coterie.engine.features import learner_of, with_features
 from coterie.engine.local_training import Work, train
 from coterie.engine.metric_functions import Metric, find_metric
 from coterie.engine.plan import Workers, count_threads, make_plan
@@ -37,6 +38,7 @@ from coterie.engine.pool import Pool, SpareBlock
 from coterie.errors import DataError, UsageError
 from coterie.models.combined import mix_outputs
 from coterie.models.model import Model
+from coterie.models.trunk import Rest
 from coterie.outside import reason
 from coterie.protocol.client_function import ClientData, compute, declared_shape
 from coterie.protocol.replies import Replies
@@ -70,7 +72,11 @@ class _Served(NamedTuple):
 
 
 class Engine:
-    """Runs tasks on the data of the clients it holds."""
+    """Runs tasks on the data of the clients it holds.
+
+    ``learner`` is the network that is trained and evaluated: the model, or with ``reuse`` the rest behind its frozen
+    trunk, of which the features of every example are computed once.
+    """
 
     def __init__(
         self,
@@ -81,12 +87,15 @@ class Engine:
         plan: str = "auto",
         device: str = "cpu",
         spill: int = SPILL,
+        reuse: bool = True,
     ) -> None:
         self.model, self.data, self.plan, self.spill = model, data, plan, spill
+        self.learner = learner_of(model, data) if reuse else model
         self.device = find_device(device)
         self.workers = Workers(count_threads(threads))
         self._spare = SpareBlock()
         self._pools: dict[tuple[str, torch.dtype], Pool] = {}
+        self._judged: tuple[Split, Pool] | None = None
         self.kept: dict[str, Array] = {}
         """What clients keep to themselves between rounds, by name."""
 
@@ -143,7 +152,7 @@ class Engine:
 
         Where a row is several numbers the models of those numbers are mixed.
         """
-        pool, everything = Pool(split, self._like(stack)), np.array([0])
+        pool, everything = self._judged_pool(split, self._like(stack)), np.array([0])
         found = self.workers.map(
             lambda row: self._served_metrics(stack.take(np.atleast_1d(row)), mix, pool, everything)[0],
             np.arange(len(stack)) if rows is None else rows,
@@ -153,7 +162,7 @@ class Engine:
     def _choose(self, task: Task, sent: Sent, clients: Array, key: Key) -> Choice:
         """Let each client choose among the cluster models."""
         work = self._work(task, sent, np.zeros(len(clients), dtype=np.int64), clients, key)
-        plan = make_plan(self.plan, self.model, len(clients), self.workers.count)
+        plan = make_plan(self.plan, self.learner, len(clients), self.workers.count)
         cross, losses = partial(self.cross_losses, sent.models, clients), partial(self._losses, sent.models)
         return choose(task, work, cross, losses, plan, self.workers)
 
@@ -167,7 +176,7 @@ class Engine:
         work = replace(self._work(task, sent, labels, clients, key), out=out, placed=placed)
         if task.sequential or len(task.fit) > 1 or task.fit[0].part != "all":
             out.params[:] = received.params[labels]
-        plan = make_plan(self.plan, self.model, len(clients), self.workers.count)
+        plan = make_plan(self.plan, self.learner, len(clients), self.workers.count)
         for number, fit in enumerate(task.fit):
             loss += train(work, fit, number, plan, self.workers) / len(task.fit)
         return _Fitted(out, loss, work.failures)
@@ -188,7 +197,7 @@ class Engine:
 
     def _work(self, task: Task, sent: Sent, labels: Array, clients: Array, key: Key) -> Work:
         return Work(
-            model=self.model,
+            model=self.learner,
             pool=self._pool("train", sent.models),
             names=self.data.names,
             sent=sent,
@@ -291,7 +300,7 @@ class Engine:
     def _outputs(self, stack: Stack, row: int, pool: Pool, where: Array) -> tuple[torch.Tensor, torch.Tensor]:
         """Return the outputs of one model for these rows of a pool, by this thread's evaluator, and the truth."""
         like = pool.like
-        evaluator: Evaluator = self.workers.local(("evaluate", like.dtype), lambda: Evaluator(self.model, like))
+        evaluator: Evaluator = self.workers.local(("evaluate", like.dtype), lambda: Evaluator(self.learner, like))
         params, buffers = torch.from_numpy(stack.params[row]), torch.from_numpy(stack.buffers[row])
         return evaluator.outputs(params, buffers, pool, where)
 
@@ -302,8 +311,20 @@ class Engine:
             found: Split | None = getattr(self.data, split)
             if found is None:
                 raise DataError(f"there is no {split} split; ask for one with --validation 0.1")
-            self._pools[split, like.dtype] = Pool(found, like)
+            self._pools[split, like.dtype] = self._new_pool(found, like)
         return self._pools[split, like.dtype]
+
+    def _judged_pool(self, split: Split, like: torch.Tensor) -> Pool:
+        """Return the examples of a split that belongs to no client; the last one is kept."""
+        if self._judged is None or self._judged[0] is not split or self._judged[1].like.dtype != like.dtype:
+            self._judged = split, self._new_pool(split, like)
+        return self._judged[1]
+
+    def _new_pool(self, split: Split, like: torch.Tensor) -> Pool:
+        """Return the examples of a split, or their features if the learner takes these."""
+        if not isinstance(self.learner, Rest):
+            return Pool(split, like)
+        return Pool(with_features(split, self.learner, like, self.workers), like)
 
     def _like(self, stack: Stack) -> torch.Tensor:
         """Return an empty tensor of the models' precision on the engine's device."""

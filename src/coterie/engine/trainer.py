@@ -159,9 +159,9 @@ class Trainer:
 
     def seed_dropout(self, number: int) -> None:
         """Seed every dropout layer, each differently."""
-        for layer, module in enumerate(self.module.modules()):
+        for name, module in self.module.named_modules():
             if isinstance(module, AddressedDropout):
-                module.generator.manual_seed((number + layer) % 2**63)
+                module.generator.manual_seed((number + self.model.depths[name]) % 2**63)
 
     def fit(
         self,
@@ -238,12 +238,12 @@ class Trainer:
     def _prepare(self, part: str) -> tuple[Slot, ...]:
         """Set the trained part to training mode and the frozen rest to evaluation mode; return the trained slots."""
         homes = self.model.homes[part]
-        self.module.train()
-        for name, module in self.module.named_modules():
+        for name, module in self.model.to_training(self.module).named_modules():
+            trained = part == "all" or name in homes
             if self.model.cluster_part and isinstance(module, AddressedDropout):
-                module.train(part == "all" or name in homes)
+                module.training = module.training and trained
             if isinstance(module, nn.modules.batchnorm._NormBase):
-                module.train(part == "all" or name in homes)
+                module.training = module.training and trained
                 if module.num_batches_tracked is not None:  # or the client before would count in a cumulative mean
                     module.num_batches_tracked.zero_()
         return self.model.slots_of(part)

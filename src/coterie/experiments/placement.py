@@ -23,6 +23,7 @@ from coterie.data.tables.rows import read_constants
 from coterie.errors import DataError, FederationError, RunFolderError, UsageError
 from coterie.experiments import building
 from coterie.experiments.networks import network_of
+from coterie.experiments.resuming import check_frozen
 from coterie.experiments.run_folder import (
     CLIENTS,
     CONFIG,
@@ -237,6 +238,7 @@ def load_trained(folder: Path, model: Given = None) -> Trained:
     network = as_model(model or settings.model, tuple(examples["shape"]), *kind)
     if network.text != settings.model:
         raise RunFolderError(f"{folder} was run with the model {settings.model!r}, not {network.text!r}; give that one")
+    check_frozen(folder, network.frozen)
     state, rows = load_state(folder / STATE, recorded_hashes(folder)), load_rows(folder)
     return Trained(algorithm, algorithm.network(network), state, rows, settings.seed, examples["unit"])
 

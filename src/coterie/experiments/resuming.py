@@ -108,6 +108,16 @@ def check_examples(out: Path, facts: DataFacts) -> None:
     check_files(out, facts.files, facts.data)
 
 
+def check_frozen(out: Path, frozen: str) -> None:
+    """Refuse a network whose frozen part has other numbers than the one that the run was begun with."""
+    before = load_config(out)["made_by"].get("frozen", "")
+    if before != frozen:
+        raise RunFolderError(
+            f"{out} was begun with a network whose frozen part is {before or 'nothing'}, not {frozen or 'nothing'}; "
+            "restore its weights, or give another --out"
+        )
+
+
 def check_files(out: Path, files: str | None, data: str) -> None:
     """Refuse a user's own files if their hash differs from the one that the run was begun with."""
     if files is not None and load_config(out)["examples"].get("files", files) != files:

@@ -22,7 +22,7 @@ from coterie.errors import CoterieError
 from coterie.experiments.building import build_attendance, build_conditions, check_enough
 from coterie.experiments.placement import Trained
 from coterie.experiments.records import DataFacts, Record, RoundRecorder
-from coterie.experiments.resuming import check_resumable
+from coterie.experiments.resuming import check_frozen, check_resumable
 from coterie.experiments.run_folder import CONFIG, FORMAT, SCHEMA, RunFolder
 from coterie.experiments.scores import ask_gradients, check_gradients
 from coterie.experiments.settings import Settings, read_goal
@@ -79,7 +79,7 @@ class Session:
         algorithm = advised(algorithm) if settings.advise else algorithm
         algorithm = keeping_momentum(algorithm) if settings.momentum_kept else algorithm
         self.algorithm, self.facts, self.settings = algorithm, facts, settings
-        self.model, self.fedavg_bytes = algorithm.network(model), fedavg_bytes(model)
+        self.model, self.fedavg_bytes, self.frozen = algorithm.network(model), fedavg_bytes(model), model.frozen
         self.mix = algorithm.serve.mix if algorithm.members else None
         self.goal = None if settings.until is None else read_goal(settings.until)
 
@@ -149,11 +149,12 @@ class Session:
             return None, None
         if resume and (out / CONFIG).exists():
             check_resumable(out, self.settings, self.facts)
+            check_frozen(out, self.frozen)
             folder = RunFolder(out)
             state = folder.resume()
             self.clients.kept.update(folder.kept)
             return folder, state
-        folder = RunFolder.create(out, config_table(self.settings, self.facts))
+        folder = RunFolder.create(out, config_table(self.settings, self.facts, self.frozen))
         if self.facts.schema is not None:
             self.facts.schema.save(out / SCHEMA)
         return folder, None
@@ -201,8 +202,11 @@ class Session:
         return Finished(summary, history, state, trained, present)
 
 
-def config_table(settings: Settings, facts: DataFacts) -> dict[str, Any]:
-    """Return the content of config.toml: the settings, the form of examples, and the versions that make the run."""
+def config_table(settings: Settings, facts: DataFacts, frozen: str = "") -> dict[str, Any]:
+    """Return the content of config.toml: the settings, the form of examples, and the versions that make the run.
+
+    ``frozen`` is the hash of the network's frozen part.
+    """
     kinds = {name: getattr(facts, name) for name in ("classes", "columns", "vocabulary")}
     kind = {name: value for name, value in kinds.items() if value is not None}
     names = {"clients": list(facts.names)} if facts.partition.startswith("natural") else {}
@@ -212,6 +216,7 @@ def config_table(settings: Settings, facts: DataFacts) -> dict[str, Any]:
     versions = {name: metadata.version(name) for name in ("coterie", "torch", "numpy", "scikit-learn")}
     threads = {} if facts.fingerprint is None else {"threads": settings.threads or available_cores()}
     made_by = {"format": FORMAT, "python": platform.python_version(), **threads, **versions, **_revision()}
+    made_by |= {"frozen": frozen} if frozen else {}
     return {**settings.table(), "examples": examples, "made_by": made_by}
 
 

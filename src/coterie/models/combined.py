@@ -43,7 +43,12 @@ def additive(model: Model) -> Model:
     """
     if model.cluster_part:
         raise UsageError(f"model {model.text!r} is already a sum of two parts; add cam once")
-    return replace(model, build=lambda: Additive(model.build(), model.build()), cluster_part="cluster")
+
+    def half() -> nn.Module:
+        built = model.build()
+        return built if built.training else built.train()  # or its frozen submodules would rest in the sum alone
+
+    return replace(model, build=lambda: Additive(half(), half()), cluster_part="cluster")
 
 
 def mix_outputs(outputs: Sequence[Tensor], rule: str, target: Target) -> Tensor:

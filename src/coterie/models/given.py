@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import hashlib
 from collections.abc import Callable
 from copy import deepcopy
 from dataclasses import replace
@@ -13,7 +12,9 @@ import torch
 from torch import nn
 
 from coterie.errors import ModelError
-from coterie.models.model import Model
+from coterie.models.hashing import hash_tensors
+from coterie.models.model import UNCOPIED, Model
+from coterie.models.refusals import refuse_odd
 from coterie.models.rehearsal import rehearsed
 from coterie.models.zoo import build_model, takes_shape, takes_vocabulary
 from coterie.target import Target
@@ -48,7 +49,10 @@ def as_model(
         return given
     made = partial(Model, shape=tuple(shape), classes=classes, columns=columns, vocabulary=vocabulary)
     if isinstance(given, nn.Module):
-        kept = deepcopy(given)
+        text = f"{MADE_IN_PYTHON}{type(given).__name__}"
+        refuse_odd(given, text)  # a copy would no longer show what shares memory
+        with made(text, lambda: given).blamed(UNCOPIED):
+            kept = deepcopy(given)
         return _checked(made(type(given).__name__, lambda: deepcopy(kept)))
     if not callable(given):
         raise ModelError(f"model is a {type(given).__name__}; give a text, a torch.nn.Module or a function")
@@ -83,8 +87,4 @@ def _checked(given: Model) -> Model:
 
 def fingerprint(module: nn.Module) -> str:
     """Return a short hash of a module's layers and of all its numbers."""
-    digest = hashlib.blake2b(repr(module).encode(), digest_size=4)
-    for name, tensor in module.state_dict().items():
-        digest.update(f"{name}{tuple(tensor.shape)}{tensor.dtype}".encode())
-        digest.update(tensor.detach().cpu().contiguous().view(torch.uint8).numpy().tobytes() if tensor.numel() else b"")
-    return digest.hexdigest()
+    return hash_tensors(module.state_dict().items(), repr(module), length=8)

@@ -18,7 +18,9 @@ from torch.func import functional_call, vmap
 from torch.nn.parameter import is_lazy
 
 from coterie.errors import CoterieError, ModelError
+from coterie.models.hashing import hash_tensors
 from coterie.models.layout import Layout
+from coterie.models.refusals import refuse_odd
 from coterie.outside import is_outside, reason
 from coterie.target import Target
 from coterie.typing import Array
@@ -26,6 +28,12 @@ from coterie.typing import Array
 _NORMALISATION = (nn.modules.batchnorm._NormBase,)
 _CONVOLUTION = (nn.Conv1d, nn.Conv2d, nn.Conv3d)
 _DROPOUT = (nn.Dropout, nn.Dropout1d, nn.Dropout2d, nn.Dropout3d)
+
+UNCOPIED = "cannot be copied; build what copy.deepcopy takes, without locks, files and generators"
+"""What is said of a network that copy.deepcopy does not take."""
+
+COUNTER = "num_batches_tracked"
+"""The buffer in which a normalisation layer counts batches: it is set to zero before every client."""
 
 
 @dataclass(frozen=True)
@@ -88,17 +96,30 @@ class Model:
         """Build a module of single precision with addressed dropout.
 
         Lazy layers are initialised, and gradients of embeddings are dense: all of it must fit into flat vectors.
+        Frozen submodules that were built in evaluation mode stay in it: they rest.
         """
         with warnings.catch_warnings():
             warnings.filterwarnings("ignore", message="Lazy modules are a new feature")
-            module = address_dropout(self.build()).float()
+            module = address_dropout(refuse_odd(self.build(), self.text)).float()
+        at_rest = [part for part in module.modules() if module.training and not part.training and _is_frozen(part)]
         for layer in module.modules():
             if isinstance(layer, (nn.Embedding, nn.EmbeddingBag)):
                 layer.sparse = False
         if any(map(is_lazy, (*module.parameters(), *module.buffers()))):
             with torch.no_grad():
                 module.eval()(self.blank(2))
-        return module.train()
+        module.train()
+        for part in at_rest:
+            part.training = False
+        return module
+
+    def to_training(self, module: nn.Module) -> nn.Module:
+        """Set a module of this model to training mode, all but the submodules that rest."""
+        module.train()
+        if self.resting:
+            for name, part in module.named_modules():
+                part.training = part.training and name not in self.resting
+        return module
 
     @property
     def is_users(self) -> bool:
@@ -115,9 +136,9 @@ class Model:
         except (Exception, SystemExit) as error:
             raise ModelError(f"model {self.text!r} {what}: {reason(error)}") from error
 
-    def _copy(self) -> nn.Module:
-        """Return a copy of the template."""
-        with self.blamed("cannot be copied; build what copy.deepcopy takes, without locks, files and generators"):
+    def copy(self) -> nn.Module:
+        """Return a module with the frozen numbers of all modules, and parameters that are drawn from seed 0."""
+        with self.blamed(UNCOPIED):
             return deepcopy(self._template)
 
     @cached_property
@@ -128,6 +149,29 @@ class Model:
             return self.module()
 
     @cached_property
+    def resting(self) -> frozenset[str]:
+        """Return the names of the submodules that stay in evaluation mode in training, such as a frozen trunk's."""
+        return frozenset(name for name, part in self._template.named_modules() if not part.training)
+
+    @cached_property
+    def frozen(self) -> str:
+        """Return a hash of all numbers that are not in the flat vectors, but for counters; empty if there are none."""
+        return self.frozen_part(self._template)
+
+    def frozen_part(self, module: nn.Module) -> str:
+        """Return the hash ``frozen`` of a module of this model."""
+        inside = {slot.name for slot in (*self.slots, *self.buffer_slots)}
+        named = (*module.named_parameters(), *module.named_buffers())
+        outside = [(n, t) for n, t in named if n not in inside and n.rpartition(".")[2] != COUNTER]
+        return hash_tensors(outside) if outside else ""
+
+    @cached_property
+    def depths(self) -> dict[str, int]:
+        """Return the number of every submodule, by which its draws are addressed."""
+        numbers = {part: number for number, part in enumerate(self._template.modules())}
+        return {name: numbers[part] for name, part in self._template.named_modules(remove_duplicate=False)}
+
+    @cached_property
     def slots(self) -> tuple[Slot, ...]:
         """Return the range of each trainable parameter in the parameter vector."""
         kernels = {f"{name}.weight" for name, m in self._template.named_modules() if isinstance(m, nn.Conv2d)}
@@ -136,8 +180,12 @@ class Model:
 
     @cached_property
     def buffer_slots(self) -> tuple[Slot, ...]:
-        """Return the range of each float buffer in the buffer vector; counters are left out: they have no mean."""
-        return tuple(_slots((n, b) for n, b in self._template.named_buffers() if b.is_floating_point()))
+        """Return the range of each float buffer in the buffer vector.
+
+        Counters are left out, since they have no mean, and so are the buffers of submodules that rest.
+        """
+        named = ((n, b) for n, b in self._template.named_buffers() if b.is_floating_point())
+        return tuple(_slots((n, b) for n, b in named if n.rpartition(".")[0] not in self.resting))
 
     def slots_of(self, part: str) -> tuple[Slot, ...]:
         """Return the slots of a part."""
@@ -219,7 +267,7 @@ class Model:
 
         What is not in the vectors (frozen parameters, counters) is the same in every module.
         """
-        module = self._copy().train().to(dtype=params.dtype, device=params.device)
+        module = in_precision_of(params, self.to_training(self.copy()))
         owners, named = dict(module.named_modules()), dict(module.named_parameters())
         for slot in self.slots:
             named[slot.name].data = slot.view(params)
@@ -243,7 +291,7 @@ class Model:
         exact = (*_NORMALISATION, AddressedDropout)
         if any(isinstance(m, exact) for m in self._template.modules()) or self.layout.buffer_size:
             return False
-        module = self._copy().train()
+        module = self.to_training(self.copy())
         leaves = {name: p.detach().expand(2, *p.shape) for name, p in module.named_parameters()}
         x = self._various().view(2, 3, *self.shape)
         other = x.clone()
@@ -270,7 +318,7 @@ class Model:
         name = head_of(self._template, self.cluster_part)
         if name is None:
             raise ModelError(f"model {self.text!r} has no head with inputs; name a submodule head")
-        module = self._copy().eval()
+        module = self.copy().eval()
         module.get_submodule(name).register_forward_pre_hook(
             lambda _, inputs: found.append(inputs[0].flatten(1).shape[1])
         )
@@ -309,8 +357,8 @@ class Model:
         """
         zeros = self.blank(2)
         with self.blamed(f"does not fit examples of shape {self.shape}"), torch.no_grad():
-            self.check_outputs(self._template.eval()(zeros), 2)
-        module, before = self._copy().train(), torch.get_rng_state()
+            self.check_outputs(self.copy().eval()(zeros), 2)
+        module, before = self.to_training(self.copy()), torch.get_rng_state()
         with torch.no_grad(), self.blamed("fails in training mode"):
             module(zeros)
         if not torch.equal(before, torch.get_rng_state()):
@@ -342,6 +390,12 @@ class Model:
         return out
 
 
+def in_precision_of(like: Tensor, module: nn.Module) -> nn.Module:
+    """Move a module to the device and the precision of a tensor; complex buffers stay complex."""
+    module.to(device=like.device)
+    return module.double() if like.dtype == torch.float64 else module.float()
+
+
 def head_of(module: nn.Module, part: str = "") -> str | None:
     """Return the name of the last layer of a module, or of its submodule ``part``.
 
@@ -354,6 +408,10 @@ def head_of(module: nn.Module, part: str = "") -> str | None:
         return "head"
     linear = [name for name, m in module.named_modules() if isinstance(m, nn.Linear)]
     return linear[-1] if linear else None
+
+
+def _is_frozen(module: nn.Module) -> bool:
+    return not any(parameter.requires_grad for parameter in module.parameters())
 
 
 def _slots(named: Iterator[tuple[str, Tensor]]) -> Iterator[Slot]:
@@ -393,7 +451,8 @@ def address_dropout(module: nn.Module) -> nn.Module:
         if isinstance(child, (nn.AlphaDropout, nn.FeatureAlphaDropout)):
             raise NotImplementedError(f"{type(child).__name__} draws from a global generator; use nn.Dropout")
         if isinstance(child, _DROPOUT):
-            setattr(module, name, AddressedDropout(child.p, channels=not isinstance(child, nn.Dropout)))
+            layer = AddressedDropout(child.p, channels=not isinstance(child, nn.Dropout))
+            setattr(module, name, layer.train(child.training))
         else:
             address_dropout(child)
     return module

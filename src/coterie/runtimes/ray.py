@@ -114,7 +114,7 @@ class RayFederation:
         homes = self._open()
         wanted = np.unique(homes[clients]).tolist()
         self._start(wanted)
-        plan = make_plan(self.plan, self.model, len(clients), int(homes.max()) + 1).kind
+        plan = make_plan(self.plan, self.engine.learner, len(clients), int(homes.max()) + 1).kind
         shared = self.ray.put(sent.contiguous())
         asked = {}
         for home in wanted:

@@ -21,8 +21,10 @@ from coterie.wire import codec
 class Network:
     """A model as a message names it: its text, which half belongs to a cluster, and the data that it is for.
 
+    ``frozen`` is a hash of the numbers that do not travel: whoever builds the model must have the same.
+
     >>> described(Network("mlp(4)", "cluster", (8, 8), 10).build())
-    Network(text='mlp(4)', half='cluster', shape=(8, 8), classes=10, columns=None, vocabulary=None)
+    Network(text='mlp(4)', half='cluster', shape=(8, 8), classes=10, columns=None, vocabulary=None, frozen='')
     """
 
     text: str
@@ -31,6 +33,7 @@ class Network:
     classes: int | None
     columns: int | None = None
     vocabulary: int | None = None
+    frozen: str = ""
 
     def build(self) -> Model:
         """Build the model."""
@@ -41,7 +44,7 @@ class Network:
 def described(model: Model) -> Network:
     """Return the name of a model for a message."""
     part, shape = model.cluster_part, tuple(model.shape)
-    return Network(model.text, part, shape, model.classes, model.columns, model.vocabulary)
+    return Network(model.text, part, shape, model.classes, model.columns, model.vocabulary, model.frozen)
 
 
 @dataclass(frozen=True)
