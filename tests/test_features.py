@@ -262,3 +262,29 @@ class TestMemory:
         one = trained("fedavg", data, net, True)
         assert isinstance(one[2].learner, Rest)
         assert_same(one, trained("fedavg", data, net, False))
+
+
+def data_and_network(kind):
+    """Data of one kind of task, and a network with a frozen trunk for it."""
+    rng = np.random.default_rng(2)
+    x, tokens = rng.normal(size=(30, 5)), rng.integers(0, 9, size=(30, 4))
+    trunk = frozen(nn.Linear(5, 6), nn.ReLU())
+    if kind == "labels":
+        return ct.from_arrays(dict.fromkeys("abc", (x, (x[:, :3] > 0) * 1))), nn.Sequential(trunk, nn.Linear(6, 3))
+    if kind == "targets":
+        return ct.from_arrays(dict.fromkeys("abc", (x, x[:, :2] * 2 + 1))), nn.Sequential(trunk, nn.Linear(6, 2))
+    embedded = nn.Sequential(frozen(nn.Embedding(9, 3)), nn.Flatten(), nn.Linear(12, 2))
+    return ct.from_arrays(dict.fromkeys("abc", (tokens, x[:, 0] > 0)), tokens=True), embedded
+
+
+@pytest.mark.parametrize("kind", ["labels", "targets", "tokens"])
+def test_features_serve_every_kind_of_task(kind):
+    data, module = data_and_network(kind)
+    model = as_model(module, data.shape, data.classes, data.columns, data.vocabulary)
+    assert isinstance(rest_of(model), Rest)
+    sent = Sent(Stack(*(part[None] for part in model.initial(0))))
+    task = Task(fit=(Fit(steps=3, batch=8, lr=0.05),), report=Report(metrics="test"))
+    engines = [Engine(model, data, threads=1, plan="workers", reuse=reuse) for reuse in (True, False)]
+    kept, whole = (each.run(task, sent, np.zeros(3, int), np.arange(3), Key(1, 0)) for each in engines)
+    np.testing.assert_allclose(kept.params, whole.params, atol=1e-6)
+    np.testing.assert_allclose(kept.metrics, whole.metrics, atol=1e-6)

@@ -126,7 +126,7 @@ def _layers(module: nn.Module, cut: Sequence[Layer]) -> nn.Sequential:
 @torch.no_grad()
 def _cut(model: Model, cut: tuple[Layer, ...]) -> Rest | None:
     """Return the rest behind these layers if, for made-up examples, what they give may be kept in their place."""
-    x = torch.ones(3, *model.shape)
+    x = model.blank(3) + 1
     other = x.clone()
     other[2] = 0
     before = torch.get_rng_state()
@@ -137,8 +137,9 @@ def _cut(model: Model, cut: tuple[Layer, ...]) -> Rest | None:
         if not _are_features(first, again, changed, kept) or not torch.equal(before, torch.get_rng_state()):
             return None
         shape = tuple(kept.shape[1:])
+        half, columns = model.cluster_part, model.columns
         rest = Rest(
-            model.text, model.build, shape, model.classes, cluster_part=model.cluster_part, whole=model, cut=cut
+            model.text, model.build, shape, model.classes, cluster_part=half, columns=columns, whole=model, cut=cut
         )
         outputs, expected = rest.copy().eval()(kept), model.copy().eval()(x)
         return rest if torch.allclose(outputs, expected, rtol=1e-4, atol=1e-6) else None
