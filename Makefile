@@ -31,8 +31,8 @@ demo: setup  ## recover four hidden groups of rotated digits: a table and a pict
 	$(BIN)/coterie compare fedavg local ifca wecfl --data digits --partition 'rotation(0,90,180,270)' \
 	  --clients 40 --clusters 4 --rounds 20 --seeds 1..5 --out runs/demo
 
-# Three processes on two cores: federations wait for each other most of their time, so their tests come first.
-TESTS := $(BIN)/pytest -m 'not slow' -n 3 --dist loadfile --no-loadscope-reorder tests/deploy tests/contract tests src
+# Four processes on two cores: federations wait for each other most of their time, so their tests come first.
+TESTS := $(BIN)/pytest -m 'not slow' -n 4 --dist loadfile --no-loadscope-reorder tests/deploy tests/contract tests src
 test: check  ## everything CI runs: lint, types, layers, tests
 	$(TESTS)
 
