@@ -31,10 +31,14 @@ demo: setup  ## recover four hidden groups of rotated digits: a table and a pict
 	$(BIN)/coterie compare fedavg local ifca wecfl --data digits --partition 'rotation(0,90,180,270)' \
 	  --clients 40 --clusters 4 --rounds 20 --seeds 1..5 --out runs/demo
 
-# Four processes on two cores: federations wait for each other most of their time, so their tests come first.
-TESTS := $(BIN)/pytest -m 'not slow' -n 4 --dist loadfile --no-loadscope-reorder tests/deploy tests/contract tests src
-test: check  ## everything CI runs: lint, types, layers, tests
-	$(TESTS)
+# Three processes on two cores: federations wait for each other most of their time, so their tests come first.
+TESTS := $(BIN)/pytest -m 'not slow' -n 3 --dist loadfile --no-loadscope-reorder tests/deploy tests/contract tests src
+# Lint, types and layers are checked beside the tests, on one core; what they print comes at the end.
+test: setup  ## everything CI runs: lint, types, layers, tests
+	@mkdir -p runs
+	@$(MAKE) --no-print-directory check > runs/check.log 2>&1 & checks=$$!; \
+	$(TESTS); tests=$$?; \
+	wait $$checks; checked=$$?; cat runs/check.log; exit $$((tests || checked))
 
 coverage: setup  ## the tests once more, slower, and which lines they enter: a table, runs/coverage/html, coverage.xml
 	$(TESTS) --cov --cov-report=term --cov-report=html --cov-report=xml

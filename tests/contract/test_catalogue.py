@@ -164,8 +164,9 @@ def test_whatever_clusters_finds_the_groups_of_those_who_came_later(text, case):
     assert (labels[6] >= 0) == (6 in formed.there), "who has left keeps its label until the clusters become others"
 
 
-@EVERY
+@pytest.mark.parametrize("text", [*algorithms, *(text for text in VARIANTS if "cam" in text)])
 def test_the_cost_with_buffers_is_the_size_of_what_travels(text):
+    """Of variants only those can differ in which a part of the buffers travels."""
     counted, travelled = counted_and_weighed(Case(text, data=images((8, 9, 10, 7)), model="cnn"))
     assert counted == travelled
 
