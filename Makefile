@@ -19,7 +19,8 @@ help:  ## show this help
 
 setup: $(STAMP)  ## create the virtual environment and install what the demo and the tests need, pinned
 
-$(STAMP): pyproject.toml constraints.txt
+ENGINE := $(wildcard hatch_build.py src/coterie/native/compile.py src/coterie/native/source/*)
+$(STAMP): pyproject.toml constraints.txt $(ENGINE)
 	$(PYTHON) -m venv $(VENV)
 	$(INSTALL) --no-compile -e '.[dev,flower,ray]'
 	@# pip would compile on one core, and what nobody imports; templates do not compile

@@ -18,7 +18,7 @@ from coterie.protocol.task import Fit, Task
 from coterie.seeding import Key
 
 FEW = {"rounds": 2, "steps": 2, "batch": 8}
-PLANS = ["workers", "lockstep", "single"]
+PLANS = ["native", "workers", "lockstep", "single"]
 TOKENS, WIDTH, LENGTH = 17, 16, 64
 
 

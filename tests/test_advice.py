@@ -79,7 +79,7 @@ class TestHalves:
         assert [w for w, _ in found] == pytest.approx([1.4, 1.4])
         assert sorted(b for _, b in found) == pytest.approx([-0.4, 0.4])
 
-    @pytest.mark.parametrize("plan", ["workers", "lockstep"])
+    @pytest.mark.parametrize("plan", ["native", "workers", "lockstep"])
     def test_a_half_is_as_if_the_client_held_nothing_else(self, plan, images, simulator):
         data = images((7, 10, 1))
         sim, zeros, clients = simulator(data, plan=plan, threads=1), np.zeros(3, dtype=np.int64), np.arange(3)

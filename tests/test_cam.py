@@ -172,7 +172,7 @@ def by_torch(sim, row, client, fits, key, sequential=False):
 class TestPasses:
     @pytest.mark.parametrize("model", ["mlp(6)", "cnn"])
     @pytest.mark.parametrize("sequential", [False, True])
-    @pytest.mark.parametrize("plan", ["workers", "lockstep"])
+    @pytest.mark.parametrize("plan", ["native", "workers", "lockstep"])
     def test_each_half_trains_as_torch_does_with_the_other_frozen(self, images, model, sequential, plan):
         sim = sums(images((12, 9, 15), shape=(1, 8, 8)), model, plan=plan)
         rows = [sim.model.initial(seed) for seed in (1, 2)]

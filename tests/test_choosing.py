@@ -31,7 +31,7 @@ from coterie.testing import Loopback
 KEY = Key(seed=7, round=3)
 SIZES = (3, 7, 8, 20, 13, 30, 11)
 FIT = Fit(steps=1, batch=8, lr=0.1, momentum=0.0, lr_decay=0.5)
-PLANS = ("single", "workers", "lockstep")
+PLANS = ("native", "single", "workers", "lockstep")
 SCORES = {
     "mean loss": (BatchLoss(),),
     "total loss": (BatchLoss(0.5, total=True),),
@@ -206,7 +206,7 @@ class TestScores:
         data = images(sizes=(1, 8, 16))
         build = lambda: nn.Sequential(nn.Flatten(), nn.Linear(64, 5), nn.BatchNorm1d(5), nn.Linear(5, 4))  # noqa: E731
         model = Model("mine", build, data.shape, 4)
-        for federation in (Simulator(data, model, plan="workers"), Loopback(data, model)):
+        for federation in (Simulator(data, model, plan="native"), Loopback(data, model)):
             replies = choice(federation, SCORES["joint"], make_stack(model))
             assert replies.clients.tolist() == [1, 2]
             assert "ValueError" in replies.missing["client-0"]

@@ -57,7 +57,7 @@ HALVES = (
     replace(PLAIN, part="head", lr=0.2, steps=None, epochs=2, optimizer="adam"),
     replace(PLAIN, part="body", terms=(Proximal(0.5),), weight_decay=0.1, momentum=0.9),
 )
-PLANS = ("single", "workers", "lockstep")
+PLANS = ("native", "single", "workers", "lockstep")
 
 
 def loss_of(model, module, x, y):
@@ -248,7 +248,7 @@ class TestAgainstTheReference:
         fit, stack = Fit(steps=5, batch=16, lr=0.01), make_stack(sim, np.float32)
         wanted = expected(sim, (fit,), stack).params
         update = np.linalg.norm(wanted - stack.params[np.arange(4) % 2], axis=1)
-        for kind in ("single", "workers"):
+        for kind in ("native", "single", "workers"):
             error = np.linalg.norm(trained(planned(sim, kind), fit, stack).params - wanted, axis=1)
             assert (error / update).max() < 1e-3, kind
 
@@ -440,7 +440,7 @@ class TestIndependence:
             np.testing.assert_allclose(getattr(one, field), getattr(two, field), atol=tolerance, err_msg=field)
 
     @pytest.mark.parametrize("threads", [1, 2])
-    @pytest.mark.parametrize("kind", ["single", "workers"])
+    @pytest.mark.parametrize("kind", ["native", "single", "workers"])
     def test_of_the_plan(self, sim, threads, kind):
         stack = make_stack(sim)
         assert_close(trained(planned(sim, kind, threads=threads), PLAIN, stack), trained(sim, PLAIN, stack), 1e-10)
@@ -656,7 +656,7 @@ class Scaled(nn.Module):
         return torch.einsum("bchw,ochw->bo", x * self.scale, self.mix)
 
 
-@pytest.mark.parametrize("kind", ["single", "workers"])
+@pytest.mark.parametrize("kind", ["native", "single", "workers"])
 @pytest.mark.parametrize(
     "build", [Scaled, lambda: nn.Sequential(nn.ConvTranspose2d(3, 5, 4), nn.Flatten(), nn.Linear(245, 5))]
 )

@@ -125,7 +125,7 @@ def assert_same(one, other, atol: float = 2e-5) -> None:
 
 
 class TestEqualNumbers:
-    @pytest.mark.parametrize("plan", ["workers", "lockstep", "single"])
+    @pytest.mark.parametrize("plan", ["workers", "lockstep", "single", "native"])
     @pytest.mark.parametrize("name", NETS)
     def test_training_and_evaluation_have_the_numbers_of_the_whole_network(self, data, name, plan):
         net = model_of(NETS[name]())
@@ -153,7 +153,7 @@ class TestEqualNumbers:
     def test_a_site_has_the_simulators_bits(self, data):
         """Features are computed client by client, so that they do not depend on who is in the same engine."""
         net, algorithm = model_of(NETS["a trunk and a head"]()), build_algorithm("wecfl", 2, Fit(steps=3, batch=8))
-        near, far = Simulator(data, net, threads=2, plan="workers"), Loopback(data, net)
+        near, far = Simulator(data, net, threads=2, plan="native"), Loopback(data, net)
         ours, theirs = (list(islice(rounds(algorithm, each, 1), 2))[-1] for each in (near, far))
         np.testing.assert_array_equal(ours.state.stack.params, theirs.state.stack.params)
 

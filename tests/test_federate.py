@@ -90,7 +90,7 @@ def board(order, tmp_path):
 
 def test_a_run_ends_as_the_simulator_does_and_leaves_the_same_folder(data, near, order, board, tmp_path):
     done = carry_out(order, near, board)
-    expected = run_settings(replace(SETTINGS, plan="workers", threads=1), data=data)
+    expected = run_settings(replace(SETTINGS, plan="native", threads=1), data=data)
     assert done.state.labels.tolist() == expected.state.labels.tolist()
     np.testing.assert_array_equal(done.state.stack.params, expected.state.stack.params)
     same = ("accuracy", "macro_f1", "worst_client", "rounds", "bytes_down", "bytes_up", "steps", "clusters_found")
@@ -495,14 +495,14 @@ class TestCommands:
 def test_sites_may_count_by_their_train_examples(data, near, order, board):
     done = carry_out(replace(order, settings={**order.settings, "weigh_by": "train"}), near, board)
     test, train = (
-        run_settings(replace(SETTINGS, plan="workers", threads=1, weigh_by=by), data=data) for by in ("test", "train")
+        run_settings(replace(SETTINGS, plan="native", threads=1, weigh_by=by), data=data) for by in ("test", "train")
     )
     assert done.summary["accuracy"] == train.summary["accuracy"] != test.summary["accuracy"]
 
 
 def test_sites_tell_their_gradients_if_asked_for(data, near, order, board):
     done = carry_out(replace(order, settings={**order.settings, "diagnose": True}), near, board)
-    expected = run_settings(replace(SETTINGS, plan="workers", threads=1, diagnose=True), data=data)
+    expected = run_settings(replace(SETTINGS, plan="native", threads=1, diagnose=True), data=data)
     for name in ("objective", "gradient_clusterability", "clusterability", "temperature", "bytes_stored"):
         assert [record[name] for record in done.history] == [record[name] for record in expected.history]
 

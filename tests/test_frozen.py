@@ -164,7 +164,7 @@ class TestSites:
     def test_sites_with_the_same_weights_give_the_simulators_models(self, weigh, digits, sites, name, text):
         algorithm = build_algorithm(name, clusters=2, fit=Fit(steps=2, batch=8))
         model = algorithm.network(build_model(text, digits.shape, digits.classes))
-        near, far = Simulator(digits, model, plan="workers"), self.remote(digits, sites, model)
+        near, far = Simulator(digits, model, plan="native"), self.remote(digits, sites, model)
         ours, theirs = (list(islice(rounds(algorithm, each, 1), 2))[-1] for each in (near, far))
         assert not theirs.missing
         np.testing.assert_array_equal(ours.state.stack.params, theirs.state.stack.params)

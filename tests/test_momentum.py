@@ -57,7 +57,7 @@ def fedavg_by_torch(sim, fit, seed, count, kept):
     return found
 
 
-@pytest.mark.parametrize("plan", ["single", "workers", "lockstep"])
+@pytest.mark.parametrize("plan", ["native", "single", "workers", "lockstep"])
 @pytest.mark.parametrize("fit", [FIT, replace(FIT, steps=None, epochs=2)], ids=["steps", "epochs of other lengths"])
 @pytest.mark.parametrize("model", ["mlp(6)", "lenet"])
 def test_it_is_an_optimiser_that_lives_as_long_as_the_run(images, fit, plan, model):

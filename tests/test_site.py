@@ -154,7 +154,7 @@ def remote(make, data, model, policy: Policy = LENIENT) -> Remote:
 def test_sites_give_the_simulator_s_models_with_every_algorithm(make, data, name):
     algorithm = build_algorithm(name, clusters=2, fit=Fit(steps=2, batch=8))
     net = algorithm.network(build_model("mlp(4)", data.shape, data.classes))
-    near, far = Simulator(data, net, plan="workers"), remote(make, data, net)
+    near, far = Simulator(data, net, plan="native"), remote(make, data, net)
     ours, theirs = (list(islice(rounds(algorithm, federation, 1), 2)) for federation in (near, far))
     for a, b in zip(ours, theirs, strict=True):
         assert not b.replies.missing

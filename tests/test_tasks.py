@@ -392,11 +392,11 @@ class TestRuns:
         stack = Stack(*(each[None] for each in model.initial(1)))
         everyone = np.arange(len(data))
         found = {}
-        for plan in ("workers", "lockstep", "single"):
+        for plan in ("workers", "lockstep", "single", "native"):
             federation = Simulator(data, model, threads=2, plan=plan)
             found[plan] = federation.ask(task, Sent(stack), np.zeros(len(data), int), everyone, key)
         over_bytes = Loopback(data, model).ask(task, Sent(stack), np.zeros(len(data), int), everyone, key)
-        for other in (found["lockstep"], found["single"], over_bytes):
+        for other in (found["lockstep"], found["single"], found["native"], over_bytes):
             np.testing.assert_allclose(other.params, found["workers"].params, atol=1e-5)
             np.testing.assert_allclose(other.loss, found["workers"].loss, rtol=1e-4)
 
@@ -530,7 +530,7 @@ class TestFederation:
     def test_evaluations_over_bytes_are_the_simulators(self, data):
         model, algorithm = network(data), build_algorithm("ifca(clusters=2)", 2, Fit(steps=3, batch=8, lr=0.1))
         found = []
-        for federation in (Simulator(data, model, threads=1, plan="workers"), Loopback(data, model)):
+        for federation in (Simulator(data, model, threads=1, plan="native"), Loopback(data, model)):
             *_, last = (step for step, _ in zip(rounds(algorithm, federation, 1), range(2), strict=False))
             found.append(evaluate(algorithm, federation, last.state, 1))
         np.testing.assert_allclose(found[0].metrics, found[1].metrics, atol=1e-6)

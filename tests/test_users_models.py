@@ -296,7 +296,7 @@ def test_a_wrong_network_is_told_in_one_line_and_nothing_is_written(run, name):
     assert not left
 
 
-@pytest.mark.parametrize("plan", ["lockstep", "workers"])
+@pytest.mark.parametrize("plan", ["lockstep", "native", "workers"])
 @pytest.mark.parametrize("name", RIGHT)
 def test_an_odd_network_is_trained(run, name, plan):
     result, _ = run(RIGHT[name], "--plan", plan)
@@ -304,7 +304,7 @@ def test_an_odd_network_is_trained(run, name, plan):
     assert result.stderr == ""
 
 
-@pytest.mark.parametrize("plan", ["lockstep", "workers"])
+@pytest.mark.parametrize("plan", ["lockstep", "native", "workers"])
 def test_a_parameter_that_is_not_used_stays_as_it_is(run, tmp_path, plan):
     run(RIGHT["a parameter that is not used"], "--plan", plan, "--out", "kept")
     model, state = build_model("nets_of_a_user.nets:build", (1, 8, 8), 10), load_state(tmp_path / "kept" / STATE)
@@ -313,14 +313,14 @@ def test_a_parameter_that_is_not_used_stays_as_it_is(run, tmp_path, plan):
     assert not np.array_equal(module.layer.bias.detach(), model.with_row(*model.initial(1)).layer.bias.detach())
 
 
-@pytest.mark.parametrize("plan", ["lockstep", "workers"])
+@pytest.mark.parametrize("plan", ["lockstep", "native", "workers"])
 def test_what_only_the_data_show_is_told_in_one_line_too(run, plan):
     """Made-up examples are all zero: an index out of range is met in round 0."""
     result, _ = run("return Net(shape, outputs, before=outside)", "--plan", plan)
     assert "fails on the clients' data: IndexError: index out of range" in line_of(result)
 
 
-@pytest.mark.parametrize("plan", ["lockstep", "workers"])
+@pytest.mark.parametrize("plan", ["lockstep", "native", "workers"])
 @pytest.mark.parametrize("error", ["KeyError", "RuntimeError", "SystemExit"])
 def test_an_error_late_in_training_is_told_in_one_line(run, plan, error):
     body = f"Late.error = {error}('late')\n    return Late(shape, outputs)"

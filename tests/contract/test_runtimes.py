@@ -38,7 +38,7 @@ def test_bytes_to_one_client_at_a_time_equal_the_simulator(digits, name, model):
     """The same models and labels, at a cost that is both the simulator's and that of the bytes really packed."""
     algorithm = build_algorithm(name, clusters=2, fit=Fit(steps=2))
     net = algorithm.network(build_model(model, digits.shape, digits.classes))
-    near, far = Simulator(digits, net, plan="workers"), Loopback(digits, net)
+    near, far = Simulator(digits, net, plan="native"), Loopback(digits, net)
     ours = list(islice(rounds(algorithm, near, 1), 2))
     theirs = list(islice(rounds(algorithm, far, 1), 2))
     for a, b in zip(ours, theirs, strict=True):
@@ -57,7 +57,7 @@ def test_models_in_several_blocks_are_packed_and_counted_like_one(digits, name, 
     """Beside a block that does not hold everybody's model, each client is sent its own where it is compared with it."""
     algorithm = build_algorithm(name, clusters=2, fit=Fit(steps=2))
     net = build_model("mlp(8)", digits.shape, digits.classes)
-    near, far = Simulator(digits, net, plan="workers"), Loopback(digits, net)
+    near, far = Simulator(digits, net, plan="native"), Loopback(digits, net)
     whole = list(islice(rounds(algorithm, near, 1), 2))
     monkeypatch.setattr(distances, "BLOCK_BYTES", 4 * 4 * net.layout.size)
     ours, theirs = (list(islice(rounds(algorithm, federation, 1), 2)) for federation in (near, far))

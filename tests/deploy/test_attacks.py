@@ -217,7 +217,7 @@ def test_a_site_that_guesses_the_number_of_anothers_message_is_not_taken_for_it(
     assert len(taken) == 480
     assert not any(taken)
     assert not any("missing" in record for record in load_rounds(tmp_path / "run"))
-    expected = run_settings(replace(SHORT, plan="workers", threads=1), data=data).state
+    expected = run_settings(replace(SHORT, plan="native", threads=1), data=data).state
     np.testing.assert_array_equal(load_state(tmp_path / "run" / STATE).stack.params, expected.stack.params)
 
 

@@ -60,7 +60,7 @@ def federation(data, tmp_path_factory):
 
 def assert_same(settings, data, state):
     """Bit for bit what the simulator gives with the plan of one client at a time."""
-    expected = run_settings(replace(settings, plan="workers", threads=1), data=data).state
+    expected = run_settings(replace(settings, plan="native", threads=1), data=data).state
     assert state.labels.tolist() == expected.labels.tolist()
     for ours, theirs in zip(state.stack, expected.stack, strict=True):
         np.testing.assert_array_equal(ours, theirs)

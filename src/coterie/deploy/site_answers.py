@@ -208,7 +208,7 @@ class SiteModels:
             self._check(network, params, buffers)
             while len(self._engines) >= ENGINES_KEPT:
                 self._engines.popitem(last=False)
-            self._engines[named] = Engine(named.build(), self.data, threads=self.threads, plan="workers")
+            self._engines[named] = Engine(named.build(), self.data, threads=self.threads, plan="native")
         self._engines.move_to_end(named)
         engine = self._engines[named]
         _check_frozen(network, engine.model.frozen)

@@ -33,6 +33,7 @@ from coterie.engine.evaluation import (
 from coterie.engine.features import learner_of, with_features
 from coterie.engine.local_training import Work, train
 from coterie.engine.metric_functions import Metric, find_metric
+from coterie.engine.native import native_for, takes
 from coterie.engine.plan import Workers, count_threads, make_plan
 from coterie.engine.pool import Pool, SpareBlock
 from coterie.errors import DataError, UsageError
@@ -43,7 +44,7 @@ from coterie.outside import reason
 from coterie.protocol.client_function import ClientData, compute, declared_shape
 from coterie.protocol.replies import Replies
 from coterie.protocol.stack import Sent, Stack
-from coterie.protocol.task import Describe, Report, Task, check_bounded
+from coterie.protocol.task import Describe, Fit, Report, Task, check_bounded
 from coterie.seeding import Key
 from coterie.terminal import line
 from coterie.textforms import Call
@@ -93,6 +94,7 @@ class Engine:
         self.learner = learner_of(model, data) if reuse else model
         self.device = find_device(device)
         self.workers = Workers(count_threads(threads))
+        self.native = native_for(self.learner, self.workers, self.device) if plan in ("auto", "native") else None
         self._spare = SpareBlock()
         self._pools: dict[tuple[str, torch.dtype], Pool] = {}
         self._judged: tuple[Split, Pool] | None = None
@@ -176,10 +178,17 @@ class Engine:
         work = replace(self._work(task, sent, labels, clients, key), out=out, placed=placed)
         if task.sequential or len(task.fit) > 1 or task.fit[0].part != "all":
             out.params[:] = received.params[labels]
-        plan = make_plan(self.plan, self.learner, len(clients), self.workers.count)
         for number, fit in enumerate(task.fit):
-            loss += train(work, fit, number, plan, self.workers) / len(task.fit)
+            loss += self._train(work, fit, number) / len(task.fit)
         return _Fitted(out, loss, work.failures)
+
+    def _train(self, work: Work, fit: Fit, number: int) -> Array:
+        """Train one pass of every client by the plan that suits it, and return each client's mean minibatch loss."""
+        able = self.native is not None and self.native.can_train(work, fit)
+        plan = make_plan(self.plan, self.learner, len(work.clients), self.workers.count, native=able)
+        if plan.kind == "native" and self.native is not None:
+            return self.native.train(work, fit, number)
+        return train(work, fit, number, plan, self.workers)
 
     def _check_passes(self, task: Task) -> None:
         """Refuse penalties on an empty part, and passes that overlap."""
@@ -299,6 +308,8 @@ class Engine:
 
     def _outputs(self, stack: Stack, row: int, pool: Pool, where: Array) -> tuple[torch.Tensor, torch.Tensor]:
         """Return the outputs of one model for these rows of a pool, by this thread's evaluator, and the truth."""
+        if self.native is not None and takes(pool):
+            return self.native.outputs(stack, row, pool, where)
         like = pool.like
         evaluator: Evaluator = self.workers.local(("evaluate", like.dtype), lambda: Evaluator(self.learner, like))
         params, buffers = torch.from_numpy(stack.params[row]), torch.from_numpy(stack.buffers[row])

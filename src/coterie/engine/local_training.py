@@ -103,11 +103,14 @@ class Work:
                 where = (positions, part) if isinstance(part, slice) else np.ix_(positions, part)
                 rows[where] = values.cpu().numpy()[..., part]
         if fit.keeps is not None:
-            momenta = np.atleast_2d(trainer.momentum(fit).cpu().numpy())
-            for name, row in zip(self._momentum_names(positions, fit), momenta, strict=True):
-                self.kept.pop(name, None)
-                if np.isfinite(row).all():  # a momentum that diverged is forgotten
-                    self.kept[name] = row
+            self.keep_momenta(positions, fit, np.atleast_2d(trainer.momentum(fit).cpu().numpy()))
+
+    def keep_momenta(self, positions: int | Array, fit: Fit, momenta: Array) -> None:
+        """Keep the momenta with which a pass ended; one that diverged is forgotten."""
+        for name, row in zip(self._momentum_names(positions, fit), momenta, strict=True):
+            self.kept.pop(name, None)
+            if np.isfinite(row).all():
+                self.kept[name] = row
 
     def _momentum_names(self, positions: int | Array, fit: Fit) -> list[str]:
         return [f"{fit.keeps}/{fit.part}/{self.names[client]}" for client in np.atleast_1d(self.clients[positions])]

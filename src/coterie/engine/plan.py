@@ -25,7 +25,7 @@ LOCKSTEP_NUMBERS = 260_000
 SMALLEST_GROUP = 4
 """The smallest group for which ``auto`` takes lockstep."""
 
-KINDS = ("auto", "single", "workers", "lockstep")
+KINDS = ("auto", "native", "single", "workers", "lockstep")
 
 
 @dataclass(frozen=True)
@@ -36,13 +36,18 @@ class Plan:
     group: int = 1
 
 
-def make_plan(wanted: str, model: Model, clients: int, threads: int) -> Plan:
-    """Return the plan asked for, or for ``auto`` the one that was measured to be fastest for such a model."""
+def make_plan(wanted: str, model: Model, clients: int, threads: int, *, native: bool = False) -> Plan:
+    """Return the plan asked for, or for ``auto`` the one that was measured to be fastest for such a model.
+
+    ``native`` says whether the compiled library can do the work; where it cannot, its plan is that of ``workers``.
+    """
     if wanted not in KINDS:
         raise UnknownName("plan", wanted, KINDS)
+    if wanted in ("auto", "native") and native:
+        return Plan("native")
     group = max(1, min(512, LOCKSTEP_NUMBERS // model.layout.size, -(-clients // threads)))
     if wanted != "auto":
-        usable = wanted != "lockstep" or model.can_lockstep
+        usable = wanted != "native" and (wanted != "lockstep" or model.can_lockstep)
         return Plan(wanted, max(group, 2)) if usable else Plan("workers")
     if model.can_lockstep and not model.is_convolutional and group >= SMALLEST_GROUP:
         return Plan("lockstep", group)

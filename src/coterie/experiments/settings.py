@@ -176,7 +176,7 @@ class Settings:
         one_of("simulator", "ray"),
     )
     threads: int | None = option(None, "worker threads, or Ray workers (all cores)")
-    plan: str = option("auto", "how the engine lays work on cores: auto, single, workers, lockstep")
+    plan: str = option("auto", "how the engine lays work on cores: auto, native, single, workers, lockstep")
     device: str = option("cpu", "torch device of the clients' work")
 
     def __post_init__(self) -> None:

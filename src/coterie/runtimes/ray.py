@@ -114,7 +114,8 @@ class RayFederation:
         homes = self._open()
         wanted = np.unique(homes[clients]).tolist()
         self._start(wanted)
-        plan = make_plan(self.plan, self.engine.learner, len(clients), int(homes.max()) + 1).kind
+        native = self.engine.native is not None and all(self.engine.native.knows(fit) for fit in task.fit)
+        plan = make_plan(self.plan, self.engine.learner, len(clients), int(homes.max()) + 1, native=native).kind
         shared = self.ray.put(sent.contiguous())
         asked = {}
         for home in wanted:

@@ -34,7 +34,7 @@ def answer(engine: Engine, request: bytes) -> bytes:
 class Loopback:
     """A federation with one engine for each client, reached through bytes; ``payload`` counts the bytes of arrays."""
 
-    def __init__(self, data: Federated, model: Model, plan: str = "workers") -> None:
+    def __init__(self, data: Federated, model: Model, plan: str = "native") -> None:
         self.engines = [Engine(model, data.select([i]), threads=1, plan=plan) for i in range(len(data))]
         self.remote = Remote(data.names, model, self._exchange, sizes=sizes_of(data))
         self.payload = Cost()

@@ -1,0 +1,1 @@
+"""A compiled engine for networks that are plain chains of layers: PyTorch's numbers without its interpreter."""
