@@ -12,7 +12,6 @@ from coterie.data import Federated, Split
 from coterie.models.model import Model
 from coterie.protocol.task import Fit, Near, Others, Proximal
 
-
 NORMS = (nn.BatchNorm1d, nn.BatchNorm2d, nn.GroupNorm)
 
 

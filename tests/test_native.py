@@ -1,20 +1,13 @@
 """The native plan beside PyTorch: random chains in double precision, draws, refusals, switches."""
 
 import os
-import subprocess
-import sys
 from itertools import pairwise
 
 import numpy as np
 import pytest
-import torch
-from torch import nn
 
 from coterie.engine.engine import Engine
 from coterie.engine.native import takes
-from coterie.models.model import Model
-from coterie.models.zoo import build_model
-from coterie.native.chain import chain_of
 from coterie.native.library import find_library
 from coterie.protocol.stack import Sent, Stack
 from coterie.protocol.task import Report, Task
@@ -54,7 +47,7 @@ def test_minibatches_are_drawn_as_numpy_draws_them(library, seed, count):
 def models_of(case: ChainCase) -> tuple[Sent, np.ndarray]:
     """Two models, their mean as the reference, and the model of each client.
 
-    Nothing is as it is at the start, where a shift of exactly 0 before a ReLU leaves it to rounding which side it is on.
+    Nothing is as at the start, where after a shift of exactly 0 rounding decides on which side of a ReLU numbers are.
     """
     rows = [[part.astype(np.float64) for part in case.model.initial(seed)] for seed in (1, 2)]
     rng = np.random.default_rng(7)

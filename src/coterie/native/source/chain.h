@@ -79,25 +79,38 @@ bool Network<Real>::can_take(int count) const {
     return true;
 }
 
-// Turns rows of examples into vectors of examples.
+// Turns the first `count` numbers of rows of examples into vectors of examples; lanes without an example are zero.
+template <class Real>
+inline void to_lanes(const Real* const* rows, int lanes, int count, VecOf<Real>* to) {
+    constexpr int W = WIDTH<Real>;
+    for (int first = 0; first < count; first += W) {
+        const int some = std::min(W, count - first);
+        VecOf<Real> square[W] = {};
+        for (int i = 0; i < lanes; ++i)
+            square[i] = some == W ? load(rows[i] + first) : load_some(rows[i] + first, some);
+        transpose<Real>(square);
+        for (int i = 0; i < some; ++i) to[first + i] = square[i];
+    }
+}
+
+// Reads a minibatch into the first image.
 template <class Real>
 void Network<Real>::gather(const Minibatch<Real>& batch, const Real* x) {
     Image<Real>& image = *images_.front();
     const Frame& frame = image.values;
     const int64_t features = frame.features();
     for (int block = 0; block < batch.blocks; ++block) {
-        const Real* from[WIDTH<Real>];
         const int lanes = batch.lanes(block);
-        static const Real zero = 0;
-        for (int i = 0; i < WIDTH<Real>; ++i)
-            from[i] = i < lanes ? x + batch.row(block * WIDTH<Real> + i) * features : &zero;
-        Vec* to = image.value(block);
-        for (int c = 0, feature = 0; c < frame.channels; ++c)
+        const Real* from[WIDTH<Real>];
+        for (int i = 0; i < lanes; ++i) from[i] = x + batch.row(block * WIDTH<Real> + i) * features;
+        if (frame.height * frame.width == 1) {
+            to_lanes<Real>(from, lanes, frame.channels, image.value(block));
+            continue;
+        }
+        for (int c = 0; c < frame.channels; ++c)
             for (int y = 0; y < frame.height; ++y) {
-                Vec* row = to + frame.at(c, y, 0);
-                for (int column = 0; column < frame.width; ++column, ++feature)
-                    for (int i = 0; i < WIDTH<Real>; ++i)
-                        reinterpret_cast<Real*>(row + column)[i] = from[i][i < lanes ? feature : 0];
+                to_lanes<Real>(from, lanes, frame.width, image.value(block) + frame.at(c, y, 0));
+                for (int i = 0; i < lanes; ++i) from[i] += frame.width;
             }
     }
 }

@@ -14,8 +14,8 @@ void Network<Real>::apply_linear(Layer<Real>& layer, const Minibatch<Real>& batc
         layer.row_at.clear();
         for (int b = 0; x && b < batch.count; ++b) layer.row_at.push_back(x + batch.row(b) * inputs);
     }
-    std::vector<size_t> places(static_cast<size_t>(outputs));
-    for (int o = 0; o < outputs; ++o) places[size_t(o)] = layer.out->values.at(o, 0, 0);
+    if (layer.places.empty())
+        for (int o = 0; o < outputs; ++o) layer.places.push_back(layer.out->values.at(o, 0, 0));
     in_parts(outputs, TILE_OUTPUTS, [&](int begin, int size) {
         for (int first = 0; first < batch.blocks; first += TILE_POSITIONS) {
             const int blocks = std::min(TILE_POSITIONS, batch.blocks - first);
@@ -29,7 +29,7 @@ void Network<Real>::apply_linear(Layer<Real>& layer, const Minibatch<Real>& batc
                 with_constant<TILE_POSITIONS>(blocks, [&](auto P) {
                     multiply_rows<Real, O(), P()>(
                         source, inputs, weight + size_t(begin) * size_t(inputs), size_t(inputs), 1,
-                        bias ? bias + begin : nullptr, target, places.data() + begin
+                        bias ? bias + begin : nullptr, target, layer.places.data() + begin
                     );
                 });
             });
@@ -37,12 +37,20 @@ void Network<Real>::apply_linear(Layer<Real>& layer, const Minibatch<Real>& batc
     });
 }
 
-// Rows of examples from vectors of examples; `rows` has room for whole vectors.
+// Turns `count` vectors of examples into rows of examples.
 template <class Real>
-inline void to_rows(const VecOf<Real>* from, const std::vector<size_t>& places, int lanes, Real* rows, size_t length) {
-    for (size_t i = 0; i < places.size(); ++i) {
-        const Real* values = reinterpret_cast<const Real*>(from + places[i]);
-        for (int lane = 0; lane < lanes; ++lane) rows[size_t(lane) * length + i] = values[lane];
+inline void to_rows(const VecOf<Real>* from, int count, int lanes, Real* rows, size_t length) {
+    constexpr int W = WIDTH<Real>;
+    for (int first = 0; first < count; first += W) {
+        const int some = std::min(W, count - first);
+        VecOf<Real> square[W] = {};
+        for (int i = 0; i < some; ++i) square[i] = from[first + i];
+        transpose<Real>(square);
+        for (int lane = 0; lane < lanes; ++lane)
+            if (some == W)
+                store(rows + size_t(lane) * length + first, square[lane]);
+            else
+                store_some(rows + size_t(lane) * length + first, square[lane], some);
     }
 }
 
@@ -100,16 +108,15 @@ void Network<Real>::linear_back(Layer<Real>& layer, const Minibatch<Real>& batch
     const size_t width = size_t(inputs + W - 1) / W * W;
     const bool first_layer = !layer.row_at.empty();
     const int whole = inputs / W * W;
-    std::vector<size_t> every(static_cast<size_t>(first_layer ? 0 : inputs)), outs(static_cast<size_t>(outputs));
-    for (size_t i = 0; i < every.size(); ++i) every[i] = i;
-    for (int o = 0; o < outputs; ++o) outs[size_t(o)] = size_t(o);
     layer.rows.resize(size_t(batch.count) * (first_layer ? size_t(W) : width) + size_t(batch.count) * size_t(outputs));
     Real* slopes = layer.rows.data() + layer.rows.size() - size_t(batch.count) * size_t(outputs);
-    std::vector<const Real*> rows(size_t(batch.count)), tails(size_t(batch.count));
+    std::vector<const Real*>&rows = layer.whole_at, &tails = layer.tail_at;
+    rows.resize(size_t(batch.count));
+    tails.resize(size_t(batch.count));
     for (int block = 0; block < batch.blocks; ++block) {
         const int lanes = batch.lanes(block), b = block * W;
-        to_rows<Real>(layer.out->slope(block), outs, lanes, slopes + size_t(b) * size_t(outputs), size_t(outputs));
-        if (!first_layer) to_rows<Real>(layer.in->value(block), every, lanes, layer.rows.data() + size_t(b) * width, width);
+        to_rows<Real>(layer.out->slope(block), outputs, lanes, slopes + size_t(b) * size_t(outputs), size_t(outputs));
+        if (!first_layer) to_rows<Real>(layer.in->value(block), inputs, lanes, layer.rows.data() + size_t(b) * width, width);
     }
     for (int b = 0; b < batch.count; ++b) {
         if (first_layer) {
@@ -124,12 +131,18 @@ void Network<Real>::linear_back(Layer<Real>& layer, const Minibatch<Real>& batch
         }
     }
     Real *weight = params + own.weight, *moving = momenta ? momenta + own.weight : nullptr, *found = gradient + own.weight;
-    constexpr int MOST_N = TILE_POSITIONS;
+    constexpr int MOST_N = 3;
     in_parts(outputs, TILE_OUTPUTS, [&](int begin, int size) {
         with_constant<TILE_OUTPUTS>(size, [&](auto O) {
             for (int i = 0; i < whole; i += MOST_N * W) {
                 with_constant<MOST_N>(std::min(MOST_N, (whole - i) / W), [&](auto N) {
                     Vec product[O()][N()];
+                    for (int o = 0; fused && o < O(); ++o)  // the products take longer than the memory
+                        for (int n = 0; n < N(); ++n) {
+                            const size_t place = size_t(begin + o) * size_t(inputs) + size_t(i + n * W);
+                            __builtin_prefetch(weight + place, 1);
+                            if (moving) __builtin_prefetch(moving + place, 1);
+                        }
                     outer_products<Real, O(), N()>(
                         rows.data(), batch.count, size_t(i), slopes + begin, size_t(outputs), product
                     );

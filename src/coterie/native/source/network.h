@@ -129,8 +129,8 @@ struct Layer {
     Memory<VecOf<Real>> spaced;
     // Of a linear layer: its input, one row for each example, and where its slopes are.
     std::vector<Real> rows;
-    std::vector<const Real*> row_at;
-    std::vector<size_t> slope_at;
+    std::vector<const Real*> row_at, whole_at, tail_at;
+    std::vector<size_t> places, slope_at;
     // Of a normalisation: of each channel, or of each block and group.
     std::vector<Real> mean, inverse;
     std::vector<VecOf<Real>> lane_mean, lane_inverse;

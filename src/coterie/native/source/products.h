@@ -4,6 +4,7 @@
 // position being one vector of examples at one pixel.
 #pragma once
 
+#include <algorithm>
 #include <type_traits>
 
 #include "vector.h"
@@ -11,7 +12,12 @@
 namespace COTERIE_TARGET {
 
 constexpr int TILE_OUTPUTS = REGISTERS == 32 ? 8 : 4;
-constexpr int TILE_POSITIONS = 3;
+constexpr int TILE_POSITIONS = REGISTERS == 32 ? 4 : 3;
+
+// How many positions a tile takes: with fewer outputs there are registers for more.
+inline int positions_beside(int outputs) {
+    return REGISTERS == 32 ? std::min(TILE_POSITIONS, 24 / std::min(outputs, TILE_OUTPUTS)) : TILE_POSITIONS;
+}
 
 // out[o][p] = begin[o] + sum_k weights[k * step + o] * from[p][offsets[k]].
 template <class Real, int O, int P>
@@ -61,7 +67,7 @@ inline void multiply_rows(
 
 // The pixels over which two images are correlated: distances between blocks of examples, rows and pixels, in vectors.
 struct Walk {
-    int blocks, height, width;
+    int blocks, top, bottom, left, right;
     size_t block, row;  // of the slopes, whose pixels are adjacent
     size_t from_block, from_row, from_pixel;
 };
@@ -73,11 +79,11 @@ inline void correlate(
 ) {
     VecOf<Real> acc[O][K] = {};
     for (int b = 0; b < walk.blocks; ++b)
-        for (int y = 0; y < walk.height; ++y) {
+        for (int y = walk.top; y < walk.bottom; ++y) {
             const VecOf<Real>*g[O], *at[K];
             for (int o = 0; o < O; ++o) g[o] = slopes[o] + b * walk.block + y * walk.row;
             for (int k = 0; k < K; ++k) at[k] = from[k] + b * walk.from_block + y * walk.from_row;
-            for (int x = 0; x < walk.width; ++x) {
+            for (int x = walk.left; x < walk.right; ++x) {
                 VecOf<Real> slope[O];
                 for (int o = 0; o < O; ++o) slope[o] = g[o][x];
                 for (int k = 0; k < K; ++k) {

@@ -8,6 +8,7 @@
 #include <cstddef>
 #include <cstdint>
 #include <cstring>
+#include <utility>
 
 #ifndef COTERIE_BYTES
 #define COTERIE_BYTES 16
@@ -97,6 +98,23 @@ inline VecOf<Real> square_root(VecOf<Real> value) {
     VecOf<Real> root;
     for (int i = 0; i < WIDTH<Real>; ++i) root[i] = std::sqrt(value[i]);
     return root;
+}
+
+// One stage of a transposition: entries whose place has the bit `Step` set change sides.
+template <int Step, class Vec, size_t... Place>
+inline void exchange(Vec& a, Vec& b, std::index_sequence<Place...>) {
+    constexpr int width = int(sizeof...(Place));
+    const Vec low = __builtin_shufflevector(a, b, (int(Place) & Step ? int(Place) - Step + width : int(Place))...);
+    b = __builtin_shufflevector(a, b, (int(Place) & Step ? int(Place) + width : int(Place) + Step)...);
+    a = low;
+}
+
+// Transposes a square of as many vectors as each has lanes.
+template <class Real, int Step = WIDTH<Real> / 2>
+inline void transpose(VecOf<Real> (&square)[WIDTH<Real>]) {
+    for (int i = 0; i < WIDTH<Real>; ++i)
+        if (!(i & Step)) exchange<Step>(square[i], square[i + Step], std::make_index_sequence<size_t(WIDTH<Real>)>{});
+    if constexpr (Step > 1) transpose<Real, Step / 2>(square);
 }
 
 // exp of numbers <= 0, as a softmax needs it. In double precision it is the library's.
