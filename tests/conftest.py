@@ -14,6 +14,8 @@ from hypothesis import settings
 
 from coterie.algorithms import build_algorithm
 from coterie.data.federated import Federated
+from coterie.engine.evaluation import Evaluator
+from coterie.engine.native import Native
 from coterie.models.zoo import build_model
 from coterie.protocol.federation import Federation
 from coterie.protocol.task import Fit
@@ -125,3 +127,21 @@ def flaky() -> type[testing.Flaky]:
 @pytest.fixture(scope="session")
 def train() -> Callable[..., list[Round]]:
     return run_rounds
+
+
+@pytest.fixture
+def given_to(monkeypatch):
+    """How many examples networks were given in each evaluation, by PyTorch or by the compiled engine."""
+    counts, outputs, natively = [], Evaluator.outputs, Native._evaluate
+
+    def count(self, params, buffers, pool, rows):
+        counts.append(len(rows))
+        return outputs(self, params, buffers, pool, rows)
+
+    def count_natively(self, stack, models, pool, rows, **results):
+        counts.append(len(models) * len(rows))
+        return natively(self, stack, models, pool, rows, **results)
+
+    monkeypatch.setattr(Evaluator, "outputs", count)
+    monkeypatch.setattr(Native, "_evaluate", count_natively)
+    return counts

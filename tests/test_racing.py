@@ -11,7 +11,6 @@ from hypothesis import strategies as st
 from coterie.algorithms import build_algorithm
 from coterie.data.federated import Split
 from coterie.engine.choice import race
-from coterie.engine.evaluation import Evaluator
 from coterie.engine.local_training import Work
 from coterie.engine.plan import Workers
 from coterie.engine.pool import Pool
@@ -194,15 +193,9 @@ class TestInTheEngine:
             assert found.cost == wanted.cost
         assert wanted.cost.evaluations == wanted.evaluations.sum() < 4 * digits.train.sizes.sum()
 
-    def test_what_is_counted_is_what_the_networks_were_given(self, digits, simulator, monkeypatch):
-        given_to, outputs = [], Evaluator.outputs
-
-        def count(self, params, buffers, pool, rows):
-            given_to.append(len(rows))
-            return outputs(self, params, buffers, pool, rows)
-
-        monkeypatch.setattr(Evaluator, "outputs", count)
-        sim = simulator(digits, "mlp(6)", threads=2)
+    @pytest.mark.parametrize("plan", ["native", "workers"])
+    def test_what_is_counted_is_what_the_networks_were_given(self, digits, simulator, given_to, plan):
+        sim = simulator(digits, "mlp(6)", threads=2, plan=plan)
         assert ask(sim, models_of(sim)).cost.evaluations == sum(given_to)
         given_to.clear()
         assert ask(sim, models_of(sim), Loss(examples=50)).cost.evaluations == sum(given_to)

@@ -12,7 +12,6 @@ from hypothesis import strategies as st
 from sklearn.metrics import adjusted_rand_score
 
 import coterie as ct
-from coterie.engine.evaluation import Evaluator
 from coterie.errors import UnknownName, UsageError
 from coterie.protocol.replies import Replies
 from coterie.protocol.stack import Sent, Stack
@@ -389,15 +388,9 @@ class TestInTheEngine:
         together = (losses * counts[:, :, None]).sum(0) / counts.sum(0)[:, None]
         np.testing.assert_allclose(together, sim.engine.cross_losses(models_of(sim), np.arange(4)), atol=1e-6)
 
-    def test_what_is_counted_is_what_the_networks_were_given(self, data, simulator, monkeypatch):
-        given_to, outputs = [], Evaluator.outputs
-
-        def count(self, params, buffers, pool, rows):
-            given_to.append(len(rows))
-            return outputs(self, params, buffers, pool, rows)
-
-        monkeypatch.setattr(Evaluator, "outputs", count)
-        found = ask(simulator(data, "mlp(6)", threads=2), Sample(16, 32))
+    @pytest.mark.parametrize("plan", ["native", "workers"])
+    def test_what_is_counted_is_what_the_networks_were_given(self, data, simulator, given_to, plan):
+        found = ask(simulator(data, "mlp(6)", threads=2, plan=plan), Sample(16, 32))
         assert found.cost.evaluations == sum(given_to) == 3 * (16 + 7 + 16 + 15)
 
     def test_every_runtime_gives_the_same_and_costs_the_same(self, data, simulator):

@@ -23,6 +23,10 @@ CrossLosses = Callable[[int | None], Array]
 """``examples -> (r, K)``: every model's mean loss on every client's first train examples (None: on all)."""
 
 
+Slope = Callable[[int, Array, int], tuple[float, Array]]
+"""``(model, rows, dropout seed) -> (loss, gradient)`` of one of the models on a minibatch, in training mode."""
+
+
 class Choice(NamedTuple):
     """The model that each client chose, and for a race the number of losses that it evaluated."""
 
@@ -30,14 +34,22 @@ class Choice(NamedTuple):
     evaluations: Array | None = None
 
 
-def choose(task: Task, work: Work, cross: CrossLosses, losses: ExampleLosses, plan: Plan, workers: Workers) -> Choice:
-    """Choose each client's model by the weighted sum of the task's scores.
+def choose(
+    task: Task,
+    work: Work,
+    cross: CrossLosses,
+    losses: ExampleLosses,
+    plan: Plan,
+    workers: Workers,
+    slope: Slope | None = None,
+) -> Choice:
+    """Choose each client's model by the weighted sum of the task's scores; ``slope`` is the compiled library's, if any.
 
     Ties go to the lowest number, never to a model that has diverged; pinned clients take the model they are pinned to.
     """
     total, evaluations = np.zeros((len(work.clients), len(work.sent.models))), None
     agreement = next((score for score in task.choose if isinstance(score, Agreement)), None)
-    seen = preview(work, task.fit[0], agreement, plan, workers) if task.looks_ahead else None
+    seen = preview(work, task.fit[0], agreement, plan, workers, slope) if task.looks_ahead else None
     for score in task.choose:
         if isinstance(score, Race):
             total, evaluations = race(score, work, losses, workers)
@@ -137,12 +149,14 @@ class Preview(NamedTuple):
     agreements: Array
 
 
-def preview(work: Work, fit: Fit, agreement: Agreement | None, plan: Plan, workers: Workers) -> Preview:
+def preview(
+    work: Work, fit: Fit, agreement: Agreement | None, plan: Plan, workers: Workers, slope: Slope | None = None
+) -> Preview:
     """Evaluate every model on the minibatch of every client's first step.
 
     A client that fails has no numbers here, and fails to train for the same reason.
     """
-    previewer = _Previewer(work, replace(fit, steps=1, epochs=None), agreement, workers)
+    previewer = _Previewer(work, replace(fit, steps=1, epochs=None), agreement, workers, slope)
     shape = (len(work.clients), len(work.sent.models))
     seen = Preview(np.full(shape, np.nan), np.full(shape, np.nan))
     if plan.kind == "lockstep":
@@ -162,11 +176,16 @@ class _Previewer:
     fit: Fit
     agreement: Agreement | None
     workers: Workers
+    slope: Slope | None = None
 
     def preview_one(self, position: int, seen: Preview) -> None:
-        work, trainer = self.work, trainer_for(self.work, self.workers)
+        work = self.work
         rows = work.batches(position, self.fit, 0).rows(0) + work.pool.offsets[work.clients[position]]
         try:
+            if self.slope is not None:
+                self._preview_natively(self.slope, rows, position, seen)
+                return
+            trainer = trainer_for(work, self.workers)
             self._preview(trainer, Batch(*work.pool.take(rows)), position, seen)
         except (RuntimeError, ValueError):
             return
@@ -185,11 +204,22 @@ class _Previewer:
                 trainer.buffers.copy_(buffers)
             loss, gradient = trainer.loss_and_gradient(params.expand_as(trainer.params), batch)
             seen.losses[positions, row] = loss.cpu().numpy()
-            if self.agreement is not None:
-                assert sent.references is not None, "an agreement needs the models of the round before"
-                before = torch.from_numpy(sent.references.params[row]).to(device)
-                found = agree(gradient, params - before, self.agreement, self.work.rate(self.fit))
-                seen.agreements[positions, row] = found.cpu().numpy()
+            self._compare(gradient, row, positions, seen)
+
+    def _preview_natively(self, slope: Slope, rows: Array, position: int, seen: Preview) -> None:
+        for row in range(len(self.work.sent.models)):
+            seen.losses[position, row], gradient = slope(row, rows, self.work.dropout(position, 0))
+            self._compare(torch.from_numpy(gradient), row, position, seen)
+
+    def _compare(self, gradient: Tensor, row: int, positions: int | Array, seen: Preview) -> None:
+        """Write how well these gradients agree with the last movement of a model, if that was asked for."""
+        if self.agreement is None:
+            return
+        sent = self.work.sent
+        assert sent.references is not None, "an agreement needs the models of the round before"
+        movement = torch.from_numpy(sent.models.params[row]) - torch.from_numpy(sent.references.params[row])
+        found = agree(gradient, movement.to(gradient.device), self.agreement, self.work.rate(self.fit))
+        seen.agreements[positions, row] = found.cpu().numpy()
 
 
 def agree(gradient: Tensor, movement: Tensor, score: Agreement, lr: float) -> Tensor:

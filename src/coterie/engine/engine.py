@@ -146,7 +146,7 @@ class Engine:
 
     def cross_losses(self, stack: Stack, clients: Array, examples: int | None = None) -> Array:
         """Return every model's mean loss on every client's train split (or its first ``examples``), ``(r, K)``."""
-        pool, losses = self._pool("train", stack), partial(self._losses, stack)
+        pool, losses = self._pool("train", stack), partial(self._losses_of, stack)
         return loss_table(losses, len(stack), clients, lambda some: pool.rows_of(some, examples), self.workers).losses
 
     def judge(self, stack: Stack, split: Split, rows: Array | None = None, mix: str | None = None) -> Array:
@@ -164,9 +164,13 @@ class Engine:
     def _choose(self, task: Task, sent: Sent, clients: Array, key: Key) -> Choice:
         """Let each client choose among the cluster models."""
         work = self._work(task, sent, np.zeros(len(clients), dtype=np.int64), clients, key)
-        plan = make_plan(self.plan, self.learner, len(clients), self.workers.count)
+        able = self.native is not None and takes(work.pool)
+        plan = make_plan(self.plan, self.learner, len(clients), self.workers.count, native=able)
+        slope = None
+        if plan.kind == "native" and self.native is not None:
+            slope = partial(self.native.slope, sent.models, work.pool)
         cross, losses = partial(self.cross_losses, sent.models, clients), partial(self._losses, sent.models)
-        return choose(task, work, cross, losses, plan, self.workers)
+        return choose(task, work, cross, losses, plan, self.workers, slope)
 
     def _fit(self, task: Task, sent: Sent, labels: Array, placed: Array, clients: Array, key: Key) -> _Fitted:
         """Run the passes of a task and merge their parts; collect who failed, and why."""
@@ -228,16 +232,27 @@ class Engine:
             rows_of = rows_of_sample(report.sample, pool, self.data.names, key)
         elif report.half is not None:
             rows_of = rows_of_half(report.half, pool, self.data.names, key)
-        losses = partial(self._losses, sent.models, bounded=report.bounded)
-        table = loss_table(losses, len(sent.models), clients, rows_of, self.workers)
+        losses = partial(self._losses_of, sent.models, bounded=report.bounded)
+        spreads = report.sample is not None
+        table = loss_table(losses, len(sent.models), clients, rows_of, self.workers, spreads=spreads)
         if not report.differences:
             return table
-        losses = partial(self._losses, sent.rows, bounded=report.bounded)
-        return differences(table, own_losses(table, labels, losses, clients, rows_of, self.workers))
+        one = partial(self._losses, sent.rows, bounded=report.bounded)
+        return differences(table, own_losses(table, labels, one, clients, rows_of, self.workers))
+
+    def _losses_of(self, stack: Stack, rows: Array, where: Array, bounded: str | None = None) -> Array:
+        """Return the losses of several models on these rows of the clients' train data, ``(models, rows)``."""
+        pool = self._pool("train", stack)
+        if self.native is not None and takes(pool) and bounded is None:
+            return self.native.losses(stack, rows, pool, where)
+        return np.stack([self._losses(stack, row, where, bounded) for row in rows.tolist()])
 
     def _losses(self, stack: Stack, row: int, where: Array, bounded: str | None = None) -> Array:
         """Return the loss of one model, as trained or ``bounded``, on these rows of the clients' train data."""
         pool = self._pool("train", stack)
+        if self.native is not None and takes(pool) and bounded is None:
+            own: Array = self.native.losses(stack, np.array([row]), pool, where)[0]
+            return own
         found = verdicts(*self._outputs(stack, row, pool, where), self.model.target)
         return found.losses if bounded is None else bound(found, pool.y.numpy()[where], bounded, self.model.target)
 

@@ -113,20 +113,40 @@ class LossTable(NamedTuple):
     spreads: Array
 
 
-def loss_table(losses: ExampleLosses, models: int, clients: Array, rows_of: RowsOf, workers: Workers) -> LossTable:
-    """Evaluate each model on the rows of many clients at a time."""
+ModelLosses = Callable[[Array, Array], Array]
+"""``(models, rows) -> losses``: the losses of several models on each of these rows of the pool, ``(models, rows)``."""
+
+TABLE_PART = 1 << 22
+"""About how many losses of single examples are held at a time."""
+
+
+def loss_table(
+    losses: ModelLosses, models: int, clients: Array, rows_of: RowsOf, workers: Workers, *, spreads: bool = False
+) -> LossTable:
+    """Evaluate several models at a time on the rows of many clients; without ``spreads`` those are not computed."""
     shards = [s for s in np.array_split(np.arange(len(clients)), workers.count) if len(s)]
+    table = LossTable(*np.zeros((2, len(clients), models)))
 
-    def evaluate(job: tuple[int, Array]) -> tuple[Array, Array]:
-        model, shard = job
+    def evaluate(job: tuple[Array, Array]) -> None:
+        shard, some = job
         rows, offsets = rows_of(clients[shard])
-        return mean_and_spread(losses(model, rows), offsets)
+        for model, own in zip(some, losses(some, rows), strict=True):
+            if spreads:
+                table.losses[shard, model], table.spreads[shard, model] = mean_and_spread(own, offsets)
+            else:
+                table.losses[shard, model] = segment_mean(own, offsets)
 
-    jobs = [(model, shard) for shard in shards for model in range(models)]
-    table = LossTable(*np.empty((2, len(clients), models)))
-    for (model, shard), columns in zip(jobs, workers.map(evaluate, jobs), strict=True):
-        table.losses[shard, model], table.spreads[shard, model] = columns
+    counts = [len(rows_of(clients[shard])[0]) for shard in shards]
+    workers.map(
+        evaluate, [job for shard, n in zip(shards, counts, strict=True) for job in _some_models(shard, models, n)]
+    )
     return table
+
+
+def _some_models(shard: Array, models: int, rows: int) -> list[tuple[Array, Array]]:
+    """Return jobs for one shard: a few models each, so that their losses are not too many."""
+    parts = -(-models // max(1, TABLE_PART // max(1, rows)))
+    return [(shard, some) for some in np.array_split(np.arange(models), parts)]
 
 
 def mean_and_spread(values: Array, offsets: Array) -> tuple[Array, Array]:

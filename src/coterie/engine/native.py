@@ -78,7 +78,7 @@ class Native:
         self._evaluate(stack, rows, pool, where, losses=found)
         return found
 
-    def slope(self, stack: Stack, row: int, pool: Pool, where: Array, dropout: int) -> tuple[float, Array]:
+    def slope(self, stack: Stack, pool: Pool, row: int, where: Array, dropout: int) -> tuple[float, Array]:
         """Return the loss of a model on a minibatch in training mode and its gradient, computed in this thread."""
         gradient, loss = np.zeros(self.chain.model.layout.size, stack.params.dtype), np.zeros(1)
         own = stack.take(slice(row, row + 1)).contiguous()

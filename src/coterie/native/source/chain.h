@@ -116,13 +116,17 @@ void Network<Real>::gather(const Minibatch<Real>& batch, const Real* x) {
 }
 
 template <class Real>
-void Network<Real>::forward(const Minibatch<Real>& batch, const Examples& examples) {
+void Network<Real>::read(const Minibatch<Real>& batch, const Examples& examples) {
     if (batch.blocks > reserved_) {
         for (auto& image : images_) image->reserve(batch.blocks, training_);
         reserved_ = batch.blocks;
     }
+    gather(batch, static_cast<const Real*>(examples.x));
+}
+
+template <class Real>
+void Network<Real>::forward(const Minibatch<Real>& batch, const Examples& examples) {
     const Real* x = static_cast<const Real*>(examples.x);
-    gather(batch, x);
     for (Layer<Real>& layer : layers_) switch (layer.spec.kind) {
             case CONVOLUTION: convolve(layer, batch); break;
             case LINEAR: apply_linear(layer, batch, &layer == &layers_.front() ? x : nullptr); break;

@@ -42,8 +42,7 @@ double Network<Real>::loss(const Minibatch<Real>& batch, const Examples& example
                 own = classes == c ? out[c] : own;
                 if (slope) slope[c] = chance;
             }
-            for (int i = 0; i < WIDTH<Real>; ++i) found[i] = std::log(sums[i]);
-            found += most - own;
+            found = log_above(sums) + most - own;
             if (slope) {
                 const Vec scale = part / sums;
                 for (int c = 0; c < outputs; ++c) {

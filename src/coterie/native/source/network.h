@@ -156,6 +156,8 @@ class Network {
     void seed_dropout(uint64_t seed);
     // False where a batch normalisation has a single value for each channel.
     bool can_take(int count) const;
+    // Reads a minibatch, which stays readable for several models; then goes through the layers.
+    void read(const Minibatch<Real>& batch, const Examples& examples);
     void forward(const Minibatch<Real>& batch, const Examples& examples);
     double loss(const Minibatch<Real>& batch, const Examples& examples, Real* each, bool slopes);
     void backward(const Minibatch<Real>& batch, const Examples& examples);

@@ -44,6 +44,7 @@ class Worker {
         trained_.seed_dropout(task.dropout_seed);
         const Minibatch<Real> batch(task.rows, 0, int(task.count));
         if (!trained_.can_take(batch.count)) return false;
+        trained_.read(batch, task.examples);
         trained_.forward(batch, task.examples);
         *task.loss = trained_.loss(batch, task.examples, nullptr, true);
         trained_.backward(batch, task.examples);
@@ -100,6 +101,7 @@ class Worker {
     }
 
     double take_step(const Training& task, int64_t i, int64_t step, const Minibatch<Real>& batch) {
+        trained_.read(batch, task.examples);
         trained_.forward(batch, task.examples);
         const double loss = trained_.loss(batch, task.examples, nullptr, true);
         trained_.backward(batch, task.examples);
@@ -180,6 +182,7 @@ class Worker {
         const ChainSpec& spec = judged_.spec();
         const Minibatch<Real> batch(task.rows + begin, 0, count);
         judged_.fold = true;
+        judged_.read(batch, task.examples);
         for (int64_t m = 0; m < task.model_count; ++m) {
             const size_t row = size_t(task.models[m]);
             judged_.params = const_cast<Real*>(static_cast<const Real*>(task.params)) + row * parameters_;

@@ -8,6 +8,7 @@
 #include <cstddef>
 #include <cstdint>
 #include <cstring>
+#include <limits>
 #include <utility>
 
 #ifndef COTERIE_BYTES
@@ -144,6 +145,37 @@ inline VecOf<float> exp_below(VecOf<float> x) {
     const Vec found = p * (Vec)bits;
     const Vec low = x < lowest ? Vec{} : found;
     return x == x ? low : x;
+}
+
+// log of numbers >= 1, such as the sum of a softmax. In double precision it is the library's.
+inline VecOf<double> log_above(VecOf<double> x) {
+    VecOf<double> found;
+    for (int i = 0; i < WIDTH<double>; ++i) found[i] = std::log(x[i]);
+    return found;
+}
+
+// In single precision: n ln(2) + log(1 + r) with sqrt(1/2) <= 1 + r < sqrt(2), a polynomial of degree 8.
+inline VecOf<float> log_above(VecOf<float> x) {
+    typedef VecOf<float> Vec;
+    typedef IntOf<float> Int;
+    const Int bits = (Int)x;
+    Int power = (bits >> 23) - 126;
+    Vec m = (Vec)((bits & 0x007fffff) | 0x3f000000);  // in [0.5, 1)
+    const Int small = m < 0.707106781186547524f;
+    m = small ? m + m : m;
+    power += small;  // all bits of a true lane are set: minus one
+    const Vec r = m - 1.0f, square = r * r, n = __builtin_convertvector(power, Vec);
+    Vec p = spread(7.0376836292e-2f);
+    p = p * r - 1.1514610310e-1f;
+    p = p * r + 1.1676998740e-1f;
+    p = p * r - 1.2420140846e-1f;
+    p = p * r + 1.4249322787e-1f;
+    p = p * r - 1.6668057665e-1f;
+    p = p * r + 2.0000714765e-1f;
+    p = p * r - 2.4999993993e-1f;
+    p = p * r + 3.3333331174e-1f;
+    const Vec found = r * square * p + n * -2.12194440e-4f - 0.5f * square + r + n * 0.693359375f;
+    return (x == x) & (x < std::numeric_limits<float>::infinity()) ? found : x;
 }
 
 }  // namespace COTERIE_TARGET
