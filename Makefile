@@ -12,7 +12,7 @@ export OPENBLAS_NUM_THREADS ?= 2
 # Tests start hundreds of programs: compiled modules are kept even where the environment says otherwise.
 export PYTHONDONTWRITEBYTECODE :=
 
-.PHONY: help setup demo test check check-slow coverage wheel bench mutants fuzz docs clean
+.PHONY: help setup demo test check check-slow coverage wheel bench mutants fuzz sanitize docs clean
 
 help:  ## show this help
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | awk -F ':.*## ' '{printf "  make %-12s %s\n", $$1, $$2}'
@@ -73,6 +73,13 @@ SEED ?= 1
 CASES ?= 2000
 fuzz: setup  ## strange words, files, folders, messages and networks, by a seed: nothing may crash, hang or be left behind
 	$(BIN)/python -m fuzz --seed $(SEED) --cases $(CASES)
+
+# The checks are loaded before Python; it and torch do not free all they hold, so leaks are not looked for.
+sanitize: setup  ## the native engine with checks of addresses and undefined behaviour, on the random chains
+	mkdir -p build
+	$(BIN)/python -m coterie.native.compile --sanitize --to build/engine-checked.so
+	LD_PRELOAD="$$(c++ -print-file-name=libasan.so) $$(c++ -print-file-name=libubsan.so)" ASAN_OPTIONS=detect_leaks=0 \
+	  COTERIE_NATIVE=$(CURDIR)/build/engine-checked.so $(BIN)/pytest tests/test_native.py
 
 docs: $(DOCS_STAMP)  ## build the documents into site/, without a network: no link may be broken, and every example must run
 	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict
