@@ -6,11 +6,12 @@ import inspect
 import warnings
 from collections.abc import Callable, Mapping
 from dataclasses import KW_ONLY, dataclass, field, replace
-from functools import wraps
+from functools import cache, wraps
 from typing import Any, TypeVar, cast
 
 import numpy as np
 from sklearn.exceptions import ConvergenceWarning
+from threadpoolctl import ThreadpoolController
 
 from coterie.errors import UnknownName, UsageError
 from coterie.seeding import Key
@@ -21,6 +22,9 @@ from coterie.typing import Array
 
 NOISE = -1
 ELBOW = "elbow"
+ONE_THREAD = 1000
+"""Up to this number of points, products of matrices take one thread: several wait for each other longer than they work."""
+
 LINKAGES = ("average", "complete", "single", "ward")
 Find = Callable[..., Array]
 """``(distances, clusters, seed, **options) -> labels``, -1 for noise; 0 clusters: the method finds the number."""
@@ -92,10 +96,19 @@ class Clusterer:
     def _found(self, distances: Array, count: int, seed: int) -> Array:
         if count == 1 or not distances.any():
             return np.zeros(len(distances), dtype=np.int64)
-        with warnings.catch_warnings():  # equal points, or no convergence: the labels are still a partition
+        threads = 1 if len(distances) <= ONE_THREAD else None
+        with (
+            _thread_pools().limit(limits=threads, user_api="blas"),
+            warnings.catch_warnings(),  # equal points, or no convergence: the labels are still a partition
+        ):
             for kind in (ConvergenceWarning, RuntimeWarning):
                 warnings.simplefilter("ignore", kind)
             return self.find(distances, min(count, len(distances)), seed, **self.options)
+
+
+@cache
+def _thread_pools() -> ThreadpoolController:
+    return ThreadpoolController()
 
 
 def together(labels: Array) -> Array:
