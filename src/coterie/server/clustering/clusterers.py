@@ -6,24 +6,24 @@ import inspect
 import warnings
 from collections.abc import Callable, Mapping
 from dataclasses import KW_ONLY, dataclass, field, replace
-from functools import cache, wraps
+from functools import wraps
 from typing import Any, TypeVar, cast
 
 import numpy as np
 from sklearn.exceptions import ConvergenceWarning
-from threadpoolctl import ThreadpoolController
 
 from coterie.errors import UnknownName, UsageError
 from coterie.seeding import Key
 from coterie.server.clustering import methods
 from coterie.server.clustering.number_of_clusters import LEAST_SILHOUETTE, by_gap, by_silhouette
+from coterie.server.clustering.threads import one_thread
 from coterie.textforms import Catalogue, text_of
 from coterie.typing import Array
 
 NOISE = -1
 ELBOW = "elbow"
 ONE_THREAD = 1000
-"""Up to this number of points, products of matrices take one thread: several wait for each other longer than they work."""
+"""Up to this number of points, products of matrices take one thread."""
 
 LINKAGES = ("average", "complete", "single", "ward")
 Find = Callable[..., Array]
@@ -96,19 +96,13 @@ class Clusterer:
     def _found(self, distances: Array, count: int, seed: int) -> Array:
         if count == 1 or not distances.any():
             return np.zeros(len(distances), dtype=np.int64)
-        threads = 1 if len(distances) <= ONE_THREAD else None
         with (
-            _thread_pools().limit(limits=threads, user_api="blas"),
+            one_thread(len(distances) <= ONE_THREAD),
             warnings.catch_warnings(),  # equal points, or no convergence: the labels are still a partition
         ):
             for kind in (ConvergenceWarning, RuntimeWarning):
                 warnings.simplefilter("ignore", kind)
             return self.find(distances, min(count, len(distances)), seed, **self.options)
-
-
-@cache
-def _thread_pools() -> ThreadpoolController:
-    return ThreadpoolController()
 
 
 def together(labels: Array) -> Array:
