@@ -28,6 +28,7 @@ from coterie.experiments.settings import Settings, in_words, load_settings
 from coterie.models.given import Given
 from coterie.models.model import Model
 from coterie.reporting.html import html_pairs
+from coterie.reporting.plots import draw_run, svg
 from coterie.reporting.progress import watch
 from coterie.runtimes.attendance import Attended
 from coterie.runtimes.simulator import Simulator
@@ -183,8 +184,6 @@ class Run:
 
     def plot(self, path: str | Path | None = None) -> Figure:
         """Draw scores and cluster sizes by round; save the picture if a path is given, and return the figure."""
-        from coterie.reporting.plots import draw_run  # matplotlib takes half a second to import
-
         figure = draw_run(self.history, f"{self.summary['algorithm']} on {self.summary['data']}")
         if path is not None:
             figure.savefig(path, dpi=150)
@@ -198,8 +197,6 @@ class Run:
         )
         found = [(name.replace("_", " "), self.summary[name]) for name in names if self.summary.get(name) is not None]
         shown = ((name, f"{value:.3f}" if isinstance(value, float) else value) for name, value in found)
-        from coterie.reporting.plots import svg
-
         return html_pairs(repr(self), shown) + svg(self.plot())
 
     def _position(self, client: int | str) -> int:

@@ -20,6 +20,7 @@ from coterie.protocol.stack import Sent
 from coterie.protocol.task import Fit, Task
 from coterie.seeding import Key
 from coterie.server.aggregate import matrix, multiply
+from coterie.server.clustering.threads import one_thread
 from coterie.server.contract import State
 from coterie.server.distances.vectors import columns, pairwise
 from coterie.server.exchange import update_lengths, with_mean
@@ -234,4 +235,5 @@ def round_temperature(replies: Replies, starts: Array) -> float | None:
     replies, part = replace(replies, layout=half), half.part("all")
     if len(replies) < 2 or np.array_equal(replies.models().params[:, part], starts[:, part]):
         return None
-    return temperature(pairwise(columns(replies, starts), len(replies), "cosine"))
+    with one_thread():
+        return temperature(pairwise(columns(replies, starts), len(replies), "cosine"))
