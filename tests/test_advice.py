@@ -38,7 +38,7 @@ from coterie.server.clustering.advice import (
     probe,
     sentence,
 )
-from coterie.server.clustering.clusterers import agglomerative, hdbscan, kmeans, kmedoids
+from coterie.server.clustering.clusterers import agglomerative, hdbscan, kmeans, kmedoids, meanshift
 from coterie.server.exchange import Meter
 from coterie.server.loop import rounds
 from coterie.server.start import BEGINNING
@@ -239,6 +239,20 @@ class TestConsult:
         found = on_distances(clusterer, np.abs(np.subtract.outer(places, places)), KEY)
         assert (found["clusters"], found["by"]) == (2, by)
         assert found["confidence"] >= 0.6
+
+    @pytest.mark.parametrize(
+        ("clusterer", "again"), [(kmedoids("auto"), False), (meanshift(), False), (kmedoids(2), True)]
+    )
+    def test_what_was_found_already_is_found_again_only_if_a_number_was_given(self, clusterer, again):
+        places, sizes = np.concatenate([np.linspace(0, 1, 8), np.linspace(20, 21, 8)]), []
+        distances, plain = np.abs(np.subtract.outer(places, places)), clusterer.find
+        watched = replace(
+            clusterer, find=lambda rows, *given, **options: sizes.append(len(rows)) or plain(rows, *given, **options)
+        )
+        labels = watched(distances, KEY)
+        sizes.clear()
+        assert on_distances(watched, distances, KEY, labels)["clusters"] == 2
+        assert (16 in sizes) == again
 
     @pytest.mark.parametrize("clusterer", [agglomerative(2), kmedoids(2)])
     def test_it_needs_no_package_of_k_medoids(self, clusterer, monkeypatch):

@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import json
 import os
+import shutil
 import signal
 import subprocess
 import sys
+import threading
 import time
 import tomllib
 
@@ -19,6 +21,7 @@ from typer.testing import CliRunner
 import coterie as ct
 from coterie.cli.main import app
 from coterie.errors import UnknownName, UsageError
+from coterie.experiments import run_folder
 from coterie.experiments.records import uniform_test
 from coterie.experiments.run import run_settings
 from coterie.experiments.run_folder import RunFolder, load_state
@@ -158,6 +161,83 @@ def test_ctrl_c_while_a_round_is_evaluated_loses_only_that_round(tmp_path, monke
     assert load_state(tmp_path / "run" / "state.safetensors").round == 2
     resumed = run_settings(settings(checkpoint_every=5), tmp_path / "run", resume=True)
     assert timeless(resumed.history) == timeless(unbroken.history)
+
+
+def test_a_kill_at_any_step_of_a_checkpoint_loses_nothing_that_a_resumed_run_does_not_repeat(tmp_path, monkeypatch):
+    """The folder is copied before every step, as a kill would leave it, while the next round trains."""
+    whole, copies = run_settings(settings(rounds=4)), []
+
+    def copying(step):
+        def copy_first(*words):
+            copies.append(shutil.copytree(tmp_path / "run", tmp_path / f"copy-{len(copies)}"))
+            return step(*words)
+
+        return copy_first
+
+    with monkeypatch.context() as patched:
+        for name in ("fsync", "replace"):
+            patched.setattr(os, name, copying(getattr(os, name)))
+        run_settings(settings(rounds=4), tmp_path / "run")
+    assert len(copies) > 4 * 6
+    begun = [copy for copy in copies if (copy / "config.toml").exists()]
+    assert {round_in(copy) for copy in begun} == {None, 1, 2, 3, 4}
+    for copy in begun:
+        resumed = run_settings(settings(rounds=4), copy, resume=True, data=whole.data)
+        assert timeless(resumed.history) == timeless(whole.history)
+        np.testing.assert_array_equal(resumed.state.stack.params, whole.state.stack.params)
+
+
+def round_in(folder):
+    states = [folder / name for name in ("state.safetensors", "state.before.safetensors")]
+    return next((load_state(state).round for state in states if state.exists()), None)
+
+
+def test_a_run_goes_on_while_its_checkpoint_is_written(tmp_path, monkeypatch):
+    shown, waited, pack = threading.Event(), [], run_folder.pack_state
+
+    def pack_late(state, kept):
+        waited.append(shown.wait(timeout=30))
+        return pack(state, kept)
+
+    monkeypatch.setattr(run_folder, "pack_state", pack_late)
+    run_settings(settings(rounds=2), tmp_path / "run", progress=lambda record: shown.set())
+    assert waited == [True, True]
+    assert load_state(tmp_path / "run" / "state.safetensors").round == 2
+
+
+def test_a_checkpoint_is_on_disk_before_the_next_is_begun_and_before_the_run_ends(tmp_path, monkeypatch):
+    log, write = [], run_folder.write_atomically
+
+    def write_slowly(path, content):
+        if path.name == "state.safetensors":
+            log.append("begins")
+            time.sleep(0.2)
+        write(path, content)
+        if path.name in ("state.safetensors", "summary.json"):
+            log.append(path.name)
+
+    monkeypatch.setattr(run_folder, "write_atomically", write_slowly)
+    run_settings(settings(rounds=3), tmp_path / "run")
+    assert log == [*("begins", "state.safetensors") * 3, "summary.json"]
+
+
+@pytest.mark.parametrize("failing", [1, 3])
+def test_a_checkpoint_that_cannot_be_written_ends_the_run_with_its_error(tmp_path, monkeypatch, failing):
+    """The last of three as well, after which nothing else is written."""
+    pack = run_folder.pack_state
+
+    def fail(state, kept):
+        if state.round == failing:
+            raise OSError(28, "No space left on device")
+        return pack(state, kept)
+
+    monkeypatch.setattr(run_folder, "pack_state", fail)
+    with pytest.raises(OSError, match="No space left"):
+        run_settings(settings(rounds=3), tmp_path / "run")
+    assert not (tmp_path / "run" / "summary.json").exists()
+    monkeypatch.undo()
+    resumed = run_settings(settings(rounds=3), tmp_path / "run", resume=True)
+    assert timeless(resumed.history) == timeless(run_settings(settings(rounds=3)).history)
 
 
 def test_a_half_written_last_line_is_left_out(tmp_path, unbroken):

@@ -137,6 +137,34 @@ class TestOptima:
         assert found.medoids.tolist() == sorted(medoids)
 
 
+class TestSinglePrecision:
+    """Candidates are ruled out in single precision: never one that helps, and at an optimum nearly all."""
+
+    @given(starts(), st.sampled_from([0.0, ROUNDING]), st.sampled_from([1.0, 1e-300, 1e-30, 1e30, 1e300]))
+    def test_whoever_helps_is_evaluated_exactly(self, start, least, unit):
+        distances, medoids, order = start
+        distances = distances * unit
+        state = module._state(medoids, distances[medoids])
+        changes, _ = module._exchanges(distances[order], state)
+        helps = order[(changes < -least * state.loss) & ~np.isin(order, medoids)]
+        kept = order[module._may_help(module.in_single(distances), state, order, least)]
+        assert set(helps.tolist()) <= set(kept.tolist())
+
+    def test_at_an_optimum_few_are(self):
+        distances = scattered(400, seed=1)
+        found = kmedoids(distances, 5, seed=1)
+        state = module._state(found.medoids, distances[found.medoids])
+        assert len(module._may_help(module.in_single(distances), state, np.arange(400), 0.0)) < 4
+
+    @given(cases(), st.sampled_from([1e-300, 1e300]))
+    def test_units_do_not_matter(self, case, unit):
+        distances, clusters = case
+        unit = 2.0 ** np.round(np.log2(unit))  # a power of two: no rounding
+        assert build(distances * unit, clusters).tolist() == build(distances, clusters).tolist()
+        one, other = (kmedoids(matrix, clusters, seed=1) for matrix in (distances, distances * unit))
+        assert one.medoids.tolist() == other.medoids.tolist()
+
+
 class TestLabels:
     @given(cases(), SEEDS)
     def test_every_point_is_with_its_nearest_medoid_the_lowest_of_equals(self, case, seed):

@@ -159,7 +159,7 @@ def test_so_many_points_are_needed(text, least):
 def test_mean_shift_tries_twelve_widths_from_near_rows_to_the_farthest(groups, monkeypatch):
     """Each is the same multiple of the one before; the twelfth would be followed by the largest distance of rows."""
     widths, plain = [], raw_clusters.peaks
-    monkeypatch.setattr(raw_clusters, "peaks", lambda rows, width: widths.append(width) or plain(rows, width))
+    monkeypatch.setattr(raw_clusters, "peaks", lambda rows, width, *rest: widths.append(width) or plain(rows, width))
     clusterers.build("meanshift")(groups[0], KEY)
     apart = sorted(np.linalg.norm(a - b) for a, b in combinations(groups[0], 2))
     near = np.quantile(apart, 0.02)

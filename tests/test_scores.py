@@ -76,6 +76,8 @@ def test_clusterability_is_the_largest_distance_in_units_of_the_mean():
     assert clusterability(updates, labels, weights) == pytest.approx(0.5)
     assert clusterability(updates, labels, np.array([3.0, 1.0, 1.0])) == pytest.approx(1.0)
     assert clusterability(updates[:1], labels[:1], weights[:1]) == 0
+    assert clusterability(updates, np.array([0, 0, -1]), weights) == pytest.approx(0.5)
+    assert clusterability(np.array([[1.0, 0.0], [-1.0, 0.0]]), np.zeros(2, int), weights[:2]) == np.inf
 
 
 def test_silhouette_is_undefined_for_one_cluster_or_one_client_each():
@@ -117,26 +119,35 @@ def test_a_move_is_from_one_cluster_to_another_of_the_same_clusters(before, afte
 
 @pytest.fixture
 def clustered(images, simulator, train):
-    """A round of two clusters, and the facts about its clients' data."""
+    """A round of two clusters, the facts about its clients' data, and an evaluation that nobody answered."""
     data = images()
-    return train("wecfl", simulator(data), 2)[-1], facts_of(data)
+    step = train("wecfl", simulator(data), 2)[-1]
+    return step, facts_of(data), step.replies.without(np.ones(8, dtype=bool), {})
 
 
-def test_records_say_how_the_clusters_look(clustered):
-    step, facts = clustered
+def test_records_of_evaluated_rounds_say_how_the_clusters_look(clustered):
+    step, facts, unheard = clustered
     replies, labels = step.replies, step.state.labels
-    record = records.RoundRecorder(facts, None, 2).describe(step, None, None)
+    record = records.RoundRecorder(facts, None, 2).describe(step, unheard, None)
     updates = replies.params - step.before.stack.params[replies.labels]
     assert record["clusterability"] == pytest.approx(clusterability(updates, labels, replies.examples), rel=1e-5)
     assert record["silhouette"] == pytest.approx(silhouette(replies.part("head_weight"), labels), rel=1e-5)
+    assert record["temperature"] > 0
+
+
+def test_those_of_other_rounds_do_not(clustered):
+    step, facts, _ = clustered
+    record = records.RoundRecorder(facts, None, 2).describe(step, None, None)
+    assert not {"clusterability", "silhouette", "clustering_objective", "temperature"} & set(record)
+    assert {"moved", "clusters", "loss", "bytes_up"} <= set(record)
 
 
 def test_with_someone_who_is_in_no_cluster_they_do_not(clustered):
-    step, facts = clustered
+    step, facts, unheard = clustered
     labels = np.where(np.arange(8) == 3, -1, step.state.labels)
     changed = replace(step, state=replace(step.state, labels=labels))
     assert not {"clusterability", "silhouette"} & set(
-        records.RoundRecorder(facts, None, 2).describe(changed, None, None)
+        records.RoundRecorder(facts, None, 2).describe(changed, unheard, None)
     )
 
 

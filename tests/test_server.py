@@ -7,6 +7,7 @@ from itertools import islice
 
 import numpy as np
 import pytest
+from sklearn.metrics import adjusted_rand_score
 
 from coterie.algorithms import build_algorithm, fedavg
 from coterie.errors import FederationError, UnknownName, UsageError
@@ -14,6 +15,7 @@ from coterie.protocol.replies import Cost
 from coterie.protocol.stack import UNPLACED, Stack
 from coterie.protocol.task import Fit, Loss, Report, Task
 from coterie.seeding import Key
+from coterie.server import assign as assign_module
 from coterie.server.aggregate import SERVERS, average, optimiser_named, server_optimiser, uniform
 from coterie.server.assign import Clustered, KMeansClusters, cluster_parts, join_nearest, keep, match, until
 from coterie.server.contract import Algorithm, Assignment, by_examples, replace_models
@@ -176,6 +178,37 @@ class TestKMeans:
     def test_fewer_than_one_cluster_is_refused(self):
         with pytest.raises(UsageError, match="clusters is 0"):
             KMeansClusters(0)
+
+    @pytest.fixture
+    def many(self, monkeypatch):
+        """Four groups of 500 points, more than decide between starts; and which group each is in."""
+        monkeypatch.setattr(assign_module, "MANY", 300)
+        truth = np.arange(2000) % 4
+        noise = np.random.default_rng(3).normal(size=(2000, 6))
+        return (5 * np.eye(4, 6)[truth] + noise).astype(np.float32), truth
+
+    def test_of_many_points_a_sample_decides_where_to_start_and_all_are_clustered(self, many):
+        points, truth = many
+        weights = 1.0 + np.arange(2000) % 7
+        labels, centres = KMeansClusters(4)(points, weights, KEY, None)
+        assert adjusted_rand_score(truth, labels) > 0.97
+        for cluster in range(4):
+            inside = labels == cluster
+            mean = np.average(points[inside].astype(np.float64), axis=0, weights=weights[inside])
+            np.testing.assert_allclose(centres[cluster], mean, rtol=1e-12)
+        assert np.array_equal(labels, np.square(points[:, None] - centres).sum(axis=-1).argmin(axis=1))
+
+    def test_among_many_too_previous_centres_are_used_where_they_do_better_than_fresh_ones(self, monkeypatch):
+        monkeypatch.setattr(assign_module, "MANY", 300)
+        truth = np.arange(2000) % 30
+        points = (8 * np.eye(30)[truth] + np.random.default_rng(3).normal(size=(2000, 30))).astype(np.float32)
+
+        def right(key, centres):
+            return adjusted_rand_score(truth, KMeansClusters(30, restarts=1)(points, np.ones(2000), key, centres)[0])
+
+        keys = [Key(1, t) for t in range(6)]
+        assert min(right(key, None) for key in keys) < 1, "the case must have something to gain"
+        assert min(right(key, 8 * np.eye(30)) for key in keys) == 1
 
 
 class TestMatch:

@@ -66,6 +66,10 @@ def test_a_list_of_everything_draws_no_picture():
     assert not {"matplotlib", "ray", "flwr"} & set(heavy_modules(CALL, "list"))
 
 
+def test_nor_does_a_run_that_nobody_looks_at():
+    assert not {"matplotlib", "ray", "flwr"} & set(heavy_modules("import coterie as ct; ct.run, ct.compare"))
+
+
 def test_an_agent_loads_torch_and_neither_flower_nor_what_only_a_server_needs():
     assert heavy_modules("import coterie.deploy.site_programs") == ["torch"]
 

@@ -211,7 +211,8 @@ class TestDiagnostics:
 
     def test_fedavg_s_records_have_it_too(self, images, simulator, train):
         step = train("fedavg", simulator(images(), "mlp(8)"), 1)[0]
-        record = RoundRecorder(facts_of(8), None, 1).describe(step, None, None)
+        unheard = step.replies.without(np.ones(8, dtype=bool), {})
+        record = RoundRecorder(facts_of(8), None, 1).describe(step, unheard, None)
         updates = step.replies.params.astype(np.float64) - step.before.stack.params
         distances = [cosine(a, b) for a, b in combinations(updates, 2)]
         assert record["temperature"] == pytest.approx(np.sqrt(2 * np.sum(np.square(distances)) / (8 * 7 * 4)))

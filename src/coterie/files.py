@@ -1,4 +1,4 @@
-"""Files: written all or nothing, and TOML read with a size limit."""
+"""Files: written all or nothing, in the background if the caller has other work, and TOML read with a size limit."""
 
 from __future__ import annotations
 
@@ -6,6 +6,7 @@ import os
 import tomllib
 from collections.abc import Callable
 from pathlib import Path
+from threading import Thread
 from typing import Any, BinaryIO
 
 from coterie.limits import TOML
@@ -42,3 +43,31 @@ def write_atomically(path: Path, content: bytes | Callable[[BinaryIO], object]) 
         file.flush()
         os.fsync(file.fileno())
     os.replace(temporary, path)
+
+
+class Background:
+    """Does one piece of work at a time while the caller does its own; what fails is raised when it is waited for."""
+
+    def __init__(self) -> None:
+        self._thread: Thread | None = None
+        self._error: BaseException | None = None
+
+    def begin(self, work: Callable[[], object]) -> None:
+        """Wait for the work before this, and begin; a program does not end before the work does."""
+        self.wait()
+        self._thread = Thread(target=self._do, args=(work,), name="coterie-background")
+        self._thread.start()
+
+    def wait(self) -> None:
+        """Return when nothing is left to do; raise what went wrong."""
+        if self._thread is not None:
+            self._thread.join()
+        self._thread, error, self._error = None, self._error, None
+        if error is not None:
+            raise error
+
+    def _do(self, work: Callable[[], object]) -> None:
+        try:
+            work()
+        except BaseException as error:
+            self._error = error

@@ -124,6 +124,18 @@ def test_reading_in_chunks_changes_nothing(case, chunk):
     np.testing.assert_allclose(found, dense, atol=ROUNDING)
 
 
+@given(cases(), st.integers(1, 400))
+@settings(max_examples=50)
+def test_blocks_of_columns_change_no_bit(case, block):
+    A = matrix(case.labels, case.weights, len(case.kept))
+    whole = A @ case.replies.params.astype(np.float64)
+    placed = np.isin(np.arange(len(case.kept)), case.labels)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(aggregate, "BLOCK_BYTES", block)
+        found = multiply(A, case.replies.params, case.kept.params)
+    np.testing.assert_array_equal(found[placed], whole.astype(found.dtype)[placed])
+
+
 @given(cases(), st.permutations(range(9)))
 def test_the_order_of_the_clients_does_not_matter(case, order):
     order = [i for i in order if i < len(case.labels)]

@@ -152,7 +152,10 @@ class RoundRecorder:
     def describe(
         self, step: Round, test: Replies | None, validation: Replies | None, gradients: Replies | None = None
     ) -> Record:
-        """Return the record of a round, from clients' replies about their test and validation splits and gradients."""
+        """Return the record of a round, from clients' replies about their test and validation splits and gradients.
+
+        Without replies about test splits the round is not evaluated, and neither are its updates and clusters.
+        """
         state, replies = step.state, step.replies
         record: Record = {"round": state.round - 1}
         if test is not None and len(test):
@@ -169,7 +172,7 @@ class RoundRecorder:
         record["moved"] = count_moved(step)
         if self.facts.groups is not None:
             record |= agreement(state.labels[step.there], self.facts.groups[step.there])
-        record |= round_diagnostics(step)
+        record |= {} if test is None else round_diagnostics(step)
         record |= {} if gradients is None else gradient_diagnostics(state, gradients)
         if replies.loss is not None:
             record["loss"] = float(np.average(replies.loss, weights=replies.examples))

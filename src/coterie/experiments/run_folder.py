@@ -1,4 +1,6 @@
-"""The run folder: the files of a run, written atomically, so that a kill at any time loses at most one round.
+"""The run folder: the files of a run, written atomically, so that a kill at any time loses at most two rounds.
+
+These are the round that is being trained and the one before it, whose checkpoint is written at the same time.
 
 ``hashes.txt`` tells a damaged folder from a sound one. A line is a name and a hash. Files that grow have a line for
 every round: ``rounds.jsonl:3`` is its first three rounds.
@@ -13,7 +15,9 @@ import os
 from collections.abc import Iterable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
+from threading import Lock
 from tokenize import TokenError
 from typing import Any, NoReturn
 
@@ -22,7 +26,7 @@ import tomli_w
 
 from coterie.errors import RunFolderError
 from coterie.experiments.checkpoint import load_checkpoint, pack_state
-from coterie.files import parse_toml, write_atomically
+from coterie.files import Background, parse_toml, write_atomically
 from coterie.server.contract import State
 from coterie.typing import Array
 
@@ -248,6 +252,8 @@ class RunFolder:
     hashes: RunningHashes = field(default_factory=RunningHashes)
     state_hashes: dict[str, str] = field(default_factory=dict)
     saved_round: int = 0
+    writing: Background = field(default_factory=Background)
+    appending: Lock = field(default_factory=Lock)
 
     @classmethod
     def create(cls, path: Path, config: Mapping[str, Any]) -> RunFolder:
@@ -364,29 +370,37 @@ class RunFolder:
         self.labels.append(labels)
 
     def _append(self, name: str, content: bytes) -> None:
-        with (self.path / name).open("ab") as file:
+        with self.appending, (self.path / name).open("ab") as file:
             file.write(content)
 
     def checkpoint(self, state: State, kept: Mapping[str, Array] | None = None) -> None:
-        """Write the labels and a checkpoint, and keep the previous checkpoint in reserve.
+        """Begin to write the labels and a checkpoint, once the previous one is on disk; ``wait`` until it is there.
 
         A state that is saved already is not saved again: it would replace the previous checkpoint.
         """
-        if state.round == self.saved_round:
-            return
+        if state.round != self.saved_round:
+            self.writing.begin(partial(self._write, state, dict(kept or {}), list(self.labels)))
+            self.saved_round = state.round
+
+    def wait(self) -> None:
+        """Return when the last checkpoint is on disk; raise what kept it from being written."""
+        self.writing.wait()
+
+    def _write(self, state: State, kept: Mapping[str, Array], labels: Sequence[Array]) -> None:
+        """Write the labels and a checkpoint, and keep the previous checkpoint in reserve."""
         content, digest = pack_state(state, kept)
         self._append(HASHES, as_lines([(f"{STATE}:{state.round}", digest)]))
         for name in (ROUNDS, HASHES):
             with (self.path / name).open("rb") as file:
                 os.fsync(file.fileno())
-        write_atomically(self.path / LABELS, npy_bytes(np.array(self.labels)))
+        write_atomically(self.path / LABELS, npy_bytes(np.array(labels)))
         if (self.path / STATE).exists():
             os.replace(self.path / STATE, self.path / PREVIOUS)
         write_atomically(self.path / STATE, content)
-        self.saved_round = state.round
 
     def finish(self, summary: Mapping[str, Any]) -> None:
         """Write the hashes of all files, then the summary, which marks the run as finished."""
+        self.wait()
         content = (json.dumps(summary, indent=2, allow_nan=False) + "\n").encode()
         records = b"".join(map(_line, self.rounds))
         files = {ROUNDS: records, LABELS: npy_bytes(np.array(self.labels)), SUMMARY: content}

@@ -19,9 +19,11 @@ from coterie.protocol.replies import Replies
 from coterie.protocol.stack import Sent
 from coterie.protocol.task import Fit, Task
 from coterie.seeding import Key
+from coterie.server.aggregate import matrix, multiply
+from coterie.server.clustering.threads import one_thread
 from coterie.server.contract import State
 from coterie.server.distances.vectors import columns, pairwise
-from coterie.server.exchange import with_mean
+from coterie.server.exchange import update_lengths, with_mean
 from coterie.server.loop import Round
 from coterie.server.one_shot import temperature
 from coterie.typing import Array
@@ -120,14 +122,12 @@ def clusterability(updates: Array, labels: Array, weights: Array) -> float:
 
     Thesis definition 3.4.7. 0 if updates within clusters are equal; the larger, the less clients belong together.
     """
-    worst = 0.0
-    for cluster in np.unique(labels[labels >= 0]):
-        inside = labels == cluster
-        mean = np.average(updates[inside], axis=0, weights=weights[inside])
-        length = float(np.linalg.norm(mean))
-        away = float(np.linalg.norm(updates[inside] - mean, axis=1).max())
-        worst = max(worst, away / length if length else float("inf"))
-    return worst
+    placed = np.flatnonzero(labels >= 0)
+    clusters, rows = np.unique(labels[placed], return_inverse=True)
+    shares, nothing = matrix(rows, weights[placed], len(clusters)), np.zeros((len(clusters), updates.shape[1]))
+    means = multiply(shares, updates[placed], nothing)
+    length, away = np.linalg.norm(means, axis=1)[rows], update_lengths(updates[placed], means, rows)
+    return float(np.divide(away, length, out=np.full(len(rows), np.inf), where=length > 0).max(initial=0.0))
 
 
 def silhouette(points: Array, labels: Array) -> float | None:
@@ -235,4 +235,5 @@ def round_temperature(replies: Replies, starts: Array) -> float | None:
     replies, part = replace(replies, layout=half), half.part("all")
     if len(replies) < 2 or np.array_equal(replies.models().params[:, part], starts[:, part]):
         return None
-    return temperature(pairwise(columns(replies, starts), len(replies), "cosine"))
+    with one_thread():
+        return temperature(pairwise(columns(replies, starts), len(replies), "cosine"))

@@ -141,6 +141,9 @@ class Session:
             if folder is not None and state is not None:
                 folder.checkpoint(state, kept)
             raise
+        finally:
+            if folder is not None:
+                folder.wait()
         return self._finish(folder, history, state, test)
 
     def _open_folder(self, out: Path | None, resume: bool) -> tuple[RunFolder | None, State | None]:

@@ -1,18 +1,19 @@
-"""Pictures of runs."""
+"""Pictures of runs; matplotlib, which takes half a second to import, is imported when the first is drawn."""
 
 from __future__ import annotations
 
 import io
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-import matplotlib as mpl
 import numpy as np
-from matplotlib.axes import Axes
-from matplotlib.figure import Figure
 
 from coterie.experiments.summary import evaluated_rounds, last_in_words, mean_of_last
 from coterie.terminal import plain
 from coterie.typing import Array
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+    from matplotlib.figure import Figure
 
 History = list[dict[str, Any]]
 
@@ -28,6 +29,9 @@ COLOURS = ("#000000", "#E69F00", "#56B4E9", "#009E73", "#D55E00", "#0072B2", "#C
 
 def draw_comparison(runs: dict[str, list[History]], title: str, last: int) -> Figure:
     """Draw accuracy and worst client by round, and the gain of each seed over the first method."""
+    import matplotlib as mpl
+    from matplotlib.figure import Figure
+
     target = "rmse" if "rmse" in evaluated_rounds(next(iter(runs.values()))[0])[-1] else "accuracy"
     with mpl.rc_context(STYLE):
         figure = Figure(figsize=(11, 3.6), layout="constrained")
@@ -51,6 +55,9 @@ def draw_comparison(runs: dict[str, list[History]], title: str, last: int) -> Fi
 
 def draw_run(history: History, title: str) -> Figure:
     """Draw the scores of one run by round, and the sizes of its clusters."""
+    import matplotlib as mpl
+    from matplotlib.figure import Figure
+
     target = "rmse" if "rmse" in evaluated_rounds(history)[-1] else "accuracy"
     with mpl.rc_context(STYLE):
         figure = Figure(figsize=(7.5, 3.0), layout="constrained")
@@ -70,6 +77,8 @@ def draw_run(history: History, title: str) -> Figure:
 
 def svg(figure: Figure) -> str:
     """Return a figure as SVG, for a page or a notebook."""
+    import matplotlib as mpl
+
     content = io.StringIO()
     with mpl.rc_context({"svg.hashsalt": "coterie"}):
         figure.savefig(content, format="svg", metadata={"Date": None})

@@ -18,6 +18,9 @@ from coterie.typing import Array
 CHUNK_BYTES = 64 << 20
 """Client models are read in chunks of about this size, so that a memory-mapped reply never fills the memory."""
 
+BLOCK_BYTES = 1 << 20
+"""Doubles that are multiplied at once: a block of columns that stays in a core's cache."""
+
 
 def average(
     replies: Replies, labels: Array, weights: Array, kept: Stack, shared: str | None = None
@@ -94,11 +97,17 @@ def memberships(labels: Array, clusters: int) -> Array:
 
 
 def multiply(A: sparse.csr_array, rows: Array, kept: Array) -> Array:
-    """Return ``A @ rows`` in double precision, reading rows by chunks; empty rows of A give those of ``kept``."""
+    """Return ``A @ rows`` in double precision, reading rows by chunks; empty rows of A give those of ``kept``.
+
+    Only a block of columns is doubles at a time: a copy of all rows would take longer than their sum.
+    """
     chunk = max(1, CHUNK_BYTES // max(1, rows.shape[1] * 8))
+    width = max(1, BLOCK_BYTES // max(1, min(chunk, len(rows)) * 8))
     total = np.zeros(kept.shape)
     for i in range(0, len(rows), chunk):
-        total += A[:, i : i + chunk] @ rows[i : i + chunk].astype(np.float64)
+        weights, models = A[:, i : i + chunk], rows[i : i + chunk]
+        for j in range(0, rows.shape[1], width):
+            total[:, j : j + width] += weights @ models[:, j : j + width].astype(np.float64)
     empty = np.diff(A.indptr) == 0
     total[empty] = kept[empty]
     return total.astype(kept.dtype)

@@ -20,6 +20,7 @@ from coterie.protocol.replies import Replies
 from coterie.protocol.stack import UNPLACED
 from coterie.protocol.task import Fit, Task
 from coterie.seeding import Key
+from coterie.server.aggregate import matrix, multiply
 from coterie.server.contract import (
     Ask,
     Assign,
@@ -54,9 +55,17 @@ def keep() -> Assign:
     return assign
 
 
+MANY = 20_000
+"""With more points than this, a sample of this size decides between the starts of k-means."""
+
+
 @dataclass(frozen=True)
 class KMeansClusters:
-    """Weighted k-means: the lowest inertia of ``restarts`` fresh k-means++ starts and of the previous centres."""
+    """Weighted k-means: the lowest inertia of ``restarts`` fresh k-means++ starts and of the previous centres.
+
+    Of more than ``MANY`` points a sample decides between the starts. From the best one all points are clustered, with
+    distances in the precision of the points; centres are means in double precision.
+    """
 
     clusters: int
     restarts: int = 5
@@ -67,19 +76,29 @@ class KMeansClusters:
 
     def __call__(self, points: Array, weights: Array, key: Key, centres: Array | None) -> tuple[Array, Array]:
         """Return the labels of the points and the centres."""
+        if len(points) <= MANY:
+            return self._best(points, weights, key, centres)
+        sample = np.sort(key.generator("k-means sample").choice(len(points), MANY, replace=False))
+        _, start = self._best(points[sample], weights[sample], key, centres)
+        all_points = self._from(points, weights, start.astype(points.dtype), 0)
+        labels = all_points.labels_.astype(np.int64)
+        return labels, multiply(matrix(labels, weights, self.clusters), points, start)
+
+    def _best(self, points: Array, weights: Array, key: Key, centres: Array | None) -> tuple[Array, Array]:
+        """Try every start in double precision."""
         starts: list[tuple[str | Array, int]] = [
             ("k-means++", key.number("k-means", i) % 2**32) for i in range(self.restarts)
         ]
         if centres is not None:
             starts.append((centres, 0))
+        precise = points.astype(np.float64)
+        best = min((self._from(precise, weights, *start) for start in starts), key=lambda run: run.inertia_)
+        return best.labels_.astype(np.int64), best.cluster_centers_
+
+    def _from(self, points: Array, weights: Array, start: str | Array, seed: int) -> KMeans:
         with warnings.catch_warnings():  # with fewer distinct points than clusters some stay empty, as they should
             warnings.simplefilter("ignore", ConvergenceWarning)
-            runs = [
-                KMeans(self.clusters, init=init, n_init=1, random_state=seed).fit(points, sample_weight=weights)
-                for init, seed in starts
-            ]
-        best = min(runs, key=lambda run: run.inertia_)
-        return best.labels_.astype(np.int64), best.cluster_centers_
+            return KMeans(self.clusters, init=start, n_init=1, random_state=seed).fit(points, sample_weight=weights)
 
 
 def cluster_parts(part: str, clusterer: KMeansClusters, weigh: Weigh) -> Assign:
@@ -97,7 +116,7 @@ def cluster_parts(part: str, clusterer: KMeansClusters, weigh: Weigh) -> Assign:
         if not len(replies.layout.numbers(part)):
             raise UsageError(f"the model's part {part!r} is empty; name a submodule head, or cluster layer=all")
         splits = len(state.stack) != clusters
-        points = replies.part(part).astype(np.float64)
+        points = replies.part(part)
         last: Clustered | None = state.memory
         new, centres = clusterer(points, weigh(replies), key, None if last is None else last.centres)
         numbers = match(new, state.labels[replies.clients], clusters)

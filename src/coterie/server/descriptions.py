@@ -112,7 +112,7 @@ def cluster_described(by: Descriptor, clusterer: Clusterer, weigh: Weigh) -> Rul
             replace(state.memory or OneShot(), formed=formed),
             parents=None if same else parents,
             formed=True,
-            advice=on_distances(clusterer, seen.distances, key) if by.advises and state.advice is None else None,
+            advice=on_distances(clusterer, seen.distances, key, new) if by.advises and state.advice is None else None,
         )
 
     return rule

@@ -172,7 +172,8 @@ def cluster_once(
         answers, distances = measure(key)(answers, starts, ask)
         if len(answers) < enough:
             return None
-        found = follow_old_numbers(state, answers, clusterer(distances, key), weigh)
+        new = clusterer(distances, key)
+        found = follow_old_numbers(state, answers, new, weigh)
         same, again = len(found.parents) == len(state.stack), state.memory.shots > 0
         old = state if same else replace(state, labels=np.full_like(state.labels, UNPLACED))
         labels = placed(old, answers, found.labels)
@@ -191,7 +192,7 @@ def cluster_once(
             parents=None if same else found.parents,
             finish=finish,
             formed=True,
-            advice=on_distances(clusterer, distances, key) if state.advice is None else None,
+            advice=on_distances(clusterer, distances, key, new) if state.advice is None else None,
         )
 
     return rule

@@ -91,10 +91,11 @@ def on_halves(products: Array, key: Key) -> Advice:
     return consult(clusters_of(products, clients), lambda sample: clusters_of(products, sample), key, "halves", MOST)
 
 
-def on_distances(clusterer: Clusterer, distances: Array, key: Key) -> Advice:
+def on_distances(clusterer: Clusterer, distances: Array, key: Key, labels: Array | None = None) -> Advice:
     """Return advice from a matrix of distances: what the clusterer finds if the number of clusters is not given.
 
-    In samples, average linkage, the fastest, replaces clusterers that take a number.
+    ``labels``: what it has found, which is not found again if no number was given. In samples, average linkage, the
+    fastest, replaces clusterers that take a number.
     """
     takes_number = clusterer.clusters is not None
     free = replace(clusterer, clusters="auto") if takes_number else clusterer
@@ -104,7 +105,8 @@ def on_distances(clusterer: Clusterer, distances: Array, key: Key) -> Advice:
     def find(sample: Array) -> Array:
         return quick(distances[np.ix_(sample, sample)], key) if len(sample) > 1 else np.zeros(1, dtype=np.int64)
 
-    return consult(free(distances, key), find, key, by, most)
+    whole = labels if labels is not None and free == clusterer else free(distances, key)
+    return consult(whole, find, key, by, most)
 
 
 def consult(whole: Array, find: Find, key: Key, by: str, most: int | None = None) -> Advice:

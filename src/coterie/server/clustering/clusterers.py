@@ -16,11 +16,15 @@ from coterie.errors import UnknownName, UsageError
 from coterie.seeding import Key
 from coterie.server.clustering import methods
 from coterie.server.clustering.number_of_clusters import LEAST_SILHOUETTE, by_gap, by_silhouette
+from coterie.server.clustering.threads import one_thread
 from coterie.textforms import Catalogue, text_of
 from coterie.typing import Array
 
 NOISE = -1
 ELBOW = "elbow"
+ONE_THREAD = 1000
+"""Up to this number of points, products of matrices take one thread."""
+
 LINKAGES = ("average", "complete", "single", "ward")
 Find = Callable[..., Array]
 """``(distances, clusters, seed, **options) -> labels``, -1 for noise; 0 clusters: the method finds the number."""
@@ -92,7 +96,10 @@ class Clusterer:
     def _found(self, distances: Array, count: int, seed: int) -> Array:
         if count == 1 or not distances.any():
             return np.zeros(len(distances), dtype=np.int64)
-        with warnings.catch_warnings():  # equal points, or no convergence: the labels are still a partition
+        with (
+            one_thread(len(distances) <= ONE_THREAD),
+            warnings.catch_warnings(),  # equal points, or no convergence: the labels are still a partition
+        ):
             for kind in (ConvergenceWarning, RuntimeWarning):
                 warnings.simplefilter("ignore", kind)
             return self.find(distances, min(count, len(distances)), seed, **self.options)

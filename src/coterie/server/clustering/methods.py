@@ -106,33 +106,46 @@ def meanshift(distances: Array, clusters: int, seed: int, share: float | None, l
         return peaks(distances, max(np.sort(apart, axis=1)[:, others].mean(), narrowest))
     near = max(np.quantile(apart[np.triu_indices(len(apart), 1)], NEAR), narrowest)
     widths = np.geomspace(near, apart.max(), WIDTHS, endpoint=False)
-    return _clearest(distances, [peaks(distances, width) for width in widths], least)
+    return _clearest(distances, [peaks(distances, width, apart) for width in widths], least)
 
 
-def peaks(points: Array, width: float) -> Array:
+def peaks(points: Array, width: float, apart: Array | None = None) -> Array:
     """Cluster by mean shift with a flat kernel, as scikit-learn's, for all points at once.
 
-    For few points that is a hundred times as fast. Every point climbs to the mean of all points within ``width``, until
-    it hardly moves. Of peaks within ``width`` of each other the one with most points around it is kept, and a point's
-    label is that of the nearest peak kept.
+    Every point climbs to the mean of all points within ``width``, until it hardly moves. Of peaks within ``width`` of
+    each other the one with most points around it is kept, and a point's label is that of the nearest peak kept.
+    ``apart``: the distances between the points, if they are known.
     """
-    means, around, climbing = points.copy(), np.zeros(len(points), dtype=np.int64), np.arange(len(points))
-    for _ in range(MOST_STEPS):
-        within = cdist(means[climbing], points) <= width
-        around[climbing] = within.sum(axis=1)
-        new = within @ points / around[climbing, None]
-        moved = np.linalg.norm(new - means[climbing], axis=1)
-        means[climbing] = new
-        climbing = climbing[moved > HARDLY * width]
-        if not len(climbing):
-            break
+    means, around = _climbed(points, width, cdist(points, points) if apart is None else apart)
     order = np.lexsort((*means.T[::-1], around))[::-1]
-    near, stays = cdist(means[order], means[order]) <= width, np.ones(len(points), dtype=bool)
+    near, stays = cdist(means[order], means[order]) <= width, np.ones(len(means), dtype=bool)
     for i in range(len(order)):
         if stays[i]:
             stays[i + 1 :] &= ~near[i, i + 1 :]
     labels: Array = cdist(points, means[order][stays]).argmin(axis=1)
     return labels
+
+
+def _climbed(points: Array, width: float, distances: Array) -> tuple[Array, Array]:
+    """Return the peaks at which points end, and how many points are around each.
+
+    Points with the same others around them climb to the same mean, and from there on as one.
+    """
+    now, ends, counts = points, list[Array](), list[Array]()
+    for step in range(MOST_STEPS):
+        within = distances <= width
+        around = within.sum(axis=1)
+        means = within @ points / around[:, None]
+        climbs = np.linalg.norm(means - now, axis=1) > HARDLY * width
+        rests = ~climbs if step < MOST_STEPS - 1 else np.ones(len(means), dtype=bool)
+        ends.append(means[rests])
+        counts.append(around[rests])
+        distinct = {row.tobytes(): i for i, row in zip(np.flatnonzero(climbs), within[climbs], strict=True)}
+        if not distinct:
+            break
+        now = means[list(distinct.values())]
+        distances = cdist(now, points)
+    return np.concatenate(ends), np.concatenate(counts)
 
 
 def kmeans(distances: Array, clusters: int, seed: int) -> Array:
