@@ -58,7 +58,7 @@ class Sampled:
         It is the same for every clustering of a run, so that it is told once.
         """
         return (
-            f"more clients than exact-clients ({self.limit:,}): {len(self.sample):,} of them were clustered by {self.by} "
+            f"more clients than exact-clients ({self.limit:,}): {len(self.sample):,} were clustered by {self.by} "
             f"and the others joined the nearest cluster; comparing all pairs may give other clusters: raise "
             f"exact-clients for that, or sketch-sample where groups are small"
         )

@@ -9,6 +9,7 @@ about (1 - cos^2) / size^(1/2), 0.04 at 512. Shorter vectors stay as they are, s
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
+from dataclasses import replace
 
 import numpy as np
 from scipy import sparse
@@ -21,6 +22,9 @@ from coterie.server.contract import Ask
 from coterie.server.distances.many_clients import Distances, Sampled, drawn
 from coterie.server.distances.vectors import BLOCK_BYTES, Measure, check_metric
 from coterie.typing import Array
+
+LOOKED_AT = 100
+"""Clients with which everybody's update is compared for the mean of squared cosines."""
 
 
 def of_sketched_updates(metric: str) -> Measure:
@@ -114,21 +118,24 @@ def mean_square_of_cosine_distances(replies: Replies, starts: Array) -> float:
     """Return the mean of (1 - cos)^2 over all pairs of updates, in time that is linear in the clients.
 
     The sum of the cosines of all pairs is the squared length of the sum of all directions. The sum of their squares is
-    that of the numbers of a matrix, coordinates x coordinates: of sketches, if updates have more numbers than these,
-    of which every cosine has a square that is larger than the true one by (1 + cos^2) / size on average.
+    that of a matrix, coordinates x coordinates, where updates are short; otherwise it is estimated by the cosines of
+    everybody with a few clients, the same in every round. A sketch would be off by more than rounds differ.
     """
-    width, size = len(replies.layout.numbers("all")), replies.sketching.size
-    sketch, total, products = sketcher(width, replies.sketching), np.zeros(width), np.zeros((min(width, size),) * 2)
-    own, some = 0.0, 0
+    width, count = len(replies.layout.numbers("all")), len(replies)
+    few = drawn(count, replace(replies.sketching, sample=LOOKED_AT))
+    part, params = replies.layout.part("all"), replies.models().params
+    looked_at = directions(params[few][:, part].astype(np.float64) - starts[few][:, part])
+    short = width <= replies.sketching.size
+    total, products, squares, moved = np.zeros(width), np.zeros((width, width) if short else (1, 1)), 0.0, 0
     for block in vectors(replies, starts):
         units = directions(block)
-        points = sketch(units)
         total += units.sum(axis=0)
-        products += points.T @ points
-        own += float(((points**2).sum(axis=1) ** 2).sum())
-        some += int(units.any(axis=1).sum())
-    pairs = len(replies) * (len(replies) - 1)
-    cosines, squares = float(total @ total) - some, float((products**2).sum()) - own
-    if width > size:
-        squares = (squares - some * (some - 1) / size) / (1 + 1 / size)
-    return max(0.0, (pairs - 2 * cosines + squares) / pairs)
+        moved += int(units.any(axis=1).sum())
+        if short:
+            products += units.T @ units
+        else:
+            squares += float(((units @ looked_at.T) ** 2).sum())
+    own, share = (moved, 1.0) if short else (int(looked_at.any(axis=1).sum()), len(few) / count)
+    squares = (float((products**2).sum()) if short else squares) - own
+    pairs = count * (count - 1)
+    return max(0.0, (pairs - 2 * (float(total @ total) - moved) + squares / share) / pairs)
