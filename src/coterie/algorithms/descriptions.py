@@ -43,7 +43,7 @@ def given(column: str = "group", fit: Fit = Fit()) -> Algorithm:
     function = f"{HERE}:attribute({column})"
     plain = parse_one(function).args == (column,)
     require(plain, "column", repr(column), "a word without , = ( ) that is no number: rename the column")
-    by = Descriptor(function=function, compare=differing, far=1.0, advises=False)
+    by = Descriptor(function=function, compare=differing, far=1.0, advises=False, codes=True)
     return _described(by, agglomerative(cut=0.5, linkage="single"), fit)
 
 

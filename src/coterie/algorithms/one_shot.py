@@ -11,8 +11,9 @@ from coterie.server.aggregate import optimiser_named
 from coterie.server.clustering.clusterers import Clusterer, agglomerative, clusterers
 from coterie.server.contract import Algorithm, Place, Update, by_examples, replace_models
 from coterie.server.distances.losses import crosses
+from coterie.server.distances.measures import by_parameters, by_updates
 from coterie.server.distances.separation import certain_differences
-from coterie.server.distances.vectors import KeyedMeasure, of_parameters, of_updates, plain
+from coterie.server.distances.vectors import KeyedMeasure, plain
 from coterie.server.one_shot import Rule, after, cluster_once, once
 from coterie.server.placement import join, least_loss_when_formed, nearest_update
 from coterie.server.start import judged_by, one_model_for
@@ -76,7 +77,7 @@ def diffnorm(
     which counts as a difference here. The baseline "DiffNorm" of Gu et al.
     """
     by = clusterers.build(clusterer, clusters=clusters)
-    measure, update = plain(of_parameters("euclidean")), optimiser_named(server, server_lr)
+    measure, update = plain(by_parameters("euclidean")), optimiser_named(server, server_lr)
     return _once(measure, by, fit, warmup=warmup, start=start, place=least_loss_when_formed, update=update)
 
 
@@ -95,7 +96,7 @@ def gradcos(
     The baseline "Gradcos" of Gu et al. Small updates are mostly noise, and noise has no direction.
     """
     by = clusterers.build(clusterer, clusters=clusters)
-    measure, update = plain(of_updates("cosine")), optimiser_named(server, server_lr)
+    measure, update = plain(by_updates("cosine")), optimiser_named(server, server_lr)
     return _once(measure, by, fit, warmup=warmup, start=start, place=nearest_update(fit), update=update)
 
 
@@ -118,7 +119,7 @@ def briggs(
     if linkage == "ward" and metric != "euclidean":
         raise UsageError(f"metric is {metric}; linkage=ward needs metric=euclidean")
     by = agglomerative(cut=cut, linkage=linkage, most=most)
-    return _once(plain(of_updates(metric)), by, fit, warmup=warmup, place=nearest_update(fit))
+    return _once(plain(by_updates(metric)), by, fit, warmup=warmup, place=nearest_update(fit))
 
 
 def steps_of(iterations: int, fit: Fit) -> Fit | None:

@@ -9,7 +9,8 @@ from coterie.server.aggregate import optimiser_named, weighing
 from coterie.server.bipartition import Stationary, bipartition
 from coterie.server.clustering.clusterers import Clusterer, affinity, clusterers, hdbscan, kmeans, meanshift
 from coterie.server.contract import Algorithm, Update, least_loss, replace_models
-from coterie.server.distances.vectors import of_updates, plain
+from coterie.server.distances.measures import by_updates
+from coterie.server.distances.vectors import plain
 from coterie.server.one_shot import cluster_once, once, temperature_rises
 from coterie.server.placement import join, nearest_update
 from coterie.server.start import one_model, one_model_for
@@ -81,7 +82,7 @@ def _ocfl(
 ) -> Algorithm:
     """Train one model until the temperature rises, cluster the updates, and train a model for each cluster."""
     weigh, place = weighing(weights), nearest_update(fit)
-    rule = cluster_once(plain(of_updates("cosine")), clusterer, weigh, fit, all_clients=False)
+    rule = cluster_once(plain(by_updates("cosine")), clusterer, weigh, fit, all_clients=False)
     return Algorithm(
         start=one_model_for(clusterer.least_points),
         task=always(Task(fit=(fit,))),

@@ -15,6 +15,7 @@ from coterie.errors import UsageError
 from coterie.experiments.settings import OWN, Settings
 from coterie.outside import is_outside
 from coterie.protocol.federation import Federation
+from coterie.protocol.replies import Sketching
 from coterie.runtimes.attendance import Attendance, attendance
 from coterie.seeding import Key
 from coterie.server.contract import Algorithm
@@ -72,7 +73,8 @@ def build_attendance(settings: Settings, names: tuple[str, ...]) -> Attendance |
 def build_conditions(settings: Settings) -> Conditions:
     """Return who is asked in a round, how many answers it needs, and what the server accepts."""
     bound, weight = settings.norm_bound, settings.weight_bound or 0
-    limits = Limits(norm_bound=bound, weight_bound=weight, combine=rules.build(settings.robust))
+    many = Sketching(settings.exact_clients, settings.sketch, settings.sketch_sample)
+    limits = Limits(norm_bound=bound, weight_bound=weight, combine=rules.build(settings.robust), sketching=many)
     return Conditions(participation=settings.participation, min_clients=settings.min_clients, limits=limits)
 
 

@@ -176,6 +176,8 @@ class RoundRecorder:
         record |= {} if gradients is None else gradient_diagnostics(state, gradients)
         if replies.loss is not None:
             record["loss"] = float(np.average(replies.loss, weights=replies.examples))
+        if step.note is not None:
+            record["note"] = step.note
         if step.missing:
             record["missing"] = dict(step.missing)
         return finite(record | vars(step.cost))

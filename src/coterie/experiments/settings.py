@@ -156,6 +156,11 @@ class Settings:
     robust: str = option(
         "mean", "how a cluster's models become one: mean, median, trimmed(0.2), krum(1), geometric-median"
     )
+    exact_clients: int = option(
+        5000, "methods that compare all pairs of clients do so up to this number; beyond, by sketches", at_least(2)
+    )
+    sketch: int = option(512, "numbers in the sketch of a client, beyond --exact-clients", at_least(16))
+    sketch_sample: int = option(1000, "clients that are clustered by sketches; the others join", at_least(2))
     seed: int = option(1, "the seed of everything: draw, starts, minibatches", at_least(0))
     eval_every: int = option(1, "evaluate every this many rounds (the last three always)", at_least(1))
     until: str | None = option(

@@ -68,7 +68,7 @@ def summarise(history: Sequence[Record], settings: Settings, facts: DataFacts, s
         "seconds": seconds,
         "client_steps_per_second": steps / seconds,
         "peak_memory_mb": peak_memory_mb(),
-        "notes": list(facts.notes),
+        "notes": [*facts.notes, *dict.fromkeys(record["note"] for record in history if "note" in record)],
     }
     return finite(summary)
 

@@ -26,6 +26,9 @@ Limit = float | tuple[float, ...]
 ABSURD = 1e10
 """No parameter of a sound model is larger than this."""
 
+AT_ONCE = 1 << 20
+"""Numbers of models that are looked at at once."""
+
 DESCRIBED = 1e300
 """No number of a client function is larger than this."""
 
@@ -243,7 +246,9 @@ def drop_broken(replies: Replies, names: tuple[str, ...]) -> Replies:
     broken = np.zeros(len(replies), dtype=bool)
     for rows in (replies.params, replies.buffers):
         if rows is not None:
-            broken |= np.array([not (np.abs(row) <= ABSURD).all() for row in rows], dtype=bool)
+            some = max(1, AT_ONCE // max(1, rows.shape[1]))
+            for i in range(0, len(rows), some):
+                broken[i : i + some] |= ~(np.abs(rows[i : i + some]) <= ABSURD).all(axis=1)
     return replies.without(broken, {names[c]: BROKEN for c in replies.clients[broken]})
 
 
@@ -259,7 +264,7 @@ def cost(task: Task, sent: Sent, replies: Replies, asked: int) -> Cost:
     described = () if replies.description is None else replies.description.shape[1:]
     wanted = form(task, sent, replies.layout, served=served, described=described)
     from_one = sum(field.nbytes for field in wanted.values())
-    sizes, report = replies.examples, task.report
+    sizes, report, alike = replies.examples, task.report, np.unique(replies.examples, return_counts=True)
     looked_at = [score.examples for score in task.choose if isinstance(score, Loss)]
     looked_at += [task.fit[0].batch] if task.looks_ahead else []
     chosen = models * sum(int(np.minimum(sizes, most or np.inf).sum()) for most in looked_at)
@@ -268,7 +273,7 @@ def cost(task: Task, sent: Sent, replies: Replies, asked: int) -> Cost:
     if report.describe is not None and report.describe.all_models:
         reported += models * int(sizes.sum())
     raced = 0 if replies.evaluations is None else int(replies.evaluations.sum())
-    steps = sum(fit.count(int(n)) for fit in task.fit for n in sizes)
+    steps = sum(int(many) * fit.count(int(n)) for fit in task.fit for n, many in zip(*alike, strict=True))
     stored = to_one if asked else 0
     return Cost(asked * to_one, len(replies) * from_one, chosen + reported + raced, steps, stored)
 

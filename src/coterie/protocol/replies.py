@@ -20,6 +20,20 @@ Combine = Callable[[Stack, Array, Array], Stack]
 
 
 @dataclass(frozen=True)
+class Sketching:
+    """Up to how many clients a rule compares all pairs, and how it does with more: see ``server.distances.sketches``.
+
+    ``size`` numbers describe a client then, ``sample`` clients are clustered, and the others join their clusters.
+    ``seed`` is the run's, from which sketches and sample are drawn.
+    """
+
+    exact_clients: int = 5000
+    size: int = 512
+    sample: int = 1000
+    seed: int = 0
+
+
+@dataclass(frozen=True)
 class Cost:
     """The cost of an exchange: bytes to and from all clients, examples x models evaluated, minibatch steps taken.
 
@@ -54,7 +68,7 @@ class Replies:
     the arrays of a client function, ``metric`` one more number of the evaluated model, infinite where undefined.
     ``params`` may be a memory map: read it by parts or by chunks of rows. ``combine``
     replaces the weighted mean, and ``weight_bound`` is how many times the usual number of examples a client may count
-    as; 0: no bound.
+    as; 0: no bound. ``sketching`` is how many clients are compared pair by pair.
     """
 
     layout: Layout
@@ -75,6 +89,7 @@ class Replies:
     cost: Cost = Cost()
     combine: Combine | None = None
     weight_bound: float = 0
+    sketching: Sketching = Sketching()
 
     def __len__(self) -> int:
         return len(self.clients)

@@ -22,6 +22,9 @@ from coterie.terminal import cell, plain
 
 Summary = dict[str, Any]
 
+MOST_NAMES = 100
+"""Names of a cluster's clients that a table shows, at most."""
+
 
 @dataclass(frozen=True)
 class Column:
@@ -228,6 +231,16 @@ def _rand_index(first: Mapping[str, int], second: Mapping[str, int]) -> float:
     return float(adjusted_rand_score(list(first.values()), [second[name] for name in first]))
 
 
+def who(names: Sequence[str], most: int = MOST_NAMES) -> str:
+    """Return the names of a cluster's clients, the first of many.
+
+    >>> who(["anna", "bert"]), who(["anna", "bert", "carl"], most=2)
+    ('anna, bert', 'anna, bert, … 1 more')
+    """
+    rest = [f"… {len(names) - most} more"] if len(names) > most else []
+    return ", ".join([*names[:most], *rest])
+
+
 def clusters_table(runs: Mapping[str, Sequence[Mapping[str, int]]]) -> Table | None:
     """Return a table of each method's clusters: those of its most typical seed, and their stability over seeds.
 
@@ -245,7 +258,7 @@ def clusters_table(runs: Mapping[str, Sequence[Mapping[str, int]]]) -> Table | N
         stable = stability(clusterings)
         for position, group in enumerate(groups):
             first = (name, "—" if stable is None else f"{stable:.2f}") if position == 0 else ("", "")
-            table.add_row(*map(cell, (*first, len(group), ", ".join(group))))
+            table.add_row(*map(cell, (*first, len(group), who(group))))
     if not table.row_count:
         return None
     table.caption = "stability: mean adjusted Rand index between seeds; 1 always the same clusters, 0 chance"

@@ -17,7 +17,20 @@ from coterie.terminal import errors, plain, tell
 @contextmanager
 def watch(settings: Settings, label: str | None = None, quiet: bool = False) -> Iterator[Progress]:
     """Give a callback that shows the records of rounds, under a label of the run."""
-    head = plain(f"{label or settings.algorithm} seed {settings.seed}")
+    head, told = plain(f"{label or settings.algorithm} seed {settings.seed}"), set[str]()
+
+    def once(show: Progress) -> Progress:
+        """Show a note of the records before the round, the first time it comes."""
+
+        def showing(record: dict[str, Any]) -> None:
+            note = record.get("note")
+            if note is not None and note not in told:
+                told.add(note)
+                tell(f"{head}: {note}")
+            show(record)
+
+        return showing
+
     if quiet:
         yield lambda record: None
     elif errors.is_terminal:
@@ -31,10 +44,12 @@ def watch(settings: Settings, label: str | None = None, quiet: bool = False) -> 
         )
         with Bar(*columns, console=errors) as bar:
             task = bar.add_task(head, total=settings.rounds, now="")
-            yield lambda record: bar.update(task, completed=record["round"] + 1, now=describe(record))
+            yield once(lambda record: bar.update(task, completed=record["round"] + 1, now=describe(record)))
     else:
-        yield lambda record: tell(
-            f"{head} round {record['round'] + 1}/{settings.rounds} {describe(record)} {record['seconds']:.1f} s"
+        yield once(
+            lambda record: tell(
+                f"{head} round {record['round'] + 1}/{settings.rounds} {describe(record)} {record['seconds']:.1f} s"
+            )
         )
 
 

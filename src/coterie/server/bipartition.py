@@ -15,10 +15,13 @@ from coterie.protocol.stack import UNPLACED, Stack
 from coterie.protocol.task import Fit
 from coterie.seeding import Key
 from coterie.server.aggregate import average
+from coterie.server.clustering.by_sample import find_clusters
 from coterie.server.clustering.clusterers import Clusterer, agglomerative
 from coterie.server.clustering.number_of_clusters import clearest
 from coterie.server.contract import Ask, Assign, Assignment, Place, State, Weigh, memory_type
-from coterie.server.distances.vectors import columns, of_updates
+from coterie.server.distances.many_clients import Distances, Sampled
+from coterie.server.distances.measures import by_updates
+from coterie.server.distances.vectors import columns, starts_from
 from coterie.server.one_shot import complete, joined
 from coterie.server.placement import join
 from coterie.typing import Array
@@ -33,11 +36,12 @@ class Longest:
 
 
 class Sides(NamedTuple):
-    """A cluster that splits, the replies of its clients, and the side of each, 0 or 1."""
+    """A cluster that splits, the replies of its clients, the side of each, 0 or 1, and a line for the user."""
 
     cluster: int
     replies: Replies
     side: Array
+    note: str | None = None
 
 
 def bipartition(
@@ -66,7 +70,7 @@ def bipartition(
         if not len(at_home):
             return kept
         before: Longest | None = state.memory
-        norms = norms_of(at_home, state.stack.params[at_home.labels])[1]
+        norms = norms_of(at_home, starts_from(state.stack.params, at_home.labels))[1]
         memory = Longest(max(0.0 if before is None else before.length, longest(norms)))
         clusters = range(len(state.stack)) if state.round > minimum else ()
         found = [finder(cluster, state, at_home, memory.length, key, ask) for cluster in clusters]
@@ -91,30 +95,39 @@ class SideFinder:
         """Return the sides of one cluster; None if it stays whole."""
         clients = np.flatnonzero(state.labels == cluster)
         own = replies.without(~np.isin(replies.clients, clients), {})
-        if len(clients) <= 2 or not len(own) or not self.stationary(own, state.stack.params[own.labels], largest):
+        starts = starts_from(state.stack.params, own.labels)
+        if len(clients) <= 2 or not len(own) or not self.stationary(own, starts, largest):
             return None
         own = complete(own, clients, state.stack, state.labels, self.fit, ask)
         if len(own) <= 2:
             return None
-        _, distances = of_updates("cosine")(own, state.stack.params[own.labels], ask)
-        side = self.clusterer(distances, key)
-        apart = self.least is None or clearest(distances, [side], self.least) is not None
-        return Sides(cluster, own, side) if apart else None
+        _, distances = by_updates("cosine")(own, starts_from(state.stack.params, own.labels), ask)
+        side = find_clusters(self.clusterer, distances, key)
+        if not self._apart(distances, side):
+            return None
+        return Sides(cluster, own, side, distances.note if isinstance(distances, Sampled) else None)
+
+    def _apart(self, distances: Distances, side: Array) -> bool:
+        """Return whether the sides are clear enough, by the silhouette of all clients or of a sample."""
+        if isinstance(distances, Sampled):
+            return self._apart(distances.among, side[distances.sample])
+        return self.least is None or clearest(distances, [side], self.least) is not None
 
 
 def split(state: State, labels: Array, splits: list[Sides], memory: Longest, weigh: Weigh) -> Assignment:
     """Return the clusters after these splits; both sides begin with the mean of their clients that were compared."""
     labels, parents = labels.copy(), list(range(len(state.stack)))
-    for cluster, own, side in splits:
+    for cluster, own, side, _ in splits:
         labels[state.labels == cluster] = UNPLACED
         labels[own.clients] = np.where(side == 0, cluster, len(parents))
         parents.append(cluster)
-    compared = reduce(joined, (own for _, own, _ in splits))
+    compared = reduce(joined, (sides.replies for sides in splits))
+    note = next((sides.note for sides in splits if sides.note is not None), None)
 
     def finish(averaged: Stack) -> Stack:
         return average(compared, labels[compared.clients], weigh(compared), averaged)[0]
 
-    return Assignment(labels, memory, parents=tuple(parents), finish=finish)
+    return Assignment(labels, memory, parents=tuple(parents), finish=finish, note=note)
 
 
 @dataclass(frozen=True)

@@ -98,6 +98,7 @@ class Assignment:
     rounds    how many rounds the exchange counts as
     formed    True if clusters have formed in this round, even a single one
     advice    what the rule found out about the number of clusters, if no probe has before
+    note      a line that the user should see, such as that clusters were found by a shorter way
     memberships  soft clusters, ``(m, K)``: a client's model counts in every cluster by its weight times its membership;
               see ``State``
     """
@@ -110,6 +111,7 @@ class Assignment:
     rounds: int = 1
     formed: bool = False
     advice: Mapping[str, Any] | None = None
+    note: str | None = None
     memberships: Array | None = None
 
 

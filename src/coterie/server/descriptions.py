@@ -20,8 +20,10 @@ from coterie.protocol.task import Describe, Report, Task
 from coterie.seeding import Key
 from coterie.server.aggregate import average
 from coterie.server.clustering.advice import on_distances
+from coterie.server.clustering.by_sample import find_clusters
 from coterie.server.clustering.clusterers import Clusterer
 from coterie.server.contract import Ask, Assignment, Place, Scores, State, Weigh, least_loss
+from coterie.server.distances.many_clients import Distances, Sampled, drawn, too_many
 from coterie.server.one_shot import Formed, OneShot, Rule, among_all, follow, formed_of, medoids
 from coterie.typing import Array
 
@@ -33,11 +35,11 @@ ANGLES = ("smallest", "mean")
 Compare = Callable[[Array, Array], Array]
 """``(n descriptions, k descriptions) -> (n, k) distances``."""
 
-Centre = Callable[[Array, Array, Array], Array]
+Centre = Callable[[Array, Distances, Array], Array]
 """``(descriptions, distances, labels) -> one description of each cluster``."""
 
 
-def medoid_of_each(descriptions: Array, distances: Array, labels: Array) -> Array:
+def medoid_of_each(descriptions: Array, distances: Distances, labels: Array) -> Array:
     """Return the description of the client of each cluster that is nearest to the others in it."""
     found: Array = descriptions[medoids(distances, labels)]
     return found
@@ -58,6 +60,7 @@ class Descriptor:
     centre    the description of a cluster to which newcomers are compared
     far       the distance of descriptions that have nothing in common; one that is so far from itself says nothing
     advises   whether the distances tell how many clusters there are
+    codes     whether descriptions are codes, of which only equal ones belong together
     """
 
     function: str
@@ -66,6 +69,7 @@ class Descriptor:
     centre: Centre = medoid_of_each
     far: float = np.inf
     advises: bool = True
+    codes: bool = False
 
 
 def described(function: str, model: Stack, clients: Array, ask: Ask) -> Replies:
@@ -95,7 +99,7 @@ def cluster_described(by: Descriptor, clusterer: Clusterer, weigh: Weigh) -> Rul
         seen = compared(by, answers)
         if len(seen.clients) < enough:
             return None
-        new = clusterer(seen.distances, key)
+        new = find_clusters(clusterer, seen.distances, key)
         numbers, parents = follow(new, state.labels[seen.clients], len(state.stack))
         same = len(parents) == len(state.stack)
         labels = state.labels.copy() if same else np.full_like(state.labels, UNPLACED)
@@ -113,6 +117,7 @@ def cluster_described(by: Descriptor, clusterer: Clusterer, weigh: Weigh) -> Rul
             parents=None if same else parents,
             formed=True,
             advice=on_distances(clusterer, seen.distances, key, new) if by.advises and state.advice is None else None,
+            note=seen.distances.note if isinstance(seen.distances, Sampled) and not by.codes else None,
         )
 
     return rule
@@ -133,7 +138,7 @@ class Compared(NamedTuple):
     clients: Array
     descriptions: Array
     scale: Array
-    distances: Array
+    distances: Distances
 
 
 def compared(by: Descriptor, answers: Replies) -> Compared:
@@ -141,13 +146,43 @@ def compared(by: Descriptor, answers: Replies) -> Compared:
     assert answers.description is not None
     scale = by.scale(answers.description)
     scaled = answers.description / scale
-    distances = by.compare(scaled, scaled)
-    tells = np.diag(distances) < by.far
+    tells = np.concatenate([by.compare(each[None], each[None])[0] for each in scaled]) < by.far
     if not tells.any():
         raise UsageError(f"{by.function} says nothing about any client; check its arguments, and what the data hold")
-    apart = np.maximum(distances, distances.T)[np.ix_(tells, tells)]
+    heard, scaled = answers.without(~tells, {}), scaled[tells]
+    distances = to_a_sample(by, scaled, heard) if too_many(heard) else between(by, scaled)
+    return Compared(heard.clients, answers.description[tells], scale, distances)
+
+
+def between(by: Descriptor, scaled: Array) -> Array:
+    """Return the distances between all of these descriptions."""
+    distances = by.compare(scaled, scaled)
+    apart = np.maximum(distances, distances.T)
     np.fill_diagonal(apart, 0)
-    return Compared(answers.clients[tells], answers.description[tells], scale, apart)
+    return apart
+
+
+def to_a_sample(by: Descriptor, scaled: Array, answers: Replies) -> Sampled:
+    """Return the distances of many descriptions to those of a sample; of codes, to one of each."""
+    sample = drawn(len(scaled), answers.sketching)
+    if by.codes:
+        sample = np.sort(np.unique(scaled, axis=0, return_index=True)[1])
+        refuse_codes(len(sample), answers.sketching.exact_clients)
+    some, words = scaled[sample], by.function.rpartition(":")[2]
+
+    def away(rows: slice) -> Array:
+        return by.compare(scaled[rows], some)
+
+    return Sampled(sample, between(by, some), len(scaled), away, words, answers.sketching.exact_clients)
+
+
+def refuse_codes(count: int, limit: int) -> None:
+    """Refuse a column with more values than are compared with each other."""
+    if count > limit:
+        raise UsageError(
+            f"the column has {count:,} values, each a cluster, and at most exact-clients ({limit:,}) are compared: "
+            "take a coarser column, or raise exact-clients"
+        )
 
 
 def nowhere(state: State, ask: Ask, clients: Array) -> Scores:
@@ -266,7 +301,7 @@ def ranges_of_moments(descriptions: Array) -> Array:
     return widths[..., None]
 
 
-def mean_moments(descriptions: Array, distances: Array, labels: Array) -> Array:
+def mean_moments(descriptions: Array, distances: Distances, labels: Array) -> Array:
     """Return the mean of each group over the clients of each cluster that have it."""
     has = _has(descriptions)[..., None, None]
     found = []

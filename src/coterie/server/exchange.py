@@ -6,12 +6,12 @@ examples far larger than the others is cut.
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 
 import numpy as np
 
 from coterie.protocol.federation import Federation
-from coterie.protocol.replies import Combine, Cost, Replies
+from coterie.protocol.replies import Combine, Cost, Replies, Sketching
 from coterie.protocol.stack import UNPLACED, Sent, Stack
 from coterie.protocol.task import Task
 from coterie.seeding import Key
@@ -32,6 +32,9 @@ ENOUGH = 5
 FAR = 0.5
 """A client without a cluster usually moves this share of the way to the farthest cluster model."""
 
+AT_ONCE = 1 << 20
+"""Parameters of clients that are compared with their starts at once."""
+
 SHORT = 1e-2
 """The usual length is at least this share of the model's: clients that have all but converged move less."""
 
@@ -42,11 +45,13 @@ class Limits:
 
     An update ``norm_bound`` times as long as the others is a missing row (0: all count). A client counts as at most
     ``weight_bound`` times the usual number of examples (0: no bound). ``combine`` replaces the weighted mean.
+    ``sketching``: up to how many clients all pairs are compared, and how more are.
     """
 
     norm_bound: float = FACTOR
     weight_bound: float = 0
     combine: Combine | None = None
+    sketching: Sketching = field(default_factory=Sketching)
 
 
 UNLIMITED = Limits(norm_bound=0)
@@ -73,7 +78,12 @@ class Meter:
         sent = Sent(models, references if references is not None and len(references) else None, alone)
         replies = self.federation.ask(task, sent, labels, clients, self.key)
         self.cost += replies.cost
-        ruled = replace(replies, combine=self.limits.combine, weight_bound=self.limits.weight_bound)
+        ruled = replace(
+            replies,
+            combine=self.limits.combine,
+            weight_bound=self.limits.weight_bound,
+            sketching=replace(self.limits.sketching, seed=self.key.seed),
+        )
         if task.report.params not in (None, "all") and len(replies):
             ruled = with_rest(ruled, task.report.params, sent)
         names = self.federation.names
@@ -127,16 +137,17 @@ def bounded(replies: Replies, task: Task, sent: Sent, names: tuple[str, ...], fa
 
 
 def update_lengths(params: Array, starts: Array, rows: Array) -> Array:
-    """Return the Euclidean length of each update in double precision, one client at a time: rows may be mapped files.
+    """Return the Euclidean length of each update in double precision, some clients at a time: rows may be mapped files.
 
     >>> sent, starts = np.array([[3.0, 4.0], [1.0, 1.0]]), np.array([[1.0, 1.0], [0.0, 0.0]])
     >>> update_lengths(sent, starts, np.array([1, 0])).tolist()
     [5.0, 0.0]
     """
-    found = np.empty(len(params))
-    for i, row in enumerate(rows):
-        update = params[i].astype(np.float64) - starts[row]
-        found[i] = np.sqrt(np.einsum("i,i->", update, update))
+    found, some = np.empty(len(params)), max(1, AT_ONCE // max(1, params.shape[1]))
+    for i in range(0, len(params), some):
+        part = slice(i, i + some)
+        updates = params[part].astype(np.float64) - starts[rows[part]]
+        found[part] = np.sqrt(np.einsum("ij,ij->i", updates, updates))
     return found
 
 
@@ -155,8 +166,8 @@ def usual(lengths: Array, task: Task, replies: Replies, sent: Sent) -> Array:
             far = max(float(np.linalg.norm(model - rows[label])) for model in sent.models.params)
             found[same] = np.maximum(found[same], FAR * far)
         found[same] = np.maximum(found[same], SHORT * np.linalg.norm(rows[label]))
-    sizes = believed(replies)
-    steps = np.array([sum(fit.count(int(examples)) for fit in task.fit) for examples in sizes])
+    sizes, inverse = np.unique(believed(replies), return_inverse=True)
+    steps = np.array([sum(fit.count(int(examples)) for fit in task.fit) for examples in sizes])[inverse]
     share: Array = np.maximum(1, steps / np.median(steps))
     return found * share
 

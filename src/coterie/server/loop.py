@@ -27,7 +27,7 @@ class Round:
     """One round: the state before and after, the replies, the cost of all its exchanges, and who was there.
 
     ``missing`` says why clients did not answer in any of the round's exchanges. ``prepared`` is the state with which
-    clients trained, where a method prepares a round.
+    clients trained, where a method prepares a round. ``note`` is a line for the user.
     """
 
     before: State
@@ -38,6 +38,7 @@ class Round:
     there: Array
     missing: Mapping[str, str] = field(default_factory=dict)
     prepared: State | None = None
+    note: str | None = None
 
     @property
     def trained(self) -> State:
@@ -101,9 +102,10 @@ def _rounds_of_one(
                 f"only {len(replies)} of {len(clients)} clients answered in round {state.round}, at least "
                 f"{conditions.min_clients} are needed; reasons: {dict(list(replies.missing.items())[:3])}"
             )
-        state = advance(algorithm, state, replies, algorithm.assign(state, replies, key, meter.ask))
+        found = algorithm.assign(state, replies, key, meter.ask)
+        state = advance(algorithm, state, replies, found)
         cost, missing = spent + meter.cost, meter.missing
-        yield Round(before, state, replies, cost, there=there, missing=missing, prepared=prepared)
+        yield Round(before, state, replies, cost, there=there, missing=missing, prepared=prepared, note=found.note)
         spent = Cost()
 
 
@@ -187,4 +189,5 @@ def _round_of_all(own: Round, others: Sequence[Round]) -> Round:
     missing: dict[str, str] = {}
     for each in (*reversed(others), own):
         missing |= each.missing
-    return replace(own, before=before, state=state, cost=cost, missing=missing)
+    note = next((each.note for each in (own, *others) if each.note is not None), None)
+    return replace(own, before=before, state=state, cost=cost, missing=missing, note=note)

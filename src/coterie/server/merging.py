@@ -6,6 +6,7 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
+from coterie.errors import UsageError
 from coterie.limits import check_memory
 from coterie.protocol.federation import Federation
 from coterie.protocol.replies import Replies
@@ -69,6 +70,12 @@ def with_new(state: State, replies: Replies, threshold: float) -> State:
     """Return the state in which the clients that answered are new clusters, after all similar clusters have merged."""
     memory: Merged = state.memory
     old, new = len(memory.counts), len(replies)
+    limit = replies.sketching.exact_clients
+    if old + new > limit:
+        raise UsageError(
+            f"{old + new:,} clusters are more than exact-clients ({limit:,}): each new client is one, and all pairs "
+            f"are compared before they merge; lower participation or threshold, or raise exact-clients"
+        )
     needed = 16 * (old + new) * memory.sums.shape[1]  # three stacks of models and the sums, 4 bytes a number
     check_memory(f"a round of {old + new:,} clusters", needed, "lower threshold, or take a smaller model")
     sums = np.concatenate([memory.sums, replies.models().params - memory.anchor.params])

@@ -18,9 +18,12 @@ from coterie.seeding import Key
 from coterie.server.aggregate import average
 from coterie.server.assign import keep, placed
 from coterie.server.clustering.advice import on_distances
+from coterie.server.clustering.by_sample import find_clusters
 from coterie.server.clustering.clusterers import Clusterer
 from coterie.server.contract import Ask, Assign, Assignment, State, Weigh, memory_type
-from coterie.server.distances.vectors import KeyedMeasure, columns, cosines, pairwise
+from coterie.server.distances.many_clients import Distances, Sampled, too_many
+from coterie.server.distances.sketches import between_sketches, mean_square_of_cosine_distances
+from coterie.server.distances.vectors import KeyedMeasure, columns, cosines, pairwise, starts_from
 from coterie.typing import Array
 
 STARTS = ("mean", "global", "medoid")
@@ -121,11 +124,19 @@ def temperature_rises(p: float = 2.0) -> Event:
     def event(before: float | None, state: State, replies: Replies) -> tuple[bool, float | None]:
         if len(replies) < 2:
             return False, before
-        distances = pairwise(columns(replies, state.stack.params[replies.labels]), len(replies), "cosine")
-        now = temperature(distances, p)
+        now = temperature_of(replies, starts_from(state.stack.params, replies.labels), p)
         return before is not None and now > before, now
 
     return event
+
+
+def temperature_of(replies: Replies, starts: Array, p: float = 2.0) -> float:
+    """Return the temperature of clients' updates; of many clients with p = 2 from sums, otherwise that of a sample."""
+    if not too_many(replies):
+        return temperature(pairwise(columns(replies, starts), len(replies), "cosine"), p)
+    if p == 2:
+        return float(mean_square_of_cosine_distances(replies, starts) ** 0.5 / 2)
+    return temperature(between_sketches(replies, starts, "cosine").among, p)
 
 
 def temperature(distances: Array, p: float = 2.0) -> float:
@@ -172,7 +183,7 @@ def cluster_once(
         answers, distances = measure(key)(answers, starts, ask)
         if len(answers) < enough:
             return None
-        new = clusterer(distances, key)
+        new = find_clusters(clusterer, distances, key)
         found = follow_old_numbers(state, answers, new, weigh)
         same, again = len(found.parents) == len(state.stack), state.memory.shots > 0
         old = state if same else replace(state, labels=np.full_like(state.labels, UNPLACED))
@@ -193,6 +204,7 @@ def cluster_once(
             finish=finish,
             formed=True,
             advice=on_distances(clusterer, distances, key, new) if state.advice is None else None,
+            note=distances.note if isinstance(distances, Sampled) else None,
         )
 
     return rule
@@ -214,20 +226,20 @@ def replace_by(models: Stack) -> Callable[[Stack], Stack]:
     return lambda averaged: models
 
 
-def first_models(start: str, answers: Replies, labels: Array, distances: Array, means: Stack, sent: Stack) -> Stack:
+def first_models(start: str, answers: Replies, labels: Array, distances: Distances, means: Stack, sent: Stack) -> Stack:
     """Return the models that the clusters begin with."""
     if start == "medoid":
         return answers.models().take(medoids(distances, labels))
     return sent.take([0] * len(means)) if start == "global" else means
 
 
-def among_all(clients: Array, distances: Array, count: int) -> Array | None:
+def among_all(clients: Array, distances: Distances, count: int) -> Array | None:
     """Return the distances of some clients in a matrix of all, NaN for the others; None beyond ``MOST_KEPT`` clients.
 
     >>> among_all(np.array([0, 2]), np.array([[0.0, 5.0], [5.0, 0.0]]), 3).tolist()[0]
     [0.0, nan, 5.0]
     """
-    if count > MOST_KEPT:
+    if count > MOST_KEPT or isinstance(distances, Sampled):
         return None
     whole = np.full((count, count), np.nan)
     whole[np.ix_(clients, clients)] = distances
@@ -285,12 +297,14 @@ def follow_old_numbers(state: State, answers: Replies, new: Array, weigh: Weigh)
     return Numbered(numbers[new], parents, average(answers, numbers[new], weights, means.take(list(parents)))[0])
 
 
-def medoids(distances: Array, labels: Array) -> list[int]:
+def medoids(distances: Distances, labels: Array) -> list[int]:
     """Return the client of each cluster that is nearest to the others in it.
 
     >>> medoids(np.abs(np.subtract.outer([0, 1, 3, 9], [0, 1, 3, 9])), np.array([0, 0, 0, 1]))
     [1, 3]
     """
+    if isinstance(distances, Sampled):
+        return distances.medoids(labels)
     groups = [np.flatnonzero(labels == k) for k in range(labels.max() + 1)]
     return [int(g[distances[np.ix_(g, g)].sum(axis=1).argmin()]) for g in groups]
 

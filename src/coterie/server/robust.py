@@ -17,6 +17,10 @@ STEPS = 100
 """Weiszfeld's steps to a geometric median; on a matrix of distances they cost little beside the matrix itself."""
 
 
+MOST = 5000
+"""Clients of a cluster that are compared pair by pair, at most."""
+
+
 def mean() -> Combine | None:
     """Take the weighted mean, as the papers do: one client can move it as far as the norm bound lets it."""
     return None
@@ -117,6 +121,11 @@ def _by_distance(shares: Callable[[Array, Array], Array]) -> Combine:
     """Sum models by shares computed from their squared distances and weights; buffers by the same shares."""
 
     def combine(models: Stack, rows: Array, weights: Array) -> Stack:
+        if len(rows) > MOST:
+            raise UsageError(
+                f"a cluster has {len(rows):,} clients; krum and geometric-median compare the pairs of up to {MOST:,}: "
+                "take --robust median or trimmed, more clusters, or a lower participation"
+            )
         found = shares(pairwise(_blocks(models.params, rows), len(rows), "euclidean") ** 2, weights)
         return Stack(*(_sum(array, rows, found) for array in models))
 

@@ -18,9 +18,11 @@ from coterie.protocol.replies import Replies
 from coterie.protocol.task import Fit, Task
 from coterie.seeding import Key
 from coterie.server.aggregate import average
+from coterie.server.clustering.by_sample import for_sample
 from coterie.server.clustering.clusterers import Clusterer, together
 from coterie.server.clustering.methods import merged
 from coterie.server.contract import Ask, by_examples
+from coterie.server.distances.many_clients import Distances, Sampled, drawn, too_many
 from coterie.server.distances.vectors import columns, cosine_from_products
 from coterie.server.start import initial
 from coterie.typing import Array
@@ -53,8 +55,8 @@ Find = Callable[[Array], Array]
 def probe(federation: Federation, key: Key, ask: Ask, fit: Fit) -> Advice:
     """Return advice from three exchanges: a round of FedAvg, then a training on each half from its result.
 
-    Clients that do not answer, or cannot be divided, do not count. Clients are taken in the order of their names, so
-    that their order in the federation plays no part.
+    Clients that do not answer, or cannot be divided, do not count; of many, a sample does. Clients are taken in the
+    order of their names, so that their order in the federation plays no part.
     """
     names, clients = federation.names, np.arange(len(federation.names))
     same, short = np.zeros_like(clients), replace(fit, steps=STEPS, epochs=None)
@@ -68,6 +70,8 @@ def probe(federation: Federation, key: Key, ask: Ask, fit: Fit) -> Advice:
             f"none of {len(clients)} clients answered the probe with {FEWEST} examples or more; "
             f"give the number of clusters, or leave out --advise; reasons: {dict(list(one.missing.items())[:3])}"
         )
+    if too_many(one):
+        known = known[drawn(len(known), one.sketching)]
     return on_halves(_cosines_of_halves(one, other, model.params, known, names), key)
 
 
@@ -91,12 +95,15 @@ def on_halves(products: Array, key: Key) -> Advice:
     return consult(clusters_of(products, clients), lambda sample: clusters_of(products, sample), key, "halves", MOST)
 
 
-def on_distances(clusterer: Clusterer, distances: Array, key: Key, labels: Array | None = None) -> Advice:
-    """Return advice from a matrix of distances: what the clusterer finds if the number of clusters is not given.
+def on_distances(clusterer: Clusterer, distances: Distances, key: Key, labels: Array | None = None) -> Advice:
+    """Return advice from distances: what the clusterer finds if the number of clusters is not given.
 
     ``labels``: what it has found, which is not found again if no number was given. In samples, average linkage, the
-    fastest, replaces clusterers that take a number.
+    fastest, replaces clusterers that take a number. Of many clients only those of the sample to which all were compared
+    are asked about.
     """
+    if isinstance(distances, Sampled):
+        return on_distances(for_sample(clusterer, distances), distances.among, key)
     takes_number = clusterer.clusters is not None
     free = replace(clusterer, clusters="auto") if takes_number else clusterer
     quick = replace(free, find=merged, options={"linkage": "average"}) if takes_number else clusterer

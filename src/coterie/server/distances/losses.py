@@ -5,8 +5,9 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from coterie.server.clustering.clusterers import Clusterer
+from coterie.server.distances.measures import by_losses
 from coterie.server.distances.sampled import Sampling, of_sampled_losses
-from coterie.server.distances.vectors import KeyedMeasure, of_losses, plain
+from coterie.server.distances.vectors import KeyedMeasure, plain
 from coterie.textforms import Catalogue
 
 Cross = Callable[[str, Clusterer, str | None], KeyedMeasure]
@@ -14,8 +15,8 @@ Cross = Callable[[str, Clusterer, str | None], KeyedMeasure]
 
 
 def exact() -> Cross:
-    """Evaluate every model on all train data of every client."""
-    return lambda symmetric_in, clusterer, bounded: plain(of_losses(symmetric_in, bounded))
+    """Evaluate every model on all train data of every client; of many clients, the models of a sample."""
+    return lambda symmetric_in, clusterer, bounded: plain(by_losses(symmetric_in, bounded))
 
 
 def sampled(

@@ -19,6 +19,7 @@ from coterie.protocol.task import Report, Sample, standard_error
 from coterie.seeding import Key
 from coterie.server.clustering.clusterers import Clusterer, together
 from coterie.server.contract import Ask
+from coterie.server.distances.many_clients import refuse_many
 from coterie.server.distances.vectors import KeyedMeasure, Measure, ask_losses, finite, loss_distance
 from coterie.typing import Array
 
@@ -126,6 +127,7 @@ def of_sampled_losses(
 
     def keyed(key: Key) -> Measure:
         def measure(replies: Replies, starts: Array, ask: Ask) -> tuple[Replies, Array]:
+            refuse_many(replies, "cross=sampled looks at all pairs", "leave it out, or raise exact-clients")
             known = SampledLosses.empty(replies.examples)
             look(known, np.ones_like(known.ends, dtype=bool), sampling.first, replies, ask, bounded)
             unheard = np.asarray((known.ends == 0).any(axis=1))

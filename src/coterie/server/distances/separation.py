@@ -14,6 +14,7 @@ from coterie.protocol.federation import Federation
 from coterie.protocol.task import Fit, Report, Task
 from coterie.seeding import Key
 from coterie.server.contract import Ask, Opinion
+from coterie.server.distances.many_clients import drawn, too_many
 from coterie.server.distances.vectors import between_clients, cross_losses
 from coterie.server.start import initial
 from coterie.typing import Array
@@ -76,11 +77,11 @@ def differ(losses: Array, examples: Array, delta: float, complexity: Complexity,
 
 def separation_thresholds(examples: Array, delta: float, complexity: Complexity, shared: bool = False) -> Array:
     """Return the threshold of every pair of clients with these numbers of examples, where all pairs are compared."""
-    count = len(examples)
+    count, (sizes, which) = len(examples), np.unique(examples, return_inverse=True)
     pairs = max(1, count * (count - 1) // 2)
-    return np.array(
-        [[separation_threshold(i, j, delta, complexity, pairs, shared) for j in examples] for i in examples]
-    )
+    own = np.array([separation_threshold(n, n, delta, complexity, pairs, shared) / 2 for n in sizes.tolist()])[which]
+    found: Array = np.add.outer(own, own)
+    return found
 
 
 def bounded(losses: Array) -> Array:
@@ -91,12 +92,15 @@ def bounded(losses: Array) -> Array:
 
 
 def certain_differences(loss: str, fit: Fit) -> Opinion:
-    """Find, before round 0, which of the clients that answer certainly differ by this bounded loss."""
+    """Find, before round 0, which of the clients that answer, or of a sample of many, certainly differ by this loss."""
 
     def opinion(federation: Federation, key: Key, ask: Ask) -> Mapping[str, Any]:
         everyone, first = np.arange(len(federation.names)), initial(federation, key, 1)
         trained = ask(Task(fit=(replace(fit, half=0),)), first, np.zeros_like(everyone), everyone)
         trained = trained.without(trained.examples < FEWEST, {})
+        if too_many(trained):
+            rest = np.isin(np.arange(len(trained)), drawn(len(trained), trained.sketching), invert=True)
+            trained = trained.without(rest, {})
         report = Report(params=None, losses=True, bounded=loss, half=1)
         losses = cross_losses(trained, ask, report)
         heard = ~np.isnan(losses).any(axis=1)

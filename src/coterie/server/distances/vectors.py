@@ -14,6 +14,7 @@ from coterie.protocol.stack import Stack
 from coterie.protocol.task import Report, Task
 from coterie.seeding import Key
 from coterie.server.contract import Ask
+from coterie.server.distances.many_clients import Distances
 from coterie.typing import Array
 
 BLOCK_BYTES = 64 << 20
@@ -22,7 +23,7 @@ BLOCK_BYTES = 64 << 20
 OWN_BYTES = 1 << 30
 """Bytes of clients' own models read at a time, where clients are sent these beside a block."""
 
-Measure = Callable[[Replies, Array, Ask], tuple[Replies, Array]]
+Measure = Callable[[Replies, Array, Ask], tuple[Replies, Distances]]
 """``(replies, starts, ask) -> (replies that could be measured, their distances)``; ``starts`` are the parameters from
 which each client trained."""
 
@@ -117,6 +118,17 @@ def cosine_from_products(products: Array) -> Array:
     return np.clip(similar, -1, 1)
 
 
+def starts_from(models: Array, labels: Array) -> Array:
+    """Return the row of each label; where all are the same, without a copy for each client.
+
+    >>> starts_from(np.array([[1.0], [2.0]]), np.array([1, 1, 1])).tolist()
+    [[2.0], [2.0], [2.0]]
+    """
+    if len(labels) and (labels == labels[0]).all():
+        return np.broadcast_to(models[labels[0]], (len(labels), models.shape[1]))
+    return models[labels]
+
+
 def cross_losses(replies: Replies, ask: Ask, report: Report = Report(params=None, losses=True)) -> Array:
     """Return ``L[i, j]``: client i's report on client j's model, NaN for clients that do not answer.
 
@@ -134,16 +146,17 @@ def cross_losses(replies: Replies, ask: Ask, report: Report = Report(params=None
 
 
 def ask_losses(
-    report: Report, replies: Replies, clients: Array, models: Array, ask: Ask
+    report: Report, replies: Replies, clients: Array, models: Array, ask: Ask, most: int | None = None
 ) -> Iterator[tuple[Array, Array, Replies]]:
     """Let some clients evaluate the models of others, and yield the replies to each block of models.
 
-    Clients and models are rows of ``replies``; each block comes with the rows of the clients that answered.
+    Clients and models are rows of ``replies``; each block comes with the rows of the clients that answered. ``most``:
+    clients that are asked at once, at most.
     """
     stack = replies.models()
     size = max(1, stack.nbytes // max(1, len(stack)))
-    most = OWN_BYTES // size if report.differences else len(clients)
-    for rows, some in product(parts(models, BLOCK_BYTES // size), parts(clients, most)):
+    at_once = min(OWN_BYTES // size if report.differences else len(clients), len(clients) if most is None else most)
+    for rows, some in product(parts(models, BLOCK_BYTES // size), parts(clients, at_once)):
         labels, own = np.zeros(len(some), dtype=np.int64), None
         if report.differences:
             labels, own = own_rows(rows, stack, some)
