@@ -72,12 +72,12 @@ def plain_module(case: Case) -> nn.Module:
     return build_model(case.model, case.shape, 10).build()
 
 
-def plain_loop(case: Case, data: Federated) -> Callable[[], None]:
-    """A deepcopy, an optimiser and a DataLoader for each client."""
+def plain_loop(case: Case, data: Federated) -> Callable[[], nn.Module]:
+    """A deepcopy, an optimiser and a DataLoader for each client; a round returns the last client's model."""
     start, loss = plain_module(case), nn.CrossEntropyLoss()
     sets = [torch.utils.data.TensorDataset(*map(torch.from_numpy, data.train.of(i))) for i in range(len(data))]
 
-    def work() -> None:
+    def work() -> nn.Module:
         with torch_threads(available_cores()):
             for examples in sets:
                 model = copy.deepcopy(start).train()
@@ -91,6 +91,7 @@ def plain_loop(case: Case, data: Federated) -> Callable[[], None]:
                         taken += 1
                         if taken == STEPS:
                             break
+        return model
 
     return work
 
