@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 import datetime
-import os
 import platform
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
-from pathlib import Path
 
+from benchmarks import machine
 from benchmarks.peers.driver import Result
 
 OURS, GEMM, FMA = "coterie", "gemm", "fma"
@@ -53,24 +52,14 @@ def report(outcomes: list[Outcome], repeats: int) -> str:
     return f"{_preface(repeats)}\n\n{tables}\n\n{_versions(outcomes)}\n"
 
 
-def cpu_name() -> str:
-    """Return what the processor calls itself."""
-    info = Path("/proc/cpuinfo")
-    lines = info.read_text().splitlines() if info.exists() else []
-    names = [line.partition(":")[2].strip() for line in lines if line.startswith("model name")]
-    return names[0] if names else platform.processor() or platform.machine()
-
-
 def _preface(repeats: int) -> str:
-    cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count()
     return (
-        f"`make bench-peers` on {datetime.date.today():%d %B %Y}: {cpu_name()}, {cores} cores, Python "
+        f"`make bench-peers` on {datetime.date.today():%d %B %Y}: {machine.describe()}, Python "
         f"{platform.python_version()}. A round is 10 SGD steps of batch 32 for every client; medians of {repeats} "
         "rounds, contestants in turns of random order. x coterie: the time relative to coterie's engine, larger is "
-        "slower. "
-        "Memory is the peak of all of a contestant's processes, with its copy of the data. The first round, in which "
-        "some compile, is not in the median. Loss: of the mean model after that round (of the last client's for the "
-        "plain loop); (!) where it did not fall about as far as the engine's."
+        "slower. Memory is the peak of all of a contestant's processes, with its copy of the data. The first round, in "
+        "which some compile, is not in the median. Loss: of the mean model after that round (of the last client's for "
+        "the plain loop); (!) where it did not fall about as far as the engine's."
     )
 
 
