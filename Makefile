@@ -66,7 +66,7 @@ bench: setup  ## speed of the engine beside a plain loop, with this machine's pe
 	$(BIN)/python -m benchmarks.engine
 
 # For a quick try: make bench-peers PEERS='--models mlp --peers JAX --clients 20 --repeats 2'
-bench-peers: setup  ## speed beside Flower, pfl, fluke, fedbase and JAX, in environments of their own (an hour, and 5 GB)
+bench-peers: setup  ## speed beside Flower, pfl, fluke, fedbase and JAX, in environments of their own (an hour, and 7 GB)
 	$(BIN)/python -m benchmarks.peers $(PEERS)
 
 mutants: setup  ## small faults in a copy of the library, one at a time: which do the tests notice? (half an hour or more)

@@ -56,6 +56,11 @@ class Contestant:
         self._peak, self._log = Peak(), folder / f"{name}.log"
         self._process: subprocess.Popen[str] | None = None
 
+    def __str__(self) -> str:
+        found = self.result
+        said = f"failed: {found.failure}" if found.failure else f"first round {found.first:.1f} s"
+        return f"{self.name}, started in {found.start_up:.1f} s, {said}"
+
     def attempt(self, step: Callable[[], None]) -> None:
         """Take a step, unless one before it has failed."""
         if self.result.failure:
@@ -147,9 +152,11 @@ def compete(commands: Mapping[str, list[str]], folder: Path, repeats: int) -> di
             each.attempt(each.start)
             each.attempt(each.warm_up)
             each.attempt(each.hand_in)
-        for _ in range(repeats):
+            print(f"{folder.name}: {each}", flush=True)
+        for turn in range(repeats):
             for each in order.sample(contestants, len(contestants)):
                 each.attempt(each.measure)
+            print(f"{folder.name}: turn {turn + 1} of {repeats} is done", flush=True)
     finally:
         for each in contestants:
             each.stop()

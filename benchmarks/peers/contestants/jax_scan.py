@@ -25,26 +25,26 @@ Network = Callable[[Params, Array], Array]
 
 
 def convolve(x: Array, kernel: Array, bias: Array, padding: int) -> Array:
-    """Return the convolution of images ``(n, h, w, c)`` as one product with their patches."""
+    """Return the convolution of images ``(c, h, w, n)`` as one product with their patches."""
     outputs, inputs, rows, columns = kernel.shape
     x = jnp.pad(x, ((0, 0), (padding, padding), (padding, padding), (0, 0)))
-    n, height, width = x.shape[0], x.shape[1] - rows + 1, x.shape[2] - columns + 1
+    height, width, n = x.shape[1] - rows + 1, x.shape[2] - columns + 1, x.shape[3]
     patches = [x[:, i : i + height, j : j + width] for i in range(rows) for j in range(columns)]
-    flat = jnp.concatenate(patches, -1).reshape(-1, rows * columns * inputs)
-    product = flat @ kernel.transpose(2, 3, 1, 0).reshape(-1, outputs)
-    return product.reshape(n, height, width, outputs) + bias
+    flat = jnp.stack(patches, 1).reshape(inputs * rows * columns, -1)
+    product = kernel.reshape(outputs, -1) @ flat
+    return product.reshape(outputs, height, width, n) + bias[:, None, None, None]
 
 
 def pool(x: Array) -> Array:
     """Return the maxima of 2 x 2 neighbours."""
-    n, height, width, channels = x.shape
-    return x.reshape(n, height // 2, 2, width // 2, 2, channels).max((2, 4))
+    channels, height, width, n = x.shape
+    return x.reshape(channels, height // 2, 2, width // 2, 2, n).max((2, 4))
 
 
 def normalise(x: Array, scale: Array, shift: Array) -> Array:
     """Normalise each channel with the statistics of the batch."""
-    mean, variance = x.mean((0, 1, 2)), x.var((0, 1, 2))
-    return (x - mean) * (scale * lax.rsqrt(variance + 1e-5)) + shift
+    mean, variance = x.mean((1, 2, 3), keepdims=True), x.var((1, 2, 3), keepdims=True)
+    return (x - mean) * (scale[:, None, None, None] * lax.rsqrt(variance + 1e-5)) + shift[:, None, None, None]
 
 
 def dense(p: Params, x: Array) -> Array:
@@ -57,16 +57,18 @@ def dense(p: Params, x: Array) -> Array:
 
 def cnn(p: Params, x: Array) -> Array:
     """Two padded convolutions with normalisation and pooling (before ReLU, as in coterie), one linear layer."""
+    x = jnp.moveaxis(x, 0, -1)
     for i in (0, 4):
         x = jax.nn.relu(pool(normalise(convolve(x, p[i], p[i + 1], 2), p[i + 2], p[i + 3])))
-    return dense(p[8:], x.transpose(0, 3, 1, 2))
+    return dense(p[8:], jnp.moveaxis(x, -1, 0))
 
 
 def lenet(p: Params, x: Array) -> Array:
     """Two convolutions with pooling, three linear layers."""
+    x = jnp.moveaxis(x, 0, -1)
     for i in (0, 2):
         x = jax.nn.relu(pool(convolve(x, p[i], p[i + 1], 0)))
-    return dense(p[4:], x.transpose(0, 3, 1, 2))
+    return dense(p[4:], jnp.moveaxis(x, -1, 0))
 
 
 def client_of(network: Network, given: Task) -> Callable[[Params, Array, Array, Array], Array]:
@@ -91,7 +93,7 @@ def client_of(network: Network, given: Task) -> Callable[[Params, Array, Array, 
 def train(given: Task, share: range) -> Callable[[np.ndarray], None]:
     """Prepare to train a share of the clients; compilation is left to the first round."""
     x, y = given.examples_of(share)
-    x, y = jnp.asarray(np.moveaxis(x, 2, -1) if x.ndim == 5 else x), jnp.asarray(y.astype(np.int32))
+    x, y = jnp.asarray(x), jnp.asarray(y.astype(np.int32))
     start = [jnp.asarray(a) for a in np.load(given.folder / "start.npz").values()]
     client = client_of({"cnn": cnn, "lenet": lenet}.get(given.model, dense), given)
     together, rng = TOGETHER.get(given.model, 1), np.random.default_rng(share.start)
