@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import argparse
-import os
 import sys
 from pathlib import Path
 
@@ -12,6 +11,7 @@ from benchmarks.peers.contestants.fma import BILLIONS
 from benchmarks.peers.driver import ROOT, Result, compete
 from benchmarks.peers.table import FMA, GEMM, OURS, Outcome, report
 from benchmarks.peers.workloads import Workload, cases, prepare
+from coterie.engine.plan import available_cores
 
 CONTESTANTS = {
     OURS: ("coterie_engine", ""),
@@ -27,7 +27,7 @@ CONTESTANTS = {
 }
 """The program of each contestant, and the environment in which it runs; coterie's own where none is named."""
 
-PEAK_FLOPS = {GEMM: 10 * 2 * 2048.0**3, FMA: 1e9 * BILLIONS * len(os.sched_getaffinity(0))}
+PEAK_FLOPS = {GEMM: 10 * 2 * 2048.0**3, FMA: 1e9 * BILLIONS * available_cores()}
 
 
 def main() -> None:
