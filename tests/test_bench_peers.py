@@ -107,6 +107,11 @@ def test_a_contestant_that_did_other_work_is_marked(loss):
     assert not odd.did_the_work("JAX")
 
 
+def test_of_one_clients_model_the_loss_only_has_to_fall():
+    assert replace(OUTCOME, losses={"coterie": 0.5, "plain loop": 1.9}).did_the_work("plain loop")
+    assert not replace(OUTCOME, losses={"coterie": 0.5, "plain loop": 2.4}).did_the_work("plain loop")
+
+
 def test_a_contestant_whose_environment_cannot_be_made_is_missing_with_the_reason(monkeypatch, tmp_path):
     def refuse(name, root):
         raise environments.NotInstalled(f"no {name} for this Python")
