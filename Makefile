@@ -12,7 +12,7 @@ export OPENBLAS_NUM_THREADS ?= 2
 # Tests start hundreds of programs: compiled modules are kept even where the environment says otherwise.
 export PYTHONDONTWRITEBYTECODE :=
 
-.PHONY: help setup demo test check check-slow coverage wheel bench mutants fuzz sanitize docs clean
+.PHONY: help setup demo test check check-slow coverage wheel bench bench-peers mutants fuzz sanitize docs clean
 
 help:  ## show this help
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | awk -F ':.*## ' '{printf "  make %-12s %s\n", $$1, $$2}'
@@ -63,8 +63,12 @@ wheel: setup  ## build the wheel, install it into an empty environment, run it t
 	cd build/elsewhere && env -u PYTHONPATH ../empty/bin/coterie --version
 	cd build/elsewhere && env -u PYTHONPATH ../empty/bin/coterie run wecfl --rounds 2 --quiet
 
-bench: setup  ## speed of the engine beside a plain loop, with this machine's peak
-	$(BIN)/python benchmarks/engine.py
+bench: setup  ## speed of the engine beside a plain loop, with this machine's peak; what got slower since the baseline
+	$(BIN)/python -m benchmarks.engine
+
+# For a quick try: make bench-peers PEERS='--models mlp --peers JAX --clients 20 --repeats 2'
+bench-peers: setup  ## speed beside Flower, pfl, fluke, fedbase and JAX, in environments of their own (an hour, and 7 GB)
+	$(BIN)/python -m benchmarks.peers $(PEERS)
 
 mutants: setup  ## small faults in a copy of the library, one at a time: which do the tests notice? (half an hour or more)
 	$(BIN)/python benchmarks/mutation.py --out runs/mutants.jsonl --lanes 2

@@ -3,15 +3,16 @@
 One measurement is one round of local training: every client takes 10 SGD steps of batch 32. The plain loop is what
 research code usually does: deepcopy the model and make a DataLoader for each client, torch using all cores. Runs are
 interleaved in random order and the median of 5 is shown, so that a noisy machine disturbs all alike. Peak is a
-2048 x 2048 float32 matrix product on all cores, one of the things interleaved.
+2048 x 2048 float32 matrix product on all cores, one of the things interleaved. At the end it says which ratios are
+worse than in baseline.json; `--save` writes them there.
 """
 
 from __future__ import annotations
 
+import argparse
 import copy
 import random
 import statistics
-import sys
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -22,6 +23,7 @@ from rich.console import Console
 from rich.table import Table
 from torch import nn
 
+from benchmarks import baseline
 from coterie.data import Federated, Split
 from coterie.engine.engine import Engine
 from coterie.engine.plan import available_cores, torch_threads
@@ -31,6 +33,7 @@ from coterie.protocol.task import Fit, Task
 from coterie.seeding import Key
 
 REPEATS, STEPS, BATCH, LR, MOMENTUM = 5, 10, 32, 0.01, 0.9
+PEAK = "GEMM peak"
 
 
 @dataclass(frozen=True)
@@ -72,12 +75,12 @@ def plain_module(case: Case) -> nn.Module:
     return build_model(case.model, case.shape, 10).build()
 
 
-def plain_loop(case: Case, data: Federated) -> Callable[[], None]:
-    """A deepcopy, an optimiser and a DataLoader for each client."""
+def plain_loop(case: Case, data: Federated) -> Callable[[], nn.Module]:
+    """A deepcopy, an optimiser and a DataLoader for each client; a round returns the last client's model."""
     start, loss = plain_module(case), nn.CrossEntropyLoss()
     sets = [torch.utils.data.TensorDataset(*map(torch.from_numpy, data.train.of(i))) for i in range(len(data))]
 
-    def work() -> None:
+    def work() -> nn.Module:
         with torch_threads(available_cores()):
             for examples in sets:
                 model = copy.deepcopy(start).train()
@@ -91,6 +94,7 @@ def plain_loop(case: Case, data: Federated) -> Callable[[], None]:
                         taken += 1
                         if taken == STEPS:
                             break
+        return model
 
     return work
 
@@ -134,30 +138,50 @@ def interleaved(works: dict[str, Callable[[], object]]) -> dict[str, float]:
     return {name: statistics.median(t) for name, t in times.items()}
 
 
-def main() -> None:
-    console = Console(width=120)
-    chosen = [case for case in CASES if not sys.argv[1:] or case.model in sys.argv[1:]]
+def measured(case: Case) -> dict[str, float]:
+    """Return the seconds of a round of the plain loop and of every plan, and of the products."""
+    data, model = federation(case), build_model(case.model, case.shape, 10)
+    plans = ["auto", "single", "workers", *(["lockstep"] if model.can_lockstep else [])]
+    works = {"plain loop": plain_loop(case, data), PEAK: products()}
+    return interleaved(works | {plan: engine_round(case, data, plan) for plan in plans})
+
+
+def fill(table: Table, case: Case, found: dict[str, float], top: float) -> None:
+    """Add a row for everything that was measured of a case, beside the machine's peak."""
+    work = 3 * build_model(case.model, case.shape, 10).flops * BATCH * STEPS * case.clients
+    for name, time_taken in found.items():
+        goal = f"{case.goal:g}" if name == "auto" else ""
+        rate = case.clients * STEPS / time_taken
+        ratio = found["plain loop"] / time_taken
+        share = 100 * work / time_taken / top
+        speed = f"{work / time_taken / 1e9:.0f}"
+        cells = (f"{time_taken:.2f}", f"{rate:,.0f}", speed, f"{share:.1f}", f"{ratio:.2f}", goal)
+        table.add_row(case.model, name, str(case.clients), *cells, end_section=name == list(found)[-1])
+
+
+def empty_table() -> Table:
     table = Table(title=f"one round of 10 steps, {available_cores()} cores", title_justify="left")
     for title in ("model", "who", "clients", "s/round", "client-steps/s", "GFLOP/s", "% of peak", "x plain", "goal"):
         table.add_column(title, justify="left" if title in ("model", "who") else "right", no_wrap=True)
-    for case in chosen:
-        data = federation(case)
-        model = build_model(case.model, case.shape, 10)
-        plans = ["auto", "single", "workers", *(["lockstep"] if model.can_lockstep else [])]
-        works = {"plain loop": plain_loop(case, data), "GEMM peak": products()}
-        found = interleaved(works | {p: engine_round(case, data, p) for p in plans})
-        top = 10 * 2 * 2048**3 / found.pop("GEMM peak")
-        work = 3 * model.flops * BATCH * STEPS * case.clients
-        for name, time_taken in found.items():
-            goal = f"{case.goal:g}" if name == "auto" else ""
-            rate = case.clients * STEPS / time_taken
-            ratio = found["plain loop"] / time_taken
-            share = 100 * work / time_taken / top
-            speed = f"{work / time_taken / 1e9:.0f}"
-            cells = (f"{time_taken:.2f}", f"{rate:,.0f}", speed, f"{share:.1f}", f"{ratio:.2f}", goal)
-            table.add_row(case.model, name, str(case.clients), *cells, end_section=name == list(found)[-1])
+    return table
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description="Speed of the engine beside a plain loop.")
+    parser.add_argument("models", nargs="*", help=f"of {', '.join(case.model for case in CASES)}; all if none is named")
+    parser.add_argument("--save", action="store_true", help="write the ratios to baseline.json")
+    options, console, table = parser.parse_args(), Console(width=120), empty_table()
+    ratios: baseline.Ratios = {}
+    for case in (case for case in CASES if not options.models or case.model in options.models):
+        found = measured(case)
+        top = 10 * 2 * 2048**3 / found.pop(PEAK)
+        ratios[case.model] = baseline.ratios(found)
+        fill(table, case, found, top)
         console.print(f"{case.model}: GEMM peak {top / 1e9:.0f} GFLOP/s")
     console.print(table)
+    console.print(baseline.verdict(ratios), highlight=False)
+    if options.save:
+        baseline.save(ratios)
 
 
 if __name__ == "__main__":

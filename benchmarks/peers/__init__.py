@@ -1,0 +1,1 @@
+"""Speed beside other frameworks: `make bench-peers`; README.md says how."""

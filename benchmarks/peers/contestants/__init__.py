@@ -1,0 +1,1 @@
+"""One program for each contestant; all but the first two run without coterie."""
