@@ -25,7 +25,7 @@ from coterie.typing import Array
 TRAINED, TRAINING = 1, 2
 """The bits of a layer's mode: its parameters are trained; it behaves as in training."""
 
-PART = 64
+PART = 96
 """Examples that an evaluation takes at a time: the activations of small networks stay in a core's cache."""
 
 FAILURES = {

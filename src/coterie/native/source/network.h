@@ -90,11 +90,12 @@ template <class Real>
 struct Step {
     Real lr, momentum, decay, first_scale, second_scale;
     bool adam;
+    bool fresh;  // there is no momentum yet: what its memory holds is not read
 
     void sgd(Real* w, Real* m, VecOf<Real> gradient, int count) const {
         VecOf<Real> weight = load_some(w, count), move = gradient + weight * decay;
         if (m) {
-            move += load_some(m, count) * momentum;
+            if (!fresh) move += load_some(m, count) * momentum;
             store_some(m, move, count);
         }
         store_some(w, weight - move * lr, count);
@@ -102,7 +103,7 @@ struct Step {
     void sgd(Real* w, Real* m, VecOf<Real> gradient) const {
         VecOf<Real> weight = load(w), move = gradient + weight * decay;
         if (m) {
-            move += load(m) * momentum;
+            if (!fresh) move += load(m) * momentum;
             store(m, move);
         }
         store(w, weight - move * lr);

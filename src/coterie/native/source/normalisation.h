@@ -11,6 +11,17 @@ inline void each_row(const Frame& values, const Frame& slopes, int channel, Work
     for (int y = 0; y < values.height; ++y) work(values.at(channel, y, 0), slopes.at(channel, y, 0));
 }
 
+// The sum of term(pixel) over a row of pixels, in four sums that do not wait for each other.
+template <class Real, class Term>
+inline VecOf<Real> sum_row(int width, Term&& term) {
+    VecOf<Real> part[4] = {};
+    int x = 0;
+    for (; x + 4 <= width; x += 4)
+        for (int i = 0; i < 4; ++i) part[i] += term(x + i);
+    for (; x < width; ++x) part[0] += term(x);
+    return (part[0] + part[1]) + (part[2] + part[3]);
+}
+
 template <class Real>
 void Network<Real>::batch_norm(Layer<Real>& layer, const Minibatch<Real>& batch) {
     const LayerSpec& own = layer.spec;
@@ -22,26 +33,21 @@ void Network<Real>::batch_norm(Layer<Real>& layer, const Minibatch<Real>& batch)
     for (int c = 0; c < from.channels; ++c) {
         Real mean, variance;
         if (trains(layer)) {
-            Vec total{}, squares{};
-            for (int block = 0; block < batch.blocks; ++block) {
-                Vec part{};
-                each_row(from, from, c, [&](size_t row, size_t) {
-                    for (int x = 0; x < from.width; ++x) part += layer.in->value(block)[row + size_t(x)];
-                });
-                total += batch.lanes(block) < WIDTH<Real> ? part * batch.mask(block) : part;
-            }
-            mean = sum<Real>(total) / count;
-            for (int block = 0; block < batch.blocks; ++block) {
-                Vec part{};
-                each_row(from, from, c, [&](size_t row, size_t) {
-                    for (int x = 0; x < from.width; ++x) {
-                        const Vec away = layer.in->value(block)[row + size_t(x)] - mean;
-                        part += away * away;
+            // The sum over one channel of what `term` makes of each vector, lanes without an example left out.
+            auto over_channel = [&](auto&& term) {
+                Vec total{};
+                for (int block = 0; block < batch.blocks; ++block) {
+                    Vec part{};
+                    for (int y = 0; y < from.height; ++y) {
+                        const Vec* in = layer.in->value(block) + from.at(c, y, 0);
+                        part += sum_row<Real>(from.width, [&](int x) { return term(in[x]); });
                     }
-                });
-                squares += batch.lanes(block) < WIDTH<Real> ? part * batch.mask(block) : part;
-            }
-            variance = sum<Real>(squares) / count;
+                    total += batch.lanes(block) < WIDTH<Real> ? part * batch.mask(block) : part;
+                }
+                return sum<Real>(total);
+            };
+            mean = over_channel([](Vec value) { return value; }) / count;
+            variance = over_channel([&](Vec value) { return (value - mean) * (value - mean); }) / count;
             if (own.mean >= 0) {
                 Real &running = buffers[own.mean + c], &spread_so_far = buffers[own.variance + c];
                 const Real share = Real(own.momentum);
@@ -77,10 +83,8 @@ void Network<Real>::batch_norm_back(Layer<Real>& layer, const Minibatch<Real>& b
         for (int block = 0; block < batch.blocks; ++block)
             each_row(values, slopes, c, [&](size_t row, size_t slope_row) {
                 const Vec *in = layer.in->value(block) + row, *slope = layer.out->slope(block) + slope_row;
-                for (int x = 0; x < values.width; ++x) {
-                    total += slope[x];
-                    along += slope[x] * (in[x] - mean);
-                }
+                total += sum_row<Real>(values.width, [&](int x) { return slope[x]; });
+                along += sum_row<Real>(values.width, [&](int x) { return slope[x] * (in[x] - mean); });
             });
         const Real all = sum<Real>(total), weighted = sum<Real>(along) * inverse;
         if (own.weight >= 0 && (layer.mode & TRAINED)) {

@@ -35,7 +35,8 @@ class Worker {
         const ChainSpec& spec = trained_.spec();
         const Real* start = static_cast<const Real*>(task.params);
         const Real* buffers = static_cast<const Real*>(task.buffers);
-        std::copy(start, start + parameters_, own_.begin());
+        weights_ = own_.data();
+        std::copy(start, start + parameters_, weights_);
         std::copy(buffers, buffers + spec.buffers, buffers_.begin());
         bind();
         for (Layer<Real>& layer : trained_.layers()) layer.mode = TRAINED | TRAINING;
@@ -53,7 +54,7 @@ class Worker {
 
    private:
     void bind() {
-        trained_.params = own_.data();
+        trained_.params = weights_;
         trained_.buffers = buffers_.data();
         trained_.gradient = gradient_.data();
     }
@@ -63,16 +64,21 @@ class Worker {
         const size_t row = size_t(task.start_rows[i]);
         const Real* start = static_cast<const Real*>(task.start_params) + row * parameters_;
         const Real* buffers = static_cast<const Real*>(task.start_buffers) + row * size_t(spec.buffers);
-        std::copy(start, start + parameters_, own_.begin());
+        // Where all of a model is trained, the weights move where the result is wanted.
+        const bool whole = task.trained == 1 && size_t(task.trained_end[0] - task.trained_begin[0]) == parameters_;
+        Real* out = static_cast<Real*>(task.out_params) + size_t(i) * parameters_;
+        weights_ = whole ? out : own_.data();
+        if (start != weights_) std::copy(start, start + parameters_, weights_);
         std::copy(buffers, buffers + spec.buffers, buffers_.begin());
         if (task.pull != 0 || task.anchors) std::copy(start, start + parameters_, start_.begin());
         Real* kept = task.momenta ? static_cast<Real*>(task.momenta) + size_t(i) * parameters_ : nullptr;
-        if (kept)
-            std::copy(kept, kept + parameters_, momenta_.begin());
-        else if (task.momentum != 0 || task.adam)
+        if (kept) std::copy(kept, kept + parameters_, momenta_.begin());
+        if (task.adam) {
             std::fill(momenta_.begin(), momenta_.end(), Real(0));
-        if (task.adam) std::fill(squares_.begin(), squares_.end(), Real(0));
+            std::fill(squares_.begin(), squares_.end(), Real(0));
+        }
         prepare(task, i);
+        step_.fresh = !kept && !task.adam;
         coterie::Order order(task.seeds[i], task.sizes[i], task.batch, int(task.half), task.half < 0 ? 0 : task.half_seeds[i]);
         double total = 0;
         for (int64_t step = 0; step < task.steps[i]; ++step) {
@@ -83,18 +89,24 @@ class Worker {
                 return;
             }
             total += take_step(task, i, step, batch);
+            step_.fresh = false;
         }
         task.losses[i] = total / double(task.steps[i]);
         task.status[i] = 0;
         hand_over(task, i);
-        if (kept) std::copy(momenta_.begin(), momenta_.end(), kept);
+        if (kept)
+            for (int64_t r = 0; r < task.trained; ++r)
+                std::copy(
+                    momenta_.begin() + task.trained_begin[r], momenta_.begin() + task.trained_end[r],
+                    kept + task.trained_begin[r]
+                );
     }
 
     void prepare(const Training& task, int64_t i) {
         bind();
         for (size_t l = 0; l < trained_.layers().size(); ++l) trained_.layers()[l].mode = task.modes[l];
         trained_.momenta = task.momentum != 0 ? momenta_.data() : nullptr;
-        step_ = Step<Real>{Real(task.lr), Real(task.momentum), Real(task.decay), 1, 1, task.adam != 0};
+        step_ = Step<Real>{Real(task.lr), Real(task.momentum), Real(task.decay), 1, 1, task.adam != 0, false};
         fuses_ = !task.adam && !task.anchors && task.pull == 0;
         trained_.fused = fuses_ ? &step_ : nullptr;
         if (task.dropout_seeds) trained_.seed_dropout(task.dropout_seeds[i]);
@@ -126,7 +138,7 @@ class Worker {
         const Real* anchor =
             row < 0 ? start_.data() : static_cast<const Real*>(task.anchor_params) + size_t(row) * parameters_;
         for (int64_t p = task.range_begin[range]; p < task.range_end[range]; ++p)
-            gradient_[size_t(p)] += strength * (own_[size_t(p)] - anchor[p]);
+            gradient_[size_t(p)] += strength * (weights_[p] - anchor[p]);
     }
 
     // Moves what linear layers have not moved at once: everything but their weights.
@@ -145,7 +157,7 @@ class Worker {
     }
 
     void move(int64_t begin, int64_t end, Real pull) {
-        Real *w = own_.data(), *m = momenta_.data(), *v = squares_.data();
+        Real *w = weights_, *m = momenta_.data(), *v = squares_.data();
         const Real *g = gradient_.data(), *start = start_.data();
         if (!step_.adam && pull == 0) {
             Real* moving = step_.momentum != 0 ? m : nullptr;
@@ -161,7 +173,7 @@ class Worker {
                 step_.adam_one(w[p], m[p], v[p], g[p]);
             else {
                 const Real slope = g[p] + step_.decay * w[p];
-                m[p] = step_.momentum * m[p] + slope;
+                m[p] = step_.fresh ? slope : step_.momentum * m[p] + slope;
                 w[p] -= step_.lr * (step_.momentum != 0 ? m[p] : slope);
             }
             w[p] += back;
@@ -170,7 +182,7 @@ class Worker {
 
     void hand_over(const Training& task, int64_t i) {
         Real* out = static_cast<Real*>(task.out_params) + size_t(i) * parameters_;
-        for (int64_t r = 0; r < task.trained; ++r)
+        for (int64_t r = 0; weights_ != out && r < task.trained; ++r)
             std::copy(own_.begin() + task.trained_begin[r], own_.begin() + task.trained_end[r], out + task.trained_begin[r]);
         Real* state = static_cast<Real*>(task.out_buffers) + size_t(i) * size_t(trained_.spec().buffers);
         for (int64_t r = 0; r < task.trained_buffers; ++r)
@@ -205,6 +217,7 @@ class Worker {
     size_t parameters_;
     Network<Real> trained_, judged_;
     std::vector<Real> own_, gradient_, momenta_, squares_, buffers_, start_;
+    Real* weights_ = nullptr;  // those that move: `own_`, or a row of the results
     Step<Real> step_{};
     bool fuses_ = false;
 };

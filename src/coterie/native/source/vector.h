@@ -49,10 +49,10 @@ using IntOf = typename Lanes<Real>::Int;
 template <class Real>
 constexpr int WIDTH = COTERIE_BYTES / sizeof(Real);
 
-// Every lane the same number.
+// Every lane the same number. Nothing is taken away, which compilers leave out; adding nothing would change -0.
 template <class Real>
 inline VecOf<Real> spread(Real value) {
-    return VecOf<Real>{} + value;
+    return value - VecOf<Real>{};
 }
 
 // A vector at an address that need not be aligned.
