@@ -1,4 +1,4 @@
-"""A whole run beside the bare rounds of the engine: `python benchmarks/whole_run.py [MODEL CLIENTS [ALGORITHM ...]]`.
+"""A whole run beside the bare rounds of the engine: `python -m benchmarks.whole_run [MODEL CLIENTS [ALGORITHM ...]]`.
 
 A run evaluates every 10 rounds and writes its folder, as `coterie run --eval-every 10` does; a round is 10 steps of
 batch 32 for every client. Shown is the whole run, with its start and its summary, by round and as a multiple of what
@@ -17,9 +17,9 @@ from unittest.mock import patch
 import numpy as np
 
 import coterie as ct
+from benchmarks.engine import BATCH, STEPS, Case, federation
 from coterie.algorithms import build_algorithm
 from coterie.engine.engine import Engine
-from engine import BATCH, STEPS, Case, federation
 
 SHAPES = {"lenet": (3, 32, 32), "cnn": (1, 28, 28), "mlp(512,128)": (1, 28, 28)}
 ROUNDS = 20

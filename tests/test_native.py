@@ -2,16 +2,24 @@
 
 import os
 from itertools import pairwise
+from pathlib import Path
 
 import numpy as np
 import pytest
+from torch import nn
 
+import coterie.native.library as library_module
 from coterie.engine.engine import Engine
 from coterie.engine.native import takes
+from coterie.models.model import Model
+from coterie.models.zoo import build_model
+from coterie.native.chain import chain_of
+from coterie.native.compile import CannotCompile, compile_engine
 from coterie.native.library import find_library
 from coterie.protocol.stack import Sent, Stack
 from coterie.protocol.task import Report, Task
 from coterie.seeding import Key
+from coterie.terminal import warn_once
 from fuzz.chains import ChainCase, chain_case
 
 CASES = int(os.environ.get("COTERIE_CHAINS", "500"))
@@ -19,6 +27,11 @@ CASES = int(os.environ.get("COTERIE_CHAINS", "500"))
 
 TOGETHER = 25
 """Chains of one test."""
+
+
+@pytest.fixture
+def digits(images):
+    return images((12, 9, 15), shape=(1, 8, 8))
 
 
 @pytest.fixture(scope="module")
@@ -110,3 +123,80 @@ def test_a_fault_in_the_library_would_be_noticed(library, monkeypatch):
         except AssertionError:
             found += 1
     assert found >= 8
+
+
+class TestWithoutTheLibrary:
+    """A machine without a compiler, and a user who turns the library off."""
+
+    def test_pytorch_takes_over_and_it_is_said_once(self, digits, monkeypatch, caplog):
+        monkeypatch.setattr(library_module, "FILE", Path("/nowhere/engine.so"))
+        library_module._load.cache_clear()
+        warn_once.cache_clear()
+        model = build_model("mlp(3)", digits.shape, digits.classes)
+        with caplog.at_level("WARNING"):
+            engines = [Engine(model, digits, threads=1) for _ in range(2)]
+        library_module._load.cache_clear()
+        assert [engine.native for engine in engines] == [None, None]
+        (line,) = caplog.messages
+        assert "python -m coterie.native.compile" in line
+
+    def test_it_can_be_turned_off_without_a_word(self, digits, monkeypatch, caplog):
+        monkeypatch.setenv("COTERIE_NATIVE", "off")
+        assert Engine(build_model("mlp(3)", digits.shape, digits.classes), digits, threads=1).native is None
+        assert not caplog.messages
+
+    def test_a_compiler_that_fails_is_no_error_of_the_installation(self, tmp_path, monkeypatch):
+        monkeypatch.setenv("CXX", "false")
+        with pytest.raises(CannotCompile, match="refused"):
+            compile_engine(tmp_path / "engine.so")
+        monkeypatch.setenv("CXX", str(tmp_path / "no-such-compiler"))
+        with pytest.raises(CannotCompile, match="cannot be started"):
+            compile_engine(tmp_path / "engine.so")
+        assert list(tmp_path.iterdir()) == []
+
+
+@pytest.mark.parametrize("target", ["avx2", "baseline"])
+def test_other_instruction_sets_give_the_same_numbers(library, target, monkeypatch):
+    monkeypatch.setenv("COTERIE_NATIVE", target)
+    for seed in range(12):
+        check_case(seed)
+
+
+class TestChains:
+    """What is a chain of known layers, and what is left to PyTorch."""
+
+    @pytest.mark.parametrize(
+        "layers",
+        [
+            [nn.Conv2d(1, 2, 3, groups=1, dilation=2), nn.Flatten(), nn.LazyLinear(3)],
+            [nn.Conv2d(1, 2, 3, padding=1, padding_mode="circular"), nn.Flatten(), nn.LazyLinear(3)],
+            [nn.Flatten(), nn.Linear(64, 3), nn.Softplus()],
+            [nn.MaxPool2d(3, ceil_mode=True), nn.Flatten(), nn.LazyLinear(3)],
+            [nn.Flatten(), nn.Linear(64, 8), nn.BatchNorm1d(8, momentum=None), nn.Linear(8, 3)],
+            [nn.Flatten(), nn.Linear(64, 8).requires_grad_(False), nn.Linear(8, 3)],
+            [nn.Linear(8, 3), nn.Flatten(), nn.LazyLinear(3)],
+        ],
+    )
+    def test_other_layers_are_left_to_pytorch(self, layers):
+        assert chain_of(Model("other", lambda: nn.Sequential(*layers), (1, 8, 8), 3)) is None
+
+    def test_a_subclass_may_compute_anything(self):
+        class Odd(nn.Linear):
+            def forward(self, x):
+                return -super().forward(x)
+
+        assert chain_of(Model("odd", lambda: nn.Sequential(nn.Flatten(), Odd(64, 3)), (1, 8, 8), 3)) is None
+
+    def test_a_hook_may_do_anything(self):
+        def build():
+            net = nn.Sequential(nn.Flatten(), nn.Linear(64, 3))
+            net[1].register_forward_hook(lambda layer, inputs, out: out * 2)
+            return net
+
+        assert chain_of(Model("hooked", build, (1, 8, 8), 3)) is None
+
+    @pytest.mark.parametrize(
+        "text", ["mlp", "logistic", "tabular", "cnn", "lenet", "cnn-joint", "cnn-lcfl", "tiny-vgg"]
+    )
+    def test_the_networks_of_the_papers_are_chains(self, text):
+        assert chain_of(build_model(text, (1, 28, 28), 10)) is not None

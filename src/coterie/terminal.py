@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import json
+import logging
 import os
 import select
 import sys
 import unicodedata
+from functools import cache
 from typing import Any
 
 from rich.console import Console
@@ -17,6 +19,12 @@ LONGEST = 1_500
 
 _UNSEEN = ("Cc", "Cf", "Cs", "Zl", "Zp")
 """Unicode's categories of control, format (such as letters that turn the direction) and half letters, and line ends."""
+
+
+@cache
+def warn_once(text: str) -> None:
+    """Log a warning, the first time it is given."""
+    logging.getLogger(__name__).warning(text)
 
 
 def plain(text: object) -> str:

@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import logging
 from dataclasses import replace
-from functools import cache
 from math import prod
 from threading import get_ident
 
@@ -18,6 +16,7 @@ from coterie.engine.plan import Workers
 from coterie.engine.pool import Pool
 from coterie.models.model import Model
 from coterie.models.trunk import Rest, rest_of
+from coterie.terminal import warn_once
 
 MOST = 1 << 32
 """Bytes of features that are always stored, in a mapped file if they are many."""
@@ -27,8 +26,6 @@ TIMES = 4
 
 BLOCK = 300
 """Examples of one client that a trunk takes at a time: the same wherever the client is, and so are the features."""
-
-_log = logging.getLogger(__name__)
 
 
 def learner_of(model: Model, data: Federated) -> Model:
@@ -40,7 +37,7 @@ def learner_of(model: Model, data: Federated) -> Model:
     needed, times = 4 * prod(rest.shape) * sum(len(s.y) for s in splits), prod(rest.shape) / prod(model.shape)
     if needed <= MOST or times <= TIMES:
         return rest
-    _say_once(
+    warn_once(
         f"the features of the frozen part of model {model.text!r} would take {needed / 1e9:.1f} GB, {times:.0f} times "
         "the examples: they are computed anew in every step; end the frozen part with a pooling layer"
     )
@@ -75,8 +72,3 @@ def _blocks(first: int, last: int) -> list[range]:
     [range(100, 400), range(400, 450)]
     """
     return [range(start, min(start + BLOCK, last)) for start in range(first, last, BLOCK)]
-
-
-@cache
-def _say_once(text: str) -> None:
-    _log.warning(text)

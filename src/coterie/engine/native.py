@@ -17,9 +17,10 @@ from coterie.engine.pool import Pool
 from coterie.models.layout import Layout
 from coterie.models.model import Model
 from coterie.native.chain import Chain, Kind, chain_of
-from coterie.native.library import Evaluation, Examples, Library, Slope, Training, find_library
+from coterie.native.library import Evaluation, Examples, Library, Slope, Training, find_library, is_switched_off
 from coterie.protocol.stack import Stack
 from coterie.protocol.task import Fit, Near, Others, Proximal, Term
+from coterie.terminal import warn_once
 from coterie.typing import Array
 
 TRAINED, TRAINING = 1, 2
@@ -37,9 +38,14 @@ FAILURES = {
 
 def native_for(model: Model, workers: Workers, device: torch.device) -> Native | None:
     """Return the network in the compiled library; None if there is no library, or the network is no plain chain."""
-    library = find_library()
-    chain = None if library is None or device.type != "cpu" else chain_of(model)
-    return None if library is None or chain is None else Native(library, chain, workers)
+    chain = None if is_switched_off() or device.type != "cpu" else chain_of(model)
+    library = None if chain is None else find_library()
+    if chain is not None and library is None:
+        warn_once(
+            "coterie was installed without its compiled engine, so PyTorch trains, several times slower; with a C++ "
+            "compiler, python -m coterie.native.compile makes it (COTERIE_NATIVE=off silences this)"
+        )
+    return None if chain is None or library is None else Native(library, chain, workers)
 
 
 class Native:

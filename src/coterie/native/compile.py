@@ -39,10 +39,10 @@ def compile_engine(to: Path = FILE, extra: tuple[str, ...] = ()) -> Path:
         raise CannotCompile("there is no C++ compiler (c++, g++, clang++)")
     on_x86 = platform.machine().lower() in X86
     with tempfile.TemporaryDirectory() as folder:
-        jobs = [_start([compiler, *FLAGS, *extra, *own], Path(folder)) for own in _units(on_x86)]
-        objects = [_finish(*job) for job in jobs]
+        units = [[compiler, *FLAGS, *extra, *own] for own in _units(on_x86)]
+        objects = _run_all(units, Path(folder))
         whole = Path(folder) / "engine.so"
-        _finish(*_start([compiler, "-shared", *extra, *map(str, objects), "-o", str(whole)], Path(folder)))
+        _run_all([[compiler, "-shared", *extra, *objects, "-o", str(whole)]], Path(folder))
         shutil.move(whole, to.with_suffix(".new"))
     to.with_suffix(".new").replace(to)
     return to
@@ -58,19 +58,17 @@ def _units(on_x86: bool) -> list[list[str]]:
     return units
 
 
-def _start(command: list[str], folder: Path) -> tuple[subprocess.Popen[str], Path]:
-    out = folder / command[command.index("-o") + 1]
+def _run_all(commands: list[list[str]], folder: Path) -> list[str]:
+    """Run commands side by side, wait for all of them, and return the files that they wrote."""
     try:
-        return subprocess.Popen(command, cwd=folder, stderr=subprocess.PIPE, text=True), out
+        started = [subprocess.Popen(each, cwd=folder, stderr=subprocess.PIPE, text=True) for each in commands]
     except OSError as error:
-        raise CannotCompile(f"{command[0]} cannot be started ({error})") from None
-
-
-def _finish(process: subprocess.Popen[str], out: Path) -> Path:
-    _, said = process.communicate()
-    if process.returncode:
-        raise CannotCompile(f"the compiler refused: {said.strip()[:2000]}")
-    return out
+        raise CannotCompile(f"{commands[0][0]} cannot be started ({error})") from None
+    said = [process.communicate()[1] for process in started]
+    for process, words in zip(started, said, strict=True):
+        if process.returncode:
+            raise CannotCompile(f"the compiler refused: {words.strip()[:2000]}")
+    return [str(folder / each[each.index("-o") + 1]) for each in commands]
 
 
 def main() -> int:

@@ -143,16 +143,21 @@ def _function(found: Any, result: Any, *arguments: Any) -> Callable[..., Any]:
     return called
 
 
+def is_switched_off() -> bool:
+    """Return whether the environment turns the library off."""
+    return os.environ.get(SWITCH, "").lower() in ("off", "0", "no")
+
+
 def find_library() -> Library | None:
     """Return the compiled library; None if it is switched off, was not compiled, or draws otherwise than numpy."""
-    return _load(os.environ.get(SWITCH, ""))
+    return None if is_switched_off() else _load(os.environ.get(SWITCH, ""))
 
 
 @cache
 def _load(wanted: str) -> Library | None:
     own = wanted.endswith(".so")
     path = Path(wanted) if own else FILE
-    if wanted.lower() in ("off", "0", "no") or not path.exists():
+    if not path.exists():
         return None
     try:
         library = Library(path, "" if own else wanted)
