@@ -41,8 +41,8 @@ from coterie.testing.loopback import Loopback
 ROUNDING = 1e-6
 """How far models may be apart that were computed in another order."""
 
-REPETITION = 0.021
-"""How far a confidence may be apart then: a share of 50 repetitions, in one of which rounding may decide a near tie."""
+REPETITIONS = 0.05
+"""How far the shares of an advice may be apart then: of 50 repetitions rounding may decide near ties in one or two."""
 
 ORDER = (3, 6, 0, 5, 7, 2, 4, 1)
 """Another order of the eight clients."""
@@ -132,8 +132,10 @@ def another_seed_differs(case: Case) -> None:
 
 def layout_changes_only_rounding(case: Case) -> None:
     """Threads and groups of clients change nothing but rounding."""
-    other = case.simulator(threads=1, plan="lockstep", spill=0)
-    same_run(case.plain, case.train(other), ROUNDING)
+    alone, together = (case.simulator(threads=1, plan=plan, spill=0) for plan in ("auto", "lockstep"))
+    if alone.engine.native is not None:
+        same_run(case.plain, case.train(alone))
+    same_run(case.plain, case.train(together), ROUNDING)
 
 
 def order_of_clients_does_not_matter(case: Case) -> None:
@@ -391,7 +393,9 @@ def same(value: Any, other: Any, tolerance: float = 0.0, place: str = "state") -
     if isinstance(value, dict):
         require(value.keys() == other.keys(), f"{place} has {sorted(value)} and {sorted(other)}")
         for key in value:
-            own = max(tolerance, REPETITION) if tolerance and key == "confidence" else tolerance
+            if tolerance and place.endswith(".advice") and key == "text":  # it says the shares in words
+                continue
+            own = max(tolerance, REPETITIONS) if tolerance and key == "advice" else tolerance
             same(value[key], other[key], own, f"{place}.{key}")
     elif value is None or isinstance(value, str):
         require(value == other, f"{place} is {value!r} and {other!r}")
