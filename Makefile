@@ -37,8 +37,8 @@ demo: setup  ## recover four hidden groups of rotated digits: a table and a pict
 
 # Three processes on two cores: federations wait for each other most of their time, so their tests come first.
 TESTS := $(BIN)/pytest -m 'not slow' -n 3 --dist loadfile --no-loadscope-reorder tests/deploy tests/contract tests src
-test: check  ## everything CI runs: lint, types, layers, tests
-	$(TESTS)
+test: setup  ## everything CI runs: lint, types, layers, and beside them the tests
+	@$(MAKE) --no-print-directory check & checking=$$!; $(TESTS); tested=$$?; wait $$checking && exit $$tested
 
 coverage: setup  ## the tests once more, slower, and which lines they enter: a table, runs/coverage/html, coverage.xml
 	$(TESTS) --cov --cov-report=term --cov-report=html --cov-report=xml
@@ -83,7 +83,7 @@ sanitize: setup  ## the native engine with checks of addresses and undefined beh
 	mkdir -p build
 	$(BIN)/python -m coterie.native.compile --sanitize --to build/engine-checked.so
 	LD_PRELOAD="$$(c++ -print-file-name=libasan.so) $$(c++ -print-file-name=libubsan.so)" ASAN_OPTIONS=detect_leaks=0 \
-	  COTERIE_NATIVE=$(CURDIR)/build/engine-checked.so $(BIN)/pytest tests/test_native.py
+	  COTERIE_NATIVE=$(CURDIR)/build/engine-checked.so $(BIN)/pytest tests/test_native.py -m "slow or not slow"
 
 docs: $(DOCS_STAMP)  ## build the documents into site/, without a network: no link may be broken, and every example must run
 	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict

@@ -1,6 +1,5 @@
 """The native plan beside PyTorch: random chains in double precision, draws, refusals, switches."""
 
-import os
 from itertools import pairwise
 from pathlib import Path
 
@@ -22,8 +21,8 @@ from coterie.seeding import Key
 from coterie.terminal import warn_once
 from fuzz.chains import ChainCase, chain_case
 
-CASES = int(os.environ.get("COTERIE_CHAINS", "500"))
-"""Random chains that are tried."""
+CASES, MORE = 150, 500
+"""Random chains that are tried, always and by make check-slow and make sanitize."""
 
 TOGETHER = 25
 """Chains of one test."""
@@ -102,6 +101,13 @@ def check_case(seed: int) -> None:
 
 @pytest.mark.parametrize(("first", "last"), [*pairwise([*range(0, CASES, TOGETHER), CASES])])
 def test_random_chains_give_the_numbers_of_pytorch(library, first, last):
+    for seed in range(first, last):
+        check_case(seed)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(("first", "last"), [*pairwise([*range(CASES, MORE, TOGETHER), MORE])])
+def test_more_random_chains_give_the_numbers_of_pytorch(library, first, last):
     for seed in range(first, last):
         check_case(seed)
 

@@ -5,8 +5,8 @@ from __future__ import annotations
 import os
 import tomllib
 from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
-from threading import Thread
 from typing import Any, BinaryIO
 
 from coterie.limits import TOML
@@ -46,23 +46,24 @@ def write_atomically(path: Path, content: bytes | Callable[[BinaryIO], object]) 
 
 
 class Background:
-    """Does one piece of work at a time while the caller does its own; what fails is raised when it is waited for."""
+    """Does one piece of work at a time while the caller does its own; what fails is raised when it is waited for.
+
+    Work is queued for a single thread, so that Ctrl-C at any moment leaves it done or not begun, and in order.
+    """
 
     def __init__(self) -> None:
-        self._thread: Thread | None = None
+        self._queue = ThreadPoolExecutor(1, "coterie-background")
         self._error: BaseException | None = None
 
     def begin(self, work: Callable[[], object]) -> None:
         """Wait for the work before this, and begin; a program does not end before the work does."""
         self.wait()
-        self._thread = Thread(target=self._do, args=(work,), name="coterie-background")
-        self._thread.start()
+        self._queue.submit(self._do, work)
 
     def wait(self) -> None:
         """Return when nothing is left to do; raise what went wrong."""
-        if self._thread is not None:
-            self._thread.join()
-        self._thread, error, self._error = None, self._error, None
+        self._queue.submit(lambda: None).result()
+        error, self._error = self._error, None
         if error is not None:
             raise error
 
