@@ -10,7 +10,8 @@ import torch
 from torch import nn
 
 from coterie.errors import ModelError, UnknownName, UsageError
-from coterie.models.model import AddressedDropout, Model, head_of
+from coterie.models.dropout import AddressedDropout
+from coterie.models.model import Model, head_of
 from coterie.models.zoo import build_model, default_for, models
 
 ZOO = {

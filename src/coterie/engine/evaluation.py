@@ -127,26 +127,22 @@ def loss_table(
     shards = [s for s in np.array_split(np.arange(len(clients)), workers.count) if len(s)]
     table = LossTable(*np.zeros((2, len(clients), models)))
 
-    def evaluate(job: tuple[Array, Array]) -> None:
-        shard, some = job
-        rows, offsets = rows_of(clients[shard])
+    def evaluate(job: tuple[Array, Array, Array, Array]) -> None:
+        shard, rows, offsets, some = job
         for model, own in zip(some, losses(some, rows), strict=True):
             if spreads:
                 table.losses[shard, model], table.spreads[shard, model] = mean_and_spread(own, offsets)
             else:
                 table.losses[shard, model] = segment_mean(own, offsets)
 
-    counts = [len(rows_of(clients[shard])[0]) for shard in shards]
-    workers.map(
-        evaluate, [job for shard, n in zip(shards, counts, strict=True) for job in _some_models(shard, models, n)]
-    )
+    seen = [(shard, *rows_of(clients[shard])) for shard in shards]
+    workers.map(evaluate, [(*each, some) for each in seen for some in _some_models(models, len(each[1]))])
     return table
 
 
-def _some_models(shard: Array, models: int, rows: int) -> list[tuple[Array, Array]]:
-    """Return jobs for one shard: a few models each, so that their losses are not too many."""
-    parts = -(-models // max(1, TABLE_PART // max(1, rows)))
-    return [(shard, some) for some in np.array_split(np.arange(models), parts)]
+def _some_models(models: int, rows: int) -> list[Array]:
+    """Return the models, a few at a time, so that their losses on these rows fit into memory."""
+    return np.array_split(np.arange(models), -(-models // max(1, TABLE_PART // max(1, rows))))
 
 
 def mean_and_spread(values: Array, offsets: Array) -> tuple[Array, Array]:

@@ -12,7 +12,8 @@ from torch.func import functional_call, vmap
 from torch.optim.sgd import sgd
 
 from coterie.engine.terms import NOTHING, Anchors, HeadInputs, Received, check_contrasts, contrast, gradient
-from coterie.models.model import AddressedDropout, Model, Slot
+from coterie.models.dropout import AddressedDropout
+from coterie.models.model import Model, Slot
 from coterie.protocol.task import SEEN, Contrast, Fit, Term
 from coterie.target import Target
 

@@ -18,6 +18,7 @@ from torch.func import functional_call, vmap
 from torch.nn.parameter import is_lazy
 
 from coterie.errors import CoterieError, ModelError
+from coterie.models.dropout import AddressedDropout, address_dropout
 from coterie.models.hashing import hash_tensors
 from coterie.models.layout import Layout
 from coterie.models.refusals import refuse_odd
@@ -27,7 +28,6 @@ from coterie.typing import Array
 
 _NORMALISATION = (nn.modules.batchnorm._NormBase,)
 _CONVOLUTION = (nn.Conv1d, nn.Conv2d, nn.Conv3d)
-_DROPOUT = (nn.Dropout, nn.Dropout1d, nn.Dropout2d, nn.Dropout3d)
 
 UNCOPIED = "cannot be copied; build what copy.deepcopy takes, without locks, files and generators"
 """What is said of a network that copy.deepcopy does not take."""
@@ -424,35 +424,3 @@ def _slots(named: Iterator[tuple[str, Tensor]]) -> Iterator[Slot]:
 def _numbers(slots: Iterator[Slot]) -> Array:
     parts = [np.arange(s.start, s.stop) for s in slots]
     return np.concatenate(parts) if parts else np.arange(0)
-
-
-class AddressedDropout(nn.Module):
-    """Element-wise dropout that draws from its ``generator``, never from torch's global one."""
-
-    def __init__(self, p: float, channels: bool = False) -> None:
-        super().__init__()
-        self.p = p
-        self.channels = channels
-        self.generator = torch.Generator()
-
-    def forward(self, x: torch.Tensor) -> torch.Tensor:
-        """Zero entries (or whole channels) with probability p and scale the rest by 1/(1-p)."""
-        if not self.training or self.p == 0:
-            return x
-        shape = x.shape[:2] if self.channels else x.shape
-        keep = torch.rand(shape, generator=self.generator) >= self.p
-        keep = keep.reshape(*shape, *[1] * (x.dim() - len(shape))).to(x)
-        return x * keep / (1 - self.p)
-
-
-def address_dropout(module: nn.Module) -> nn.Module:
-    """Replace torch's dropout layers by addressed ones, in place; refuse alpha dropout."""
-    for name, child in module.named_children():
-        if isinstance(child, (nn.AlphaDropout, nn.FeatureAlphaDropout)):
-            raise NotImplementedError(f"{type(child).__name__} draws from a global generator; use nn.Dropout")
-        if isinstance(child, _DROPOUT):
-            layer = AddressedDropout(child.p, channels=not isinstance(child, nn.Dropout))
-            setattr(module, name, layer.train(child.training))
-        else:
-            address_dropout(child)
-    return module

@@ -14,9 +14,10 @@ from itertools import takewhile
 import torch
 from torch import Tensor, nn
 
+from coterie.models.dropout import AddressedDropout
 from coterie.models.hashing import hash_tensors
 from coterie.models.layout import Layout
-from coterie.models.model import AddressedDropout, Model, head_of, in_precision_of
+from coterie.models.model import Model, head_of, in_precision_of
 
 TRUNK = "trunk"
 """The submodule by which a network that is no Sequential declares its trunk."""

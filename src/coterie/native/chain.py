@@ -12,7 +12,8 @@ from typing import Any
 
 from torch import nn
 
-from coterie.models.model import AddressedDropout, Model
+from coterie.models.dropout import AddressedDropout
+from coterie.models.model import Model
 from coterie.native.library import ChainSpec, LayerSpec
 
 LARGEST_IMAGE = 1 << 30

@@ -5,7 +5,7 @@ from __future__ import annotations
 import ctypes
 import os
 from collections.abc import Callable
-from ctypes import POINTER, Structure, c_char_p, c_double, c_int, c_int32, c_int64, c_uint64, c_void_p
+from ctypes import POINTER, Structure, c_char_p, c_double, c_int, c_int64, c_uint64, c_void_p
 from functools import cache
 from pathlib import Path
 from typing import Any
@@ -164,8 +164,3 @@ def _load(wanted: str) -> Library | None:
     except (OSError, AttributeError):  # of another machine, or of an earlier version
         return None
     return library if library.draws_as_numpy() else None
-
-
-def int32_zeros(count: int) -> Array:
-    """Return whole numbers of 32 bits, all zero."""
-    return np.zeros(count, dtype=np.dtype(c_int32))
