@@ -18,7 +18,7 @@ class CompiledEngine(BuildHookInterface):
         compiling = importlib.util.module_from_spec(spec)
         spec.loader.exec_module(compiling)
         try:
-            made = compiling.compile_engine()
+            made = compiling.FILE if compiling.is_current() else compiling.compile_engine()
         except compiling.CannotCompile as error:
             self.app.display_warning(f"coterie without its compiled engine, 2 to 7 times slower: {error}")
             return

@@ -1,5 +1,6 @@
 """The native plan beside PyTorch: random chains in double precision, draws, refusals, switches."""
 
+import os
 from itertools import pairwise
 from pathlib import Path
 
@@ -13,7 +14,7 @@ from coterie.engine.native import takes
 from coterie.models.model import Model
 from coterie.models.zoo import build_model
 from coterie.native.chain import chain_of
-from coterie.native.compile import CannotCompile, compile_engine
+from coterie.native.compile import SOURCE, CannotCompile, compile_engine, is_current
 from coterie.native.library import find_library
 from coterie.protocol.stack import Sent, Stack
 from coterie.protocol.task import Report, Task
@@ -159,6 +160,15 @@ class TestWithoutTheLibrary:
         with pytest.raises(CannotCompile, match="cannot be started"):
             compile_engine(tmp_path / "engine.so")
         assert list(tmp_path.iterdir()) == []
+
+    def test_it_is_compiled_again_only_if_a_source_is_newer(self, tmp_path):
+        engine = tmp_path / "engine.so"
+        assert not is_current(engine)
+        engine.touch()
+        assert is_current(engine)
+        older = min(each.stat().st_mtime for each in SOURCE.iterdir()) - 1
+        os.utime(engine, (older, older))
+        assert not is_current(engine)
 
 
 @pytest.mark.parametrize("target", ["avx2", "baseline"])

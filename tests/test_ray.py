@@ -140,6 +140,7 @@ class TestSameNumbers:
     def test_models_and_labels_are_bit_for_bit_those_of_the_simulator(self, pair, name):
         assert_same_rounds(name, *pair("images"))
 
+    @pytest.mark.slow  # starts two more workers
     def test_features_of_a_frozen_trunk_are_bit_for_bit_those_of_the_simulator(self, pair):
         near, far = pair("trunk")
         assert near.engine.learner.cut == far.engine.learner.cut == (("0",),)

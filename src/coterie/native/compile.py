@@ -43,9 +43,16 @@ def compile_engine(to: Path = FILE, extra: tuple[str, ...] = ()) -> Path:
         objects = _run_all(units, Path(folder))
         whole = Path(folder) / "engine.so"
         _run_all([[compiler, "-shared", *extra, *objects, "-o", str(whole)]], Path(folder))
-        shutil.move(whole, to.with_suffix(".new"))
-    to.with_suffix(".new").replace(to)
+        beside = to.with_suffix(f".{os.getpid()}")  # two may compile at once
+        shutil.move(whole, beside)
+    beside.replace(to)
     return to
+
+
+def is_current(engine: Path = FILE) -> bool:
+    """Return whether an engine is there that is newer than everything it is made from."""
+    made_from = (Path(__file__), *SOURCE.iterdir())
+    return engine.exists() and engine.stat().st_mtime > max(each.stat().st_mtime for each in made_from)
 
 
 def _units(on_x86: bool) -> list[list[str]]:
