@@ -21,9 +21,9 @@ setup: $(STAMP)  ## create the virtual environment and install what the demo and
 
 ENGINE := $(wildcard hatch_build.py src/coterie/native/compile.py src/coterie/native/source/*)
 $(STAMP): pyproject.toml constraints.txt $(ENGINE)
-	@# the compiler works while pip downloads; where it cannot, installing says so
-	@$(PYTHON) src/coterie/native/compile.py >/dev/null 2>&1 & \
-	  $(PYTHON) -m venv $(VENV) && $(INSTALL) --no-compile -e '.[dev,flower,ray]' && wait
+	@# the compiler works while pip downloads; without one PyTorch does the work, and that is said
+	@$(PYTHON) src/coterie/native/compile.py >/dev/null & $(PYTHON) -m venv $(VENV) && \
+	  COTERIE_COMPILE=no $(INSTALL) --no-compile -e '.[dev,flower,ray]' && wait
 	@# pip would compile on one core, and what nobody imports; templates do not compile
 	@$(BIN)/python -m compileall -qq -j 0 -x '/tests/|/sympy/|/networkx/|/pip/|/uv/|/_inductor/|/setuptools/' $(VENV)/lib src || true
 	@touch $@
@@ -36,8 +36,8 @@ demo: setup  ## recover four hidden groups of rotated digits: a table and a pict
 	$(BIN)/coterie compare fedavg local ifca wecfl --data digits --partition 'rotation(0,90,180,270)' \
 	  --clients 40 --clusters 4 --rounds 20 --seeds 1..5 --out runs/demo
 
-# Four processes on two cores: federations wait for each other most of their time, so their tests come first.
-TESTS := $(BIN)/pytest -m 'not slow' -n 4 --dist loadfile --no-loadscope-reorder tests/deploy tests/contract tests src
+# Three processes on two cores: federations wait for each other most of their time, so their tests come first.
+TESTS := OMP_NUM_THREADS=1 OPENBLAS_NUM_THREADS=1 $(BIN)/pytest -m 'not slow' -n 3 --dist loadfile --no-loadscope-reorder tests/deploy tests/contract tests src
 test: setup  ## everything CI runs: lint, types, layers, and beside them the tests
 	@$(MAKE) --no-print-directory check & checking=$$!; $(TESTS); tested=$$?; wait $$checking && exit $$tested
 

@@ -1,6 +1,7 @@
 """Compile the native engine when the package is built or installed; without a compiler go on, and say so once."""
 
 import importlib.util
+import os
 import sysconfig
 from pathlib import Path
 from typing import Any
@@ -12,7 +13,12 @@ class CompiledEngine(BuildHookInterface):
     """Adds the compiled engine to the wheel, which then is for one platform; it needs nothing of Python's ABI."""
 
     def initialize(self, version: str, build_data: dict[str, Any]) -> None:
-        """Compile the engine; a wheel without it is pure Python, and PyTorch does all the work."""
+        """Compile the engine; a wheel without it is pure Python, and PyTorch does all the work.
+
+        With ``COTERIE_COMPILE=no`` somebody else does, as ``make setup`` does while pip downloads.
+        """
+        if os.environ.get("COTERIE_COMPILE") == "no":
+            return
         path = Path(self.root, "src", "coterie", "native", "compile.py")
         spec = importlib.util.spec_from_file_location("coterie_compile", path)
         compiling = importlib.util.module_from_spec(spec)

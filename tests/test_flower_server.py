@@ -283,10 +283,12 @@ def test_a_server_of_flowers_that_is_busy_is_asked_again(monkeypatch, fault):
 
 @pytest.mark.parametrize(("fault", "tries"), [(answered(401), 1), (answered(500), 3)])
 def test_but_not_for_ever_and_not_where_it_has_said_no(monkeypatch, fault, tries):
-    monkeypatch.setattr(flower_server, "PAUSE", 0.04)
+    clock = [0.0]
+    monkeypatch.setattr(flower_server.time, "monotonic", lambda: clock[0])
+    monkeypatch.setattr(flower_server.time, "sleep", lambda seconds: clock.append(clock.pop() + seconds))
     left = [fault] * 9
     with pytest.raises(httpx.HTTPStatusError):
-        flower_server.retry(lambda: given(left), 0.06)
+        flower_server.retry(lambda: given(left), 1.5 * flower_server.PAUSE)
     assert len(left) == 9 - tries
 
 
