@@ -17,6 +17,7 @@ import numpy as np
 from coterie.algorithms import build_algorithm
 from coterie.data.federated import Federated, Split
 from coterie.deploy.audit import Audit, audit_table, read_audit
+from coterie.deploy.model_store import ModelStore
 from coterie.deploy.order import Order
 from coterie.deploy.policy import Policy
 from coterie.deploy.server_run import carry_out
@@ -76,7 +77,8 @@ def _data() -> Federated:
 
 def _site(client: int = 0) -> Site:
     own = _data().select([client])
-    return Site(own.names[0], own, Policy(least_examples=1, largest_mb=8), Audit(f"audit-{client}.jsonl"))
+    policy, audit = Policy(least_examples=1, largest_mb=8), Audit(f"audit-{client}.jsonl")
+    return Site(own.names[0], own, policy, audit, store=ModelStore(Path(f"models-{client}")))
 
 
 def _asked(rng: Random) -> tuple[Task, Sent, Any, bytes]:
@@ -90,8 +92,18 @@ def _asked(rng: Random) -> tuple[Task, Sent, Any, bytes]:
     return task, sent, model, answering.pack_task("run", task, Key(1, 0), model, arrays)
 
 
+def _delivery() -> bytes:
+    """A model that is handed over."""
+    data, task = _data(), Task(report=Report(params=None))
+    model = build_model("mlp(4)", data.shape, data.classes)
+    sent = Sent(Stack(*(part[None] for part in model.initial(1))))
+    arrays = message.down(task, sent, 0, model.layout)
+    parcel = answering.Parcel("run-round-1-0a", "fedavg", 1, 0, 1, 3)
+    return answering.pack_delivery(answering.pack_task("run", task, Key(1, 0), model, arrays), parcel)
+
+
 def _request(rng: Random) -> Case:
-    packed = _asked(rng)[3] if rng.random() < 0.8 else answering.pack_hello("run")
+    packed = rng.choice((*(lambda: _asked(rng)[3],) * 3, _delivery, lambda: answering.pack_hello("run")))()
     bad = _damaged(rng, packed)
 
     def work() -> int:

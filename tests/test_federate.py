@@ -12,11 +12,11 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from local_sites import LocalSites
 from typer.testing import CliRunner
 
 from coterie.cli.main import app
 from coterie.data import load, load_own
-from coterie.deploy.audit import Audit
 from coterie.deploy.deployment import write_deployment
 from coterie.deploy.flower import bundle
 from coterie.deploy.order import Order
@@ -34,7 +34,6 @@ from coterie.protocol import message
 from coterie.protocol.stack import Sent, Stack
 from coterie.protocol.task import Fit, Loss, Report, Task
 from coterie.wire import codec
-from coterie.wire.remote import PackedReplies
 from coterie.wire.reply_checks import read_reply
 
 SETTINGS = Settings("wecfl", partition="rotation(0,180)", clients=4, clusters=2, model="mlp(8)", rounds=3)
@@ -43,26 +42,6 @@ SETTINGS = Settings("wecfl", partition="rotation(0,180)", clients=4, clusters=2,
 @pytest.fixture(scope="module")
 def data():
     return load("digits").partition("rotation(0,180)", clients=4, seed=1)
-
-
-class LocalSites:
-    """Sites in this process; ``away`` are not connected, ``mute`` do not answer, and each request is counted."""
-
-    def __init__(self, data, folder, away=(), mute=()) -> None:
-        self.names, self.away, self.mute = data.names, set(away), set(mute)
-        audits = [Audit(folder / f"{name}.jsonl") for name in data.names]
-        clients = [data.select([i]) for i in range(len(data))]
-        self.sites = [Site(*each, Policy(), audit) for *each, audit in zip(data.names, clients, audits, strict=True)]
-        self.asked = 0
-
-    def connected(self):
-        return {name: i for i, name in enumerate(self.names) if name not in self.away}
-
-    def __call__(self, requests):
-        self.asked += 1
-        received = {i: r for i, r in requests.items() if self.names[i] not in self.away | self.mute}
-        missing = {i: "no answer within 1 s" for i in requests if i not in received}
-        return PackedReplies({i: self.sites[i].answer(request) for i, request in received.items()}, missing)
 
 
 @pytest.fixture
@@ -80,6 +59,7 @@ def order(data, tmp_path):
         minimum=4,
         timeout=1.0,
         patience=0.2,
+        deliver=False,
     )
 
 
@@ -120,12 +100,13 @@ class TestNewcomersTables:
             order = Order(
                 settings=settings,
                 out="run",
-                board="status.json",
+                board="server/status.json",
                 sites=data.names,
                 minimum=2,
                 timeout=1.0,
                 patience=0.2,
                 schema=schema,
+                deliver=False,
             )
             carry_out(
                 order, LocalSites(data, tmp_path), StatusBoard(tmp_path / "status.json", order.run, "run", order.sites)

@@ -27,7 +27,7 @@ from coterie.server.contract import State
 
 def begin(federation: Trial, settings: Settings, out: Path, **order: float) -> None:
     """A run as far as its first record; ``order`` changes what the server's configuration says."""
-    submit(federation.place, replace(make_order(federation.place, settings, out), **order))
+    submit(federation.place, replace(make_order(federation.place, settings, out), **{"deliver": False, **order}))
     wait_for(lambda: len(load_rounds(out)) >= 1, 180)
 
 

@@ -24,6 +24,7 @@ from coterie.errors import require
 from coterie.terminal import console, say, say_json, tell
 
 if TYPE_CHECKING:
+    from coterie.deploy.model_store import ModelStore
     from coterie.deploy.order import Order
     from coterie.deploy.server import ServerFolder
     from coterie.experiments.settings import Settings
@@ -45,6 +46,10 @@ def init(
     schema: Annotated[
         Path | None, typer.Option(help="a schema.json, which says how the sites' tables become arrays")
     ] = None,
+    label: Annotated[str | None, typer.Option(help="the column to predict, in every site's table")] = None,
+    columns: Annotated[str | None, typer.Option(help="the columns to learn from; default: all others")] = None,
+    missing: Annotated[str | None, typer.Option(help="what missing values are, as for coterie run")] = None,
+    task: Annotated[str | None, typer.Option(help="classification or regression (by the label's values)")] = None,
 ) -> None:
     """Write a deployment: a folder for the server and one for each site, with certificates, keys and systemd units."""
     from coterie.data import Schema
@@ -52,7 +57,9 @@ def init(
 
     names = [name.strip() for name in sites.split(",")]
     agreed = None if schema is None else Schema.load(schema)
-    config = write_deployment(folder, names, host, port, inner=inner, schema=agreed)
+    given = {"label": label, "columns": columns, "missing": missing, "task": task}
+    reading = {name: value for name, value in given.items() if value is not None}
+    config = write_deployment(folder, names, host, port, inner=inner, schema=agreed, reading=reading)
     say(f"a federation of {len(config.sites)} sites is in {folder}; {folder / 'README.txt'} says what is next")
 
 
@@ -84,13 +91,15 @@ def server(
 ) -> None:
     """Run the server until Ctrl-C; resume a run that was interrupted."""
     from coterie.deploy.processes import stop_on_signals
-    from coterie.deploy.server import ServerFolder, serving
+    from coterie.deploy.server import ServerFolder, serving, watch_returns
 
     ended = threading.Event()
     with serving(folder, proxy) as programs:
         stop_on_signals(ended)
-        config = ServerFolder.of(folder).config
-        tell(f"serving {len(config.sites)} sites at {config.address if proxy else f'127.0.0.1:{config.inner}'}")
+        place = ServerFolder.of(folder)
+        address = place.config.address if proxy else f"127.0.0.1:{place.config.inner}"
+        tell(f"serving {len(place.config.sites)} sites at {address}")
+        threading.Thread(target=watch_returns, args=(place, ended, tell), daemon=True).start()
         while not ended.wait(0.5):
             for program in programs:
                 program.check()
@@ -121,7 +130,7 @@ def client(
     from coterie.deploy import site_programs
 
     run = site_programs.run_agent if only_agent else site_programs.run_both
-    run(config, threads, lambda site: tell(f"site {config.name} is ready: {len(site.data.train.y)} examples"))
+    run(config, threads, lambda site: tell(f"site {config.name} is ready: {site.what_it_has}"), tell)
 
 
 @federate_app.command("run")
@@ -132,6 +141,7 @@ def run(
     folder: Folder = HERE,
     out: Out = None,
     resume: Annotated[bool, typer.Option("--resume", help="resume the run in --out")] = False,
+    deliver: Annotated[bool, typer.Option(help="hand its model over to every site at the end")] = True,
     detach: Annotated[bool, typer.Option("--detach", help="do not wait for the end of the run")] = False,
     quiet: Quiet = False,
     as_json: AsJson = False,
@@ -144,7 +154,7 @@ def run(
     settings = settings_from(target, {"data": "federation", **given})  # of a paper's setting only the training applies
     server = ServerFolder.of(folder)
     order = make_order(server, settings, out, resume)
-    submit(server, order)
+    submit(server, order if deliver else replace(order, deliver=False))
     if detach:
         say("the run goes on in the background; coterie federate status shows its progress")
         return
@@ -176,15 +186,67 @@ def _watched(server: ServerFolder, order: Order, quiet: bool) -> dict[str, Any]:
 @guarded
 def status(folder: Folder = HERE, as_json: AsJson = False) -> None:
     """Show which sites are connected and have answered, the round and the clusters."""
+    from coterie.deploy.delivery import read_ledger
     from coterie.deploy.server import ServerFolder, online
     from coterie.deploy.status import read_board, status_table
 
     server = ServerFolder.of(folder)
-    run_status, connections = read_board(server.board), online(server)
+    run_status, connections, models = read_board(server.board), online(server), read_ledger(server.ledger)
     if as_json:
-        say_json({"run": run_status, "online": connections})
+        say_json({"run": run_status, "online": connections, "models": models})
         return
-    console.print(status_table(run_status, connections))
+    console.print(status_table(run_status, connections, models.get("sites", {})))
+
+
+@federate_app.command("deliver")
+@guarded
+def deliver_models(
+    run: Annotated[
+        str | None, typer.Argument(metavar="[RUN]", help="the name or the folder of a finished run; default: the last")
+    ] = None,
+    folder: Folder = HERE,
+    again: Annotated[bool, typer.Option("--again", help="also to sites that have its models already")] = False,
+) -> None:
+    """Hand the models of a finished run over to the sites that lack them, also to sites that joined later."""
+    from coterie.deploy.server import ServerFolder, follow, make_delivery, submit
+
+    server = ServerFolder.of(folder)
+    submit(server, make_delivery(server, run, again))
+    follow(server, lambda record: None, say)
+
+
+@federate_app.command("models")
+@guarded
+def list_models(folder: Folder = HERE, as_json: AsJson = False) -> None:
+    """Show the models that this site has received, with their scores here, and which one is in use."""
+    store = _model_store(folder)
+    versions = store.versions()
+    if as_json:
+        say_json([{**each.card, "version": each.name, "current": each.is_current} for each in versions])
+    elif not versions:
+        say(f"{store.folder} holds no model yet; a run, or coterie federate deliver at the server, brings one")
+    else:
+        from coterie.deploy.model_store import versions_table
+
+        console.print(versions_table(versions))
+
+
+@federate_app.command("rollback")
+@guarded
+def roll_back(
+    version: Annotated[str | None, typer.Argument(metavar="[VERSION]", help="default: the one received before")] = None,
+    folder: Folder = HERE,
+) -> None:
+    """Put another of the models that this site has received in use; it stays in use until a newer one arrives."""
+    store = _model_store(folder)
+    say(f"{store.roll_back(version)} is in use now; {store.folder / 'current'} points to it")
+
+
+def _model_store(folder: Path) -> ModelStore:
+    from coterie.deploy.config import load_site
+    from coterie.deploy.model_store import MODELS, ModelStore
+
+    return ModelStore(load_site(folder).folder / MODELS)
 
 
 @federate_app.command("stop")

@@ -88,6 +88,7 @@ class SiteConfig:
     """The configuration of a site: its name, where the server is, and how its data are read.
 
     ``port`` is the loopback port of Flower's SuperNode, ``socket`` the agent's, relative to the folder as is ``data``.
+    ``columns`` are those to learn from, separated by commas; without it, all that have no other use.
     """
 
     folder: Path
@@ -98,6 +99,7 @@ class SiteConfig:
     socket: str = "run/agent.sock"
     data: str = ""
     label: str | None = None
+    columns: str | None = None
     attribute: str | None = None
     ignore: str | None = None
     missing: str | None = None

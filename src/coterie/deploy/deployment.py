@@ -2,7 +2,7 @@
 
 ::
 
-    FOLDER/README.txt  schema.json
+    FOLDER/README.txt  schema.json  reading.toml
     FOLDER/ca/ca.key                                   to be kept offline
     FOLDER/server/   federation.toml ca.crt server.crt server.key messages.key messages.pub nginx.conf start.sh
                      *.service
@@ -10,18 +10,21 @@
     FOLDER/sites/SITE/   site.toml policy.toml ca.crt node.key node.pub messages.key messages.pub server.pub start.sh
                          *.service
 
-The server and every site also have the ``schema.json``, if there is one. The first half of this module writes the
-files; the second half holds their texts.
+The server and every site also have the ``schema.json``, if there is one; ``reading.toml`` is what every ``site.toml``
+says about reading tables. The first half of this module writes the files; the second half holds their texts.
 """
 
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from dataclasses import replace
 from itertools import count, islice
 from pathlib import Path
 from textwrap import dedent
+from typing import Any
+
+import tomli_w
 
 from coterie.data import Schema
 from coterie.deploy.certificates import (
@@ -41,9 +44,29 @@ from coterie.deploy.config import FEDERATION, FIRST_NODE_PORT, SITE, ServerConfi
 from coterie.deploy.policy import DEFAULT_POLICY_TEXT
 from coterie.deploy.proxy import CONFIGURATION, nginx_text
 from coterie.errors import UsageError
+from coterie.files import read_toml
 
 SCHEMA, POLICY = "schema.json", "policy.toml"
 """The file that says how tables become arrays, the same at all sites; a run on tables writes one."""
+
+READING = "reading.toml"
+"""The file of a deployment with what every ``site.toml`` says about reading tables, also that of a later site."""
+
+READING_EXAMPLES = {
+    "label": '"label"',
+    "columns": '"age,sex"',
+    "attribute": '"region"',
+    "ignore": '"id,date"',
+    "missing": '"error"',
+    "task": '"classification"',
+}
+"""Keys of ``site.toml`` about reading tables, as its comments show them."""
+
+SPLIT_TEXT = """\
+# Shares set aside for testing and validation, drawn with the seed and the site's name.
+# test = 0.2
+# validation = 0.0
+# seed = 1"""
 
 HOME = "/var/lib/coterie"
 """Where the systemd units expect the folders; they expect the program in /opt/coterie."""
@@ -58,20 +81,26 @@ def write_deployment(
     inner: int = 8000,
     days: int = SERVER_DAYS,
     schema: Schema | None = None,
+    reading: Mapping[str, str] | None = None,
 ) -> ServerConfig:
     """Write a new federation into an empty or new folder: authority, certificates, keys, configuration.
 
     ``schema`` says how the sites' tables become arrays, if they have tables; every site gets it, later ones too.
+    ``reading`` are keys of every ``site.toml`` that say how tables are read, such as their label.
     """
     folder = Path(folder).resolve()
     config = ServerConfig(folder=folder / "server", host=host, port=port, inner=inner, sites=tuple(sites))
     if folder.exists() and (not folder.is_dir() or any(folder.iterdir())):
         raise UsageError(f"{folder} is there already and not an empty folder; name another, nothing is overwritten")
+    shared: dict[str, Any] = dict(reading or {})
+    SiteConfig(folder=folder, name=config.sites[0], server=config.address, **shared)  # may refuse it
     authority = make_authority()
     certificate = make_server(authority, host, days)
     (folder / "ca").mkdir(mode=0o700, parents=True)
     write_private(folder / "ca" / "ca.key", authority.private)
     _write_server(config, authority, certificate)
+    if reading:
+        (folder / READING).write_text(tomli_w.dumps(reading))
     if schema is not None:
         schema.save(folder / SCHEMA)
         schema.save(config.folder / SCHEMA)
@@ -118,7 +147,8 @@ def _write_server(config: ServerConfig, authority: Pair, certificate: Pair) -> N
 def _write_site(folder: Path, config: ServerConfig, name: str) -> SiteConfig:
     """Write the folder of a site, and its public keys into the server's folder."""
     own = folder / "sites" / name
-    site = SiteConfig(folder=own, name=name, server=config.address, port=_node_port(config, name))
+    shared = read_toml(folder / READING) if (folder / READING).exists() else {}
+    site = SiteConfig(folder=own, name=name, server=config.address, port=_node_port(config, name), **shared)
     key, messages = make_node_key(name), make_message_keys()
     own.mkdir(mode=0o750, parents=True)
     (own / "ca.crt").write_bytes((config.folder / "ca.crt").read_bytes())
@@ -129,7 +159,7 @@ def _write_site(folder: Path, config: ServerConfig, name: str) -> SiteConfig:
     if (folder / SCHEMA).exists():
         (own / SCHEMA).write_bytes((folder / SCHEMA).read_bytes())
     texts = {
-        SITE: site_text(site),
+        SITE: site_text(site, shared),
         POLICY: DEFAULT_POLICY_TEXT,
         "coterie-site.service": agent_unit(),
         "coterie-node.service": node_unit(),
@@ -217,8 +247,11 @@ def federation_text(config: ServerConfig) -> str:
         """)
 
 
-def site_text(config: SiteConfig) -> str:
-    """Return ``site.toml``, with the options of reading data as comments."""
+def site_text(config: SiteConfig, reading: Mapping[str, str] | None = None) -> str:
+    """Return ``site.toml``, with the options of reading that are given, and the others as comments."""
+    given = dict(reading or {})
+    others = {name: text for name, text in READING_EXAMPLES.items() if name not in given}
+    lines = [*tomli_w.dumps(given).splitlines(), *(f"# {name} = {text}" for name, text in others.items())]
     return dedent(f"""\
         # A site of a federation. What it allows is in policy.toml.
         name = {json.dumps(config.name)}
@@ -229,16 +262,7 @@ def site_text(config: SiteConfig) -> str:
         # This site's examples: .npz, .csv or .parquet; a relative path begins in this folder.
         data = {json.dumps(config.data)}
         # How tables are read; all sites must use the same values.
-        # label = "label"
-        # attribute = "region"
-        # ignore = "id,date"
-        # missing = "error"
-        # task = "classification"
-        # Shares set aside for testing and validation, drawn with the seed and the site's name.
-        # test = 0.2
-        # validation = 0.0
-        # seed = 1
-        """)
+        """) + "\n".join([*lines, *SPLIT_TEXT.splitlines(), ""])
 
 
 def start_text(part: str) -> str:
@@ -338,6 +362,8 @@ def readme_text(config: ServerConfig) -> str:
 
         Then, on the server, as the user that runs it
           coterie federate run wecfl --folder {HOME}/server
+          If the sites have tables and no schema.json, the run begins by agreeing on one. When it is over, every
+          site has its model in models/current of its folder, with a score card.
 
         Later, here
           coterie federate add-site FOLDER NAME    one more; copy server/federation.toml and server/keys/NAME.* again

@@ -32,7 +32,7 @@ from coterie.deploy.certificates import server_channels
 from coterie.deploy.flower import ORDER, RECORD, REPLY, REQUEST, shorten_retries
 from coterie.deploy.order import Order
 from coterie.deploy.processes import end_with_parent
-from coterie.deploy.server_run import carry_out
+from coterie.deploy.server_run import JOBS
 from coterie.deploy.status import StatusBoard
 from coterie.errors import FederationError
 from coterie.terminal import line
@@ -94,7 +94,7 @@ def main(grid: Grid, context: Context) -> None:
     record = partial(append_json, Path(order.out) / EXCHANGES)
     transport = GridTransport(grid, SimpleQueue())
     exchange = FlowerExchange(transport, channels, order.timeout, on_sites=board.sites, on_times=record)
-    carry_out(order, exchange, board)
+    JOBS[order.job](order, exchange, board)
 
 
 def append_json(path: Path, values: Mapping[str, Any]) -> None:

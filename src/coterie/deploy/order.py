@@ -19,6 +19,9 @@ ABOUT_DATA = (
 )
 """Settings of a simulation that mean nothing to a federation: there the sites have the data and the machines."""
 
+TRAIN, DELIVER = "train", "deliver"
+"""What an order may be for."""
+
 
 @dataclass(frozen=True)
 class Order:
@@ -26,7 +29,9 @@ class Order:
 
     A run begins once ``minimum`` sites are ready, or after ``patience`` seconds with those who are, if they are
     ``quorum`` or more (0: as many as ``minimum``). An exchange waits ``timeout`` seconds for answers. ``schema`` is
-    the file that says how the sites' tables become arrays, where the server has it.
+    the file that says how the sites' tables become arrays, where the server has it. ``job`` is to train, or only to
+    deliver the models of a run that is over; after training they are delivered if ``deliver`` is set, and only to
+    sites that lack them unless it is done ``again``.
     """
 
     settings: dict[str, Any]
@@ -40,6 +45,9 @@ class Order:
     resume: bool = False
     quorum: int = 0
     schema: str | None = None
+    job: str = TRAIN
+    deliver: bool = True
+    again: bool = False
 
     @property
     def run(self) -> str:

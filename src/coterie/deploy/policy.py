@@ -20,7 +20,7 @@ from coterie.protocol.task import Fit, Loss, Race, Score, Task
 from coterie.textforms import parse_one
 from coterie.typed import at_least, check_limits, each_one_of, make, option
 
-REPORTS = ("params", "losses", "differences", "metrics")
+REPORTS = ("params", "losses", "differences", "metrics", "columns")
 PARTS = ("all", "head", "head_weight", "body", "linear", "global", "cluster")
 
 DEFAULT_POLICY_TEXT = f"""\
@@ -31,7 +31,8 @@ DEFAULT_POLICY_TEXT = f"""\
 
 # What may leave: "params" (a trained model, or a part of it), "losses" (of the models received, on the train data),
 # "differences" (only how far those losses are from that of the site's own model; "losses" allows them too), "metrics"
-# (accuracy and the like, on one split).
+# (accuracy and the like, on one split), "columns" (of a table, until the sites have agreed on a schema: how many values
+# of each column are numbers or missing, means and deviations of numbers, the words of categories, the classes).
 reports = [{", ".join(f'"{name}"' for name in REPORTS)}]
 
 # The parts of a model that "params" may be of; "all" is the whole model.
@@ -44,6 +45,10 @@ largest_batch = 4096
 # Nothing is reported that rests on fewer examples than this. It does not hide what two reports on nearly the same
 # examples tell when they are compared.
 least_examples = 10
+
+# Of columns nothing is told that rests on fewer rows than this: a word that fewer rows have is not named, and of a
+# column with fewer values no mean. Rows with a word that no site names do not fit the schema.
+least_count = 5
 
 # The models that may be used: "mlp" is an mlp of any size, "mlp(64)" this one only. A function of an installed package,
 # "package.module:function", is code that runs here: it is allowed only if it is listed, to the letter.
@@ -59,6 +64,12 @@ functions = []
 # The largest message that is read, in megabytes, and the most models that one message may hold.
 largest_mb = 1024
 most_models = 1000
+
+# Whether models that the server hands over are kept, in models/; the largest message that brings one, in megabytes; and
+# how many versions are kept, beside the one in use.
+keep_models = true
+largest_model_mb = 256
+most_versions = 5
 
 # The runs that are answered, by name; * stands for anything: "heart-*".
 runs = ["*"]
@@ -80,10 +91,14 @@ class Policy:
     most_steps: int = option(1000, limit=at_least(1))
     largest_batch: int = option(4096, limit=at_least(1))
     least_examples: int = option(10, limit=at_least(1))
+    least_count: int = option(5, limit=at_least(1))
     models: tuple[str, ...] = tuple(zoo)
     functions: tuple[str, ...] = ()
     largest_mb: int = option(1024, limit=at_least(1))
     most_models: int = option(1000, limit=at_least(1))
+    keep_models: bool = True
+    largest_model_mb: int = option(256, limit=at_least(1))
+    most_versions: int = option(5, limit=at_least(1))
     runs: tuple[str, ...] = ("*",)
 
     def __post_init__(self) -> None:
@@ -101,6 +116,16 @@ class Policy:
     def check_size(self, size: int) -> None:
         """Refuse a message of too many bytes."""
         _allow(size <= self.largest_bytes, f"the message has {size} bytes", self.largest_bytes, "largest_mb")
+
+    def check_columns(self) -> None:
+        """Refuse to tell anything of the columns of a table."""
+        _allow("columns" in self.reports, "the server asks for columns", _list(self.reports), "reports")
+
+    def check_delivery(self, size: int) -> None:
+        """Refuse a model that is handed over if this site keeps none, or none in a message of this many bytes."""
+        _allow(self.keep_models, "a model is handed over", "none", "keep_models")
+        most = self.largest_model_mb * 1_000_000
+        _allow(size <= most, f"the model's message has {size} bytes", most, "largest_model_mb")
 
     def check_run(self, run: str) -> None:
         """Refuse a run that this site takes no part in."""

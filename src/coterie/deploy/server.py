@@ -17,8 +17,9 @@ from typing import Any
 
 from coterie.deploy import flower
 from coterie.deploy.config import ServerConfig, load_server
+from coterie.deploy.delivery import LEDGER, read_ledger, waiting
 from coterie.deploy.deployment import SCHEMA
-from coterie.deploy.order import Order
+from coterie.deploy.order import DELIVER, Order
 from coterie.deploy.processes import Program, is_listening, running, wait_until
 from coterie.deploy.proxy import nginx_command
 from coterie.deploy.status import (
@@ -31,11 +32,11 @@ from coterie.deploy.status import (
     mark_stopped,
     read_board,
 )
-from coterie.errors import FederationError, RunFolderError, UsageError
+from coterie.errors import CoterieError, FederationError, RunFolderError, UsageError
 from coterie.experiments import building
-from coterie.experiments.run_folder import CONFIG, load_rounds, load_summary
+from coterie.experiments.run_folder import CONFIG, SUMMARY, load_rounds, load_summary
 from coterie.experiments.session import Progress
-from coterie.experiments.settings import Settings
+from coterie.experiments.settings import Settings, load_settings
 from coterie.experiments.sweep import slug
 from coterie.files import write_atomically
 from coterie.terminal import line
@@ -47,6 +48,12 @@ COMMAND_SECONDS = 120.0
 
 LEAST_PATIENCE = 300.0
 """The least seconds that a run waits for its sites, even if a round waits for less."""
+
+RUNS, ONLINE = "runs", "online"
+"""The folder of runs in a server's folder, and what Flower calls a node that is connected."""
+
+LOOK = 20.0
+"""Seconds between two looks for sites that wait for a model and are back."""
 
 PAUSE, SILENCE = 0.3, 60.0
 """Seconds between two looks at the status of a run, and seconds after which a run that has not begun is given up."""
@@ -92,6 +99,11 @@ class ServerFolder:
     def board(self) -> Path:
         """The file with the status of the run."""
         return self.folder / "status.json"
+
+    @property
+    def ledger(self) -> Path:
+        """The file that says which site has which model."""
+        return self.folder / LEDGER
 
     @property
     def number(self) -> Path:
@@ -186,10 +198,8 @@ def online(server: ServerFolder) -> dict[str, str]:
 
 def make_order(server: ServerFolder, settings: Settings, out: Path | None = None, resume: bool = False) -> Order:
     """Return the order for these settings; refuse now what the run would refuse later."""
-    now = current_run(server)
-    if now is not None:
-        raise UsageError(f"run {line(now['run'], 100)} goes on; wait for it, or stop it with coterie federate stop")
-    folder = (out or server.folder / "runs" / f"{slug(settings.algorithm)}-seed-{settings.seed}").resolve()
+    check_free(server)
+    folder = (out or server.folder / RUNS / f"{slug(settings.algorithm)}-seed-{settings.seed}").resolve()
     if (folder / CONFIG).exists() and not resume:
         raise RunFolderError(f"{folder} already holds a run; continue it with --resume, or give another --out")
     config, schema = server.config, server.folder / SCHEMA
@@ -207,6 +217,72 @@ def make_order(server: ServerFolder, settings: Settings, out: Path | None = None
     )
     building.build_algorithm(order.experiment())
     return order
+
+
+def make_delivery(server: ServerFolder, run: str | None = None, again: bool = False) -> Order:
+    """Return the order to deliver the models of a finished run, by its name or folder; default: the last one.
+
+    ``again``: also to sites that have them already.
+    """
+    check_free(server)
+    folder = _finished_run(server, run)
+    config = server.config
+    return Order(
+        settings=load_settings(folder / CONFIG, {}).table(),
+        out=str(folder),
+        board=str(server.board),
+        sites=config.sites,
+        minimum=config.needed,
+        timeout=config.timeout,
+        schema=str(folder / SCHEMA) if (folder / SCHEMA).is_file() else None,
+        job=DELIVER,
+        again=again,
+    )
+
+
+def _finished_run(server: ServerFolder, run: str | None) -> Path:
+    """Return the folder of a finished run: of this name or path, or the last one that was delivered or ordered."""
+    status = read_board(server.board)
+    last = read_ledger(server.ledger).get("run") if status is None else status["out"]
+    if run is None and not isinstance(last, str):
+        raise UsageError(f"{server.folder} has no run to deliver; name its folder, or order one with federate run")
+    named = server.folder / RUNS / run if run is not None else Path(str(last))
+    folder = (named if run is None or named.is_dir() else Path(run)).resolve()
+    if not (folder / SUMMARY).exists():
+        raise RunFolderError(f"{folder} holds no finished run; name the folder of one, or finish it with run --resume")
+    return folder
+
+
+def deliver_to_returned(server: ServerFolder) -> bool:
+    """Order a delivery if a site is back that could not be reached when models were handed over; return whether."""
+    ledger = read_ledger(server.ledger)
+    absent = waiting(ledger)
+    if not absent or is_starting(server) or current_run(server) is not None:
+        return False
+    connections = online(server)
+    if not any(connections.get(name) == ONLINE for name in absent):
+        return False
+    submit(server, make_delivery(server, ledger["run"]))
+    return True
+
+
+def watch_returns(server: ServerFolder, ended: threading.Event, tell: Callable[[str], None]) -> None:
+    """Deliver to sites that come back, until ``ended`` is set; look only while a site waits for its model."""
+    while not ended.wait(LOOK):
+        try:
+            if deliver_to_returned(server):
+                tell("a site is back that has not received its model; it is delivered now")
+        except (CoterieError, OSError, subprocess.SubprocessError) as error:
+            _log.warning("cannot see whether a site is back (%s); trying again", line(error))
+
+
+def check_free(server: ServerFolder) -> None:
+    """Refuse to order anything while a run goes on, or is about to begin."""
+    if is_starting(server):
+        raise UsageError("an order was given a moment ago; wait until it begins: coterie federate status shows it")
+    now = current_run(server)
+    if now is not None:
+        raise UsageError(f"run {line(now['run'], 100)} goes on; wait for it, or stop it with coterie federate stop")
 
 
 def submit(server: ServerFolder, order: Order) -> None:
@@ -238,6 +314,15 @@ def current_run(server: ServerFolder) -> Status | None:
     """Return the status of the run that goes on now; None if none does."""
     status = read_board(server.board)
     return status if status is not None and not is_over(status) and is_alive(status) else None
+
+
+def is_starting(server: ServerFolder) -> bool:
+    """Return whether an order was given a moment ago and nothing is known of its run yet."""
+    try:
+        age = time.time() - server.order.stat().st_mtime
+    except OSError:
+        return False
+    return age < SILENCE and not server.board.exists()
 
 
 def follow(server: ServerFolder, progress: Progress, tell: Callable[[str], None] = lambda note: None) -> dict[str, Any]:

@@ -6,8 +6,9 @@ The training itself is the same loop as in a simulation, on clients that are rea
 from __future__ import annotations
 
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
+from functools import partial
 from importlib import metadata
 from pathlib import Path
 from typing import Any, Protocol
@@ -15,12 +16,16 @@ from typing import Any, Protocol
 import numpy as np
 
 from coterie.data import Schema
-from coterie.deploy.order import Order
+from coterie.deploy.delivery import delivery_notes, hand_over
+from coterie.deploy.deployment import SCHEMA
+from coterie.deploy.order import DELIVER, TRAIN, Order
+from coterie.deploy.schema_agreement import agree, schema_file
 from coterie.deploy.status import RUNNING, StatusBoard
 from coterie.errors import FederationError
 from coterie.experiments import building
-from coterie.experiments.placement import FEDERATION
+from coterie.experiments.placement import FEDERATION, load_trained
 from coterie.experiments.records import DataFacts
+from coterie.experiments.run_folder import load_config
 from coterie.experiments.session import Finished, Session
 from coterie.models.model import Model
 from coterie.models.zoo import build_model
@@ -30,7 +35,7 @@ from coterie.terminal import line
 from coterie.wire import codec
 from coterie.wire.remote import PackedReplies, Remote
 from coterie.wire.reply_checks import open_reply
-from coterie.wire.requests import SiteDescription, pack_hello
+from coterie.wire.requests import SiteDescription, Unread, pack_hello, read_part
 
 MOST_CLASSES = 1 << 16
 """The most classes, labels or targets that a site may report: a model for all of them is built here."""
@@ -40,6 +45,9 @@ MOST_TOKENS = 1 << 20
 
 LONGEST_FACT = 100
 """The most letters that an error quotes of what a site reports about its data."""
+
+Greeting = SiteDescription | Unread
+"""What a site answers to a hello: what its data are, or that its table has no schema yet."""
 
 EQUAL = ("shape", "columns", "unit", "class_names")
 """The entries in which the descriptions of all sites must be equal."""
@@ -60,9 +68,9 @@ def carry_out(order: Order, sites: Sites, board: StatusBoard) -> Finished:
     with board.recording_end():
         settings = order.experiment()
         algorithm = building.build_algorithm(settings)
-        descriptions = wait_for_sites(order, sites, board)
+        descriptions = with_data(order, sites, wait_for_sites(order, sites, board))
         class_names = next(iter(descriptions.values())).class_names
-        known = with_schema(agree_on_data(order, descriptions), class_names, order.schema)
+        known = with_schema(agree_on_data(order, descriptions), class_names, schema_file(order))
         model = build_model(settings.model, known.shape, known.classes, known.columns, known.vocabulary)
         full = replace(settings, model=model.text, lr=settings.lr or model.default_lr)
 
@@ -75,15 +83,65 @@ def carry_out(order: Order, sites: Sites, board: StatusBoard) -> Finished:
         notes = bounded_weights(descriptions, settings.weight_bound or 0)
         board.update(state=RUNNING, rounds=settings.rounds, notes=notes)
         session = Session(algorithm, known, model, full, reach)
-        return session.train(Path(order.out), order.resume, progress)
+        finished = session.train(Path(order.out), order.resume, progress)
+        if order.deliver:
+            sizes = dict(zip(order.sites, reported_sizes(order, descriptions), strict=True))
+            delivered = hand_over(order, finished.trained, known.names, sites, sizes=sizes)
+            board.update(notes=[*notes, *delivery_notes(delivered)])
+        return finished
 
 
-def wait_for_sites(order: Order, sites: Sites, board: StatusBoard, pause: float = 0.5) -> dict[str, SiteDescription]:
-    """Return the descriptions of the sites once enough are ready; raise an error if the order's patience ends first.
+def deliver_again(order: Order, sites: Sites, board: StatusBoard) -> None:
+    """Hand over the models of a run that is over to the sites that lack them, also to sites that joined later."""
+    with board.recording_end():
+        folder = Path(order.out)
+        trained, names = load_trained(folder), tuple(load_config(folder)["examples"]["clients"])
+        board.update(state=RUNNING, rounds=trained.state.round)
+        delivered = hand_over(order, trained, names, sites, welcome=partial(_send_schema, order, sites))
+        board.update(notes=delivery_notes(delivered))
+
+
+def _send_schema(order: Order, sites: Sites, newcomers: Sequence[int]) -> None:
+    """Send the schema of a run to sites that had no part in it and whose tables have none."""
+    greeted, _ = ask_descriptions(order, sites, newcomers)
+    wanting = [at for at in newcomers if isinstance(greeted.get(order.sites[at]), Unread)]
+    if wanting and schema_file(order).is_file():
+        agree(order, sites, wanting)
+
+
+JOBS: Mapping[str, Callable[[Order, Sites, StatusBoard], object]] = {TRAIN: carry_out, DELIVER: deliver_again}
+"""How each kind of order is carried out."""
+
+
+def with_data(order: Order, sites: Sites, greeted: Mapping[str, Greeting]) -> dict[str, SiteDescription]:
+    """Return the descriptions of sites, after those whose tables had no schema have agreed on one."""
+    described = {name: about for name, about in greeted.items() if isinstance(about, SiteDescription)}
+    if len(described) == len(greeted):
+        return described
+    wanting = [at for at, name in enumerate(order.sites) if name in greeted and name not in described]
+    if described and not schema_file(order).is_file():
+        have, lacks = next(iter(described)), order.sites[wanting[0]]
+        raise FederationError(
+            f"{have} has its examples and {lacks} has a table without a {SCHEMA}; copy {have}'s {SCHEMA} to the "
+            "server's folder, and it is sent to the others"
+        )
+    agreement = agree(order, sites, wanting)
+    fitting = [at for at in wanting if order.sites[at] not in agreement.problems]
+    found, problems = ask_descriptions(order, sites, fitting)
+    described |= {name: about for name, about in found.items() if isinstance(about, SiteDescription)}
+    needed = order.quorum or order.minimum
+    if len(described) < needed:
+        why = "; ".join(f"{name}: {each}" for name, each in list({**agreement.problems, **problems}.items())[:3])
+        raise FederationError(f"the tables of {len(described)} sites fit the schema, {needed} are needed; {why}")
+    return {name: described[name] for name in order.sites if name in described}
+
+
+def wait_for_sites(order: Order, sites: Sites, board: StatusBoard, pause: float = 0.5) -> dict[str, Greeting]:
+    """Return the greetings of the sites once enough are ready; raise an error if the order's patience ends first.
 
     A connected site may not receive messages yet: after a restart of the server it retries only now and then.
     """
-    until, ready = time.monotonic() + order.patience, dict[str, SiteDescription]()
+    until, ready = time.monotonic() + order.patience, dict[str, Greeting]()
     while True:
         connected = sites.connected()
         problems = {name: "not connected" for name in order.sites if name not in {**connected, **ready}}
@@ -103,42 +161,56 @@ def wait_for_sites(order: Order, sites: Sites, board: StatusBoard, pause: float 
         time.sleep(pause)
 
 
-def ask_descriptions(
-    order: Order, sites: Sites, clients: Sequence[int]
-) -> tuple[dict[str, SiteDescription], dict[str, str]]:
-    """Send a hello to some sites; return their descriptions, and the problem of each site without one."""
+def ask_descriptions(order: Order, sites: Sites, clients: Sequence[int]) -> tuple[dict[str, Greeting], dict[str, str]]:
+    """Send a hello to some sites; return what they answer, and the problem of each site that does not."""
     if not clients:
         return {}, {}
     packed = sites(dict.fromkeys(clients, pack_hello(order.run)))
-    found: dict[str, SiteDescription] = {}
+    found: dict[str, Greeting] = {}
     problems = {order.sites[client]: line(why, codec.LONGEST_PROBLEM) for client, why in packed.missing.items()}
     for client, content in packed.answers.items():
         name = order.sites[client]
         try:
-            found[name] = _checked_description(name, open_reply(content)[1].get("site"))
+            found[name] = _checked_greeting(name, open_reply(content)[1])
         except FederationError as error:
             problems[name] = line(error, codec.LONGEST_PROBLEM)
     return found, problems
 
 
+def _checked_greeting(name: str, header: Mapping[str, Any]) -> Greeting:
+    """Return what a site answered to a hello; refuse another name, another version and impossible sizes."""
+    if "wants_schema" in header:
+        unread = read_part(Unread, header["wants_schema"], "wants_schema")
+        _check_identity(name, unread)
+        return unread
+    return _checked_description(name, header.get("site"))
+
+
 def _checked_description(name: str, value: Any) -> SiteDescription:
-    """Return the description that a site sent; refuse another name, another version and impossible sizes."""
-    kind = SiteDescription.__name__
-    about: SiteDescription = codec.read_as(
-        SiteDescription, {**value, "kind": kind} if isinstance(value, dict) else value, "site"
-    )
+    """Return the description that a site sent."""
+    about = read_part(SiteDescription, value, "site")
+    _check_identity(name, about)
+    _check_sizes(about)
+    _check_kind(about)
+    return about
+
+
+def _check_identity(name: str, about: Greeting) -> None:
+    """Refuse a site that has another name than its key, or another version of coterie."""
     if about.name != name:
         raise FederationError(f"calls itself {about.name[:64]!r}; correct its site.toml")
     if about.version != metadata.version("coterie"):
         ours = metadata.version("coterie")
         raise FederationError(f"has coterie {line(about.version, 20)} where the server has {ours}; install the same")
+
+
+def _check_sizes(about: SiteDescription) -> None:
+    """Refuse impossible numbers of examples and classes."""
     if min(about.train, about.test) < 1 or about.validation < 0 or (about.classes or 1) > MOST_CLASSES:
         sizes = (
             f"{about.train} train, {about.test} test, {about.validation} validation examples, {about.classes} classes"
         )
         raise FederationError(f"reports impossible sizes: {sizes}; at least 1, 1, 0 and at most {MOST_CLASSES} classes")
-    _check_kind(about)
-    return about
 
 
 def _check_kind(about: SiteDescription) -> None:
@@ -190,11 +262,11 @@ def reported_sizes(order: Order, descriptions: Mapping[str, SiteDescription]) ->
     return [sizes.get(name, UNKNOWN_SIZES) for name in order.sites]
 
 
-def with_schema(known: DataFacts, classes: Sequence[str], path: str | None) -> DataFacts:
+def with_schema(known: DataFacts, classes: Sequence[str], path: Path) -> DataFacts:
     """Add the schema of the sites' tables, by which tables of newcomers are read; ignore a schema of other data."""
-    if path is None:
+    if not path.is_file():
         return known
-    schema = Schema.load(Path(path))
+    schema = Schema.load(path)
     fits = known.shape == (schema.width,) and tuple(classes) == schema.class_names
     return replace(known, schema=schema) if fits else known
 

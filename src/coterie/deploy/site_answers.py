@@ -20,20 +20,24 @@ import numpy as np
 
 from coterie.data.federated import Federated
 from coterie.deploy.audit import Audit, AuditLine, task_summary
+from coterie.deploy.model_store import ModelStore, check_version
 from coterie.deploy.policy import Policy
+from coterie.deploy.site_delivery import Asked, keep
+from coterie.deploy.site_schema import UnreadTable
 from coterie.engine.engine import Engine
 from coterie.errors import CoterieError, FederationError, Refused
 from coterie.models.zoo import count_numbers
 from coterie.protocol.message import FIELDS, GROUPS, Arrays
 from coterie.protocol.stack import UNPLACED
-from coterie.protocol.task import Task
+from coterie.protocol.task import Report, Task
 from coterie.seeding import Key
 from coterie.target import Target
 from coterie.terminal import line
 from coterie.textforms import Call, parse_one
 from coterie.wire import codec
 from coterie.wire import requests as answering
-from coterie.wire.requests import Network, SiteDescription
+from coterie.wire.requests import Network, Parcel, SiteDescription, Unread
+from coterie.wire.schema_messages import COLUMNS_ASKED, SCHEMA_SENT, SUMS_ASKED
 
 if TYPE_CHECKING:
     from coterie.wire.envelope import Channel
@@ -69,13 +73,42 @@ class _Reply(NamedTuple):
 
 
 class Site:
-    """One client of a federation, with its data, policy and audit log. It answers one message at a time."""
+    """One client of a federation, with its data, policy and audit log. It answers one message at a time.
 
-    def __init__(self, name: str, data: Federated, policy: Policy, audit: Audit, *, threads: int = 1) -> None:
+    With a table that is not read yet, because it has no schema, it only takes part in agreeing on one. ``store`` keeps
+    the models that are handed over, and ``tell`` shows a line to the site's operator.
+    """
+
+    def __init__(
+        self,
+        name: str,
+        data: Federated | UnreadTable,
+        policy: Policy,
+        audit: Audit,
+        *,
+        threads: int = 1,
+        store: ModelStore | None = None,
+        tell: Callable[[str], None] = lambda text: None,
+    ) -> None:
+        self.name, self.policy, self.audit, self.threads = name, policy, audit, threads
+        self.store, self.tell = store, tell
+        self.unread = data if isinstance(data, UnreadTable) else None
+        if isinstance(data, Federated):
+            self._read(data)
+
+    def _read(self, data: Federated) -> None:
+        """Take part with these data from now on."""
         if len(data) != 1:
-            raise FederationError(f"the data of site {name!r} are of {len(data)} clients; a site is one")
-        self.name, self.data, self.policy, self.audit = name, data, policy, audit
-        self.models = SiteModels(data, policy, threads)
+            raise FederationError(f"the data of site {self.name!r} are of {len(data)} clients; a site is one")
+        self.data, self.unread = data, None
+        self.models = SiteModels(data, self.policy, self.threads)
+
+    @property
+    def what_it_has(self) -> str:
+        """How many examples it has, or that its table waits for a schema."""
+        if self.unread is not None:
+            return "its table has no schema.json yet, so the first run begins by agreeing on one"
+        return f"{len(self.data.train.y)} examples"
 
     def answer(self, request: bytes) -> bytes:
         """Return the reply to a message, after writing both to the audit log."""
@@ -139,28 +172,79 @@ class Site:
     def _answer(self, request: bytes, entry: AuditLine) -> _Reply:
         """Check a message from its header to its arrays, note in the log what it asks, and do it."""
         packed = codec.unwrap(request)
-        header = packed.header
-        kind, run = (codec.read_as(str, header.get(word), word) for word in ("kind", "run"))
+        kind, run = (codec.read_as(str, packed.header.get(word), word) for word in ("kind", "run"))
         entry |= {"kind": kind, "run": run}
         self.policy.check_run(run)
-        if kind == "hello":
-            return _Reply({}, {"site": asdict(self.hello())})
-        if kind != "task":
-            raise FederationError(f"the kind of the message is {kind!r}; this site knows hello and task")
+        answers = {
+            "hello": self._answer_hello,
+            "task": self._answer_task,
+            "deliver": self._answer_delivery,
+            COLUMNS_ASKED: self._answer_columns,
+            SUMS_ASKED: self._answer_sums,
+            SCHEMA_SENT: self._answer_schema,
+        }
+        if kind not in answers:
+            raise FederationError(f"the kind of the message is {kind!r}; this site knows {', '.join(answers)}")
+        return answers[kind](packed, entry)
+
+    def _answer_hello(self, packed: codec.Packed, entry: AuditLine) -> _Reply:
+        if self.unread is not None:
+            return _Reply({}, {"wants_schema": asdict(Unread(self.name, metadata.version("coterie")))})
+        return _Reply({}, {"site": asdict(self.hello())})
+
+    def _answer_columns(self, packed: codec.Packed, entry: AuditLine) -> _Reply:
+        entry["asked"] = "how many values of each column are numbers or missing"
+        return _Reply({}, {"facts": self._table().columns(self.policy)})
+
+    def _answer_sums(self, packed: codec.Packed, entry: AuditLine) -> _Reply:
+        entry["asked"] = "means and deviations of numbers, words of categories, and classes"
+        return _Reply({}, {"sums": self._table().sums(packed.header.get("kinds"), self.policy)})
+
+    def _answer_schema(self, packed: codec.Packed, entry: AuditLine) -> _Reply:
+        entry["asked"] = "whether the table fits the schema"
+        self._read(self._table().take(packed.header.get("schema")))
+        return _Reply({}, {})
+
+    def _table(self) -> UnreadTable:
+        """Return the table that is not read yet; refuse what concerns one where there is none."""
+        if self.unread is None:
+            raise FederationError("this site's examples are read already; it agrees on no other schema")
+        return self.unread
+
+    def _answer_task(self, packed: codec.Packed, entry: AuditLine) -> _Reply:
+        return _Reply(self._open_task(packed, entry).do(), {})
+
+    def _open_task(self, packed: codec.Packed, entry: AuditLine) -> Asked:
+        """Return the task of a message and the engine that does it, after all checks."""
+        if self.unread is not None:
+            raise FederationError("this site's table has no schema yet; the next run that begins agrees on one")
+        header = packed.header
         task = codec.read_as(Task, header.get("task"), "task")
         key = Key(*codec.read_as(tuple[int, int], header.get("key"), "key"))
-        named = header.get("model")
-        network = codec.read_as(Network, {**named, "kind": "Network"} if isinstance(named, dict) else named, "model")
+        network = answering.read_part(Network, header.get("model"), "model")
         shapes = _shapes(packed, task)
         entry |= {"round": key.round, "asked": task_summary(task), "model": network.text, "models": shapes.models}
         self.policy.check_task(task, shapes.models, shapes.served, self._sizes())
         engine = self.models.engine(network, shapes.params, shapes.buffers)
         arrays = packed.arrays()
         _check_arrays(task, arrays)
-        reply, problem = answering.answer(engine, task, arrays, key)
-        if problem is not None:
-            raise RuntimeError(problem)
-        return _Reply(reply, {})
+        return Asked(engine, task, arrays, key)
+
+    def _answer_delivery(self, packed: codec.Packed, entry: AuditLine) -> _Reply:
+        """Keep the model that serves this site, as a version of its own, and answer with a receipt."""
+        parcel = answering.read_part(Parcel, packed.header.get("parcel"), "parcel")
+        self.policy.check_delivery(len(packed.content))
+        check_version(parcel.version)
+        if self.store is None:
+            raise FederationError("this site has no folder for models; start it with coterie federate client")
+        asked = self._open_task(packed, entry)
+        entry["asked"] = f"keep the model {parcel.version}"
+        if replace(asked.task.report, mix=None) != Report(params=None):
+            raise Refused("a model comes with a request for a report; this site keeps models and reports nothing then")
+        reply = asked.do()
+        receipt, news = keep(self.store, parcel, asked, entry["run"])
+        self.tell(news)
+        return _Reply(reply, {"receipt": asdict(receipt)})
 
 
 @dataclass(frozen=True)

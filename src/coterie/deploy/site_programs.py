@@ -14,15 +14,18 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any, Protocol
 
-from coterie.data import Federated, Schema, load_client
+from coterie.data import Federated, Reading, Schema, load_client
+from coterie.data.tables.files import open_table
 from coterie.deploy.audit import AUDIT, Audit
 from coterie.deploy.certificates import site_channel
 from coterie.deploy.config import SiteConfig
 from coterie.deploy.deployment import SCHEMA
+from coterie.deploy.model_store import MODELS, ModelStore
 from coterie.deploy.policy import load_policy
 from coterie.deploy.processes import stop_on_signals
 from coterie.deploy.site_answers import SealedSite, Site
 from coterie.deploy.site_node import node
+from coterie.deploy.site_schema import UnreadTable
 from coterie.errors import UsageError
 from coterie.wire.unix_socket import receive, receive_length, send
 
@@ -35,10 +38,16 @@ CALLERS = 4
 BEGINNING = 1024
 """Bytes of a message that are read before its size is checked: enough to say which message is refused."""
 
+ARRAYS = ".npz"
+"""How the names of files of arrays end, which need no schema."""
+
 _POLL = 0.2
 
 Ready = Callable[[Site], None]
 """Is called once the site can be asked."""
+
+Tell = Callable[[str], None]
+"""Shows a line to the site's operator."""
 
 
 class Answering(Protocol):
@@ -54,34 +63,57 @@ class Answering(Protocol):
         """Return the reply to a message that is not read at all."""
 
 
-def load_data(file: str | Path, name: str, folder: str | Path, **options: Any) -> Federated:
+def load_data(
+    file: str | Path, name: str, folder: str | Path, tell: Tell = lambda text: None, **options: Any
+) -> Federated | UnreadTable:
     """Read a site's ``.npz``, ``.csv`` or ``.parquet`` file as a simulation reads the client ``name`` of a folder.
 
-    ``options`` are those of ``load_own`` (label, attribute, ignore, missing, task, test, validation, seed). Tables
-    need a ``schema.json`` in ``folder``, beside the configuration of the site.
+    ``options`` are those of ``load_own`` (label, attribute, ignore, missing, task, test, validation, seed). Tables are
+    read by the ``schema.json`` in ``folder``, beside the configuration of the site; without one a table is not read
+    until the sites have agreed on one.
     """
-    schema = Path(folder) / SCHEMA
-    return load_client(file, name, schema=Schema.load(schema) if schema.is_file() else None, **options)
+    path, schema = Path(file), Path(folder) / SCHEMA
+    if path.suffix.lower() == ARRAYS or schema.is_file():
+        return load_client(path, name, schema=Schema.load(schema) if schema.is_file() else None, **options)
+    table = UnreadTable(Path(folder), path, name, options, tell)
+    table.check()
+    return table
 
 
-def build_site(config: SiteConfig, threads: int = 1) -> SealedSite:
+def with_columns(file: Path, columns: str | None, options: dict[str, Any]) -> dict[str, Any]:
+    """Return the options of reading with all columns of a table ignored but ``columns`` and those with another use."""
+    if columns is None or file.suffix.lower() == ARRAYS:
+        return options
+    reading, named = Reading.from_options(options), [name.strip() for name in columns.split(",") if name.strip()]
+    there = open_table(file).columns
+    for name in named:
+        if name not in there:
+            raise UsageError(f"columns in site.toml names {name!r}, which {file} has not; it has {', '.join(there)}")
+    used = (*named, *reading.roles)
+    return {**options, "ignore": ",".join(name for name in there if name not in used)}
+
+
+def build_site(config: SiteConfig, threads: int = 1, tell: Tell = lambda text: None) -> SealedSite:
     """Build the site of a folder: read its data, its policy and its keys, and open its audit log."""
     channel = site_channel(config.folder, config.name)
     policy = load_policy(config.folder / "policy.toml")
-    data = load_data(config.data_file(), config.name, config.folder, **config.reading())
-    return SealedSite(Site(config.name, data, policy, Audit(config.folder / AUDIT), threads=threads), channel)
+    file = config.data_file()
+    data = load_data(file, config.name, config.folder, tell, **with_columns(file, config.columns, config.reading()))
+    store = ModelStore(config.folder / MODELS, policy.most_versions)
+    audit = Audit(config.folder / AUDIT)
+    return SealedSite(Site(config.name, data, policy, audit, threads=threads, store=store, tell=tell), channel)
 
 
-def run_agent(config: SiteConfig, threads: int, ready: Ready) -> None:
-    """Answer messages until a signal arrives."""
-    stop, site = threading.Event(), build_site(config, threads)
+def run_agent(config: SiteConfig, threads: int, ready: Ready, tell: Tell) -> None:
+    """Answer messages until a signal arrives; ``tell`` shows what the operator should know."""
+    stop, site = threading.Event(), build_site(config, threads, tell)
     stop_on_signals(stop)
     serve(site, config.socket_path, stop, ready=lambda: ready(site.site))
 
 
-def run_both(config: SiteConfig, threads: int, ready: Ready) -> None:
+def run_both(config: SiteConfig, threads: int, ready: Ready, tell: Tell) -> None:
     """Run agent and node together; each ends when the other does."""
-    stop, site = threading.Event(), build_site(config, threads)
+    stop, site = threading.Event(), build_site(config, threads, tell)
     with node(config) as program:
         stop_on_signals(stop)
 

@@ -110,8 +110,13 @@ def _start_time(number: int) -> str | None:
     return None if facts[0] in "ZX" else facts[19]
 
 
-def status_table(status: Status | None, online: Mapping[str, str]) -> Table:
-    """Return a table of the sites, with connection, last news and cluster of each; below it the notes of the run."""
+def status_table(
+    status: Status | None, online: Mapping[str, str], models: Mapping[str, Mapping[str, Any]] | None = None
+) -> Table:
+    """Return a table of the sites, with connection, last news, cluster and model of each; below it the run's notes.
+
+    ``models`` are the entries of the ledger of deliveries, by site.
+    """
     notes = [] if status is None else status["notes"]
     table = Table(
         title=None if status is None else cell(_headline(status)),
@@ -119,15 +124,23 @@ def status_table(status: Status | None, online: Mapping[str, str]) -> Table:
         caption=Text("\n").join(cell(note) for note in notes) if notes else None,
         caption_justify="left",
     )
-    for title in ("site", "connection", "last", "when", "cluster"):
+    for title in ("site", "connection", "last", "when", "cluster", "model"):
         table.add_column(title)
     sites = {} if status is None else status["sites"]
     clusters = {} if status is None else _clusters(status)
     for name in sorted({*online, *sites}):
-        last = sites.get(name, {})
+        last, model = sites.get(name, {}), (models or {}).get(name, {})
         cells = (online.get(name, "unknown"), last.get("now", ""), last.get("when", ""), str(clusters.get(name, "")))
-        table.add_row(*map(cell, (name, *cells)))
+        table.add_row(*map(cell, (name, *cells, _model_text(model))))
     return table
+
+
+def _model_text(entry: Mapping[str, Any]) -> str:
+    """Return which version a site has, and whether it uses another or waits for one."""
+    version = str(entry.get("version", ""))
+    used = version if entry.get("current", True) else f"{version}, not in use"
+    late = f"waits for a{' newer' * bool(version)} one" if entry.get("away") else ""
+    return "; ".join(filter(None, (used, late))) or str(entry.get("missing", ""))
 
 
 def _headline(status: Status) -> str:

@@ -40,6 +40,7 @@ from coterie.experiments.summary import load_rows, scores_by_client
 from coterie.models.given import Given, as_model
 from coterie.models.model import Model
 from coterie.protocol.client_function import find_client_function
+from coterie.protocol.federation import Federation
 from coterie.protocol.replies import Replies
 from coterie.protocol.stack import Stack
 from coterie.protocol.task import Task
@@ -101,7 +102,7 @@ class Trained:
         ``attributes`` are what is known of it, by the name of the column, for ``given(column)``.
         """
         federation = Simulator(self._client(x, y, attributes or {}), self.model, threads=1)
-        found = self._place(federation, y is not None)
+        found = self.place(federation, y is not None)
         cluster, served = int(found.clusters[0]), None if y is None else self._served(found, federation)
         measure = "rmse" if self.model.classes is None else "accuracy"
         members = member_scores(self.members, cluster, measure)
@@ -122,7 +123,7 @@ class Trained:
         if y is None and (self.algorithm.serve.fit or self.algorithm.serve.choose):
             raise UsageError(f"{self.algorithm.name} trains or chooses before it serves, which needs labels; give y")
         federation = Simulator(self._client(x, y, {}), self.model, threads=1)
-        state = self._state_with(self._place(federation, y is not None), federation)
+        state = self.state_with(self.place(federation, y is not None), federation)
         served = served_models(self.algorithm, federation, state, self.seed, np.array([0]))
         return network_of(self.model, served, 0, self.algorithm.serve.mix if self.algorithm.members else None)
 
@@ -137,25 +138,26 @@ class Trained:
 
     def _served(self, found: Scores, federation: Simulator) -> float:
         """Return how well the newcomer is served where the scores put it."""
-        tested = evaluate(self.algorithm, federation, self._state_with(found, federation), self.seed)
+        tested = evaluate(self.algorithm, federation, self.state_with(found, federation), self.seed)
         return float(scores_by_client(tested, self.model.classes, self.unit)[0][0])
 
-    def _place(self, federation: Simulator, labelled: bool) -> Scores:
-        """Return the scores of the newcomer in all clusters."""
+    def place(self, federation: Federation, labelled: bool = True) -> Scores:
+        """Return the scores of newcomers, the clients of ``federation``, in all clusters."""
         place = self.algorithm.place if labelled else self._place_unlabelled()
         meter = Meter(federation, Key(self.seed, self.state.round), self.state.shares)
-        found = place(self.state, meter.ask if labelled else without_labels(meter.ask), np.array([0]))
+        everybody = np.arange(len(federation.names))
+        found = place(self.state, meter.ask if labelled else without_labels(meter.ask), everybody)
         if not len(found.clients):
             why = "; ".join(meter.missing.values()) or "it did not answer, or is like no cluster"
             raise FederationError(f"the newcomer could not be placed ({why}); check its examples")
         return found
 
-    def _state_with(self, found: Scores, federation: Simulator) -> State:
-        """Return the run's state with the newcomer as its only client, placed by every member of an ensemble."""
+    def state_with(self, found: Scores, federation: Federation) -> State:
+        """Return the run's state with the newcomers as its only clients, placed by every member of an ensemble."""
         members = []
         for algorithm, state in zip(self.algorithm.members, self.state.members, strict=True):
             meter = Meter(federation, Key(self.seed, state.round), state.shares)
-            members.append(_placed(state, algorithm.place(state, meter.ask, np.array([0]))))
+            members.append(_placed(state, algorithm.place(state, meter.ask, found.clients)))
         return replace(_placed(self.state, found), members=tuple(members))
 
     def _client(self, x: Array, y: Array | None, attributes: Mapping[str, str]) -> Federated:

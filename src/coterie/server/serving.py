@@ -20,6 +20,9 @@ from coterie.server.contract import Algorithm, Serving, State
 from coterie.server.exchange import Meter, with_mean
 from coterie.typing import Array
 
+NOTHING = Report(params=None)
+"""The report of a client that only says which model it works on."""
+
 
 def evaluate(
     algorithm: Algorithm,
@@ -35,9 +38,33 @@ def evaluate(
 
     ``clients``: only these. ``metric``: the name of one more number.
     """
+    return serve(algorithm, federation, state, seed, Report(params=None, metrics=split, metric=metric), clients)
+
+
+def serve(
+    algorithm: Algorithm,
+    federation: Federation,
+    state: State,
+    seed: int,
+    report: Report = NOTHING,
+    clients: Array | None = None,
+) -> Replies:
+    """Send all clients, or these, the models that serve them, let them choose and fine-tune, and report on the result.
+
+    Without a report they keep the result to themselves: that is how a model is handed over.
+    """
     asked = np.arange(len(federation.names)) if clients is None else clients
-    report = Report(params=None, metrics=split, metric=metric)
     return _serve(algorithm.serve, federation, state, Key(seed, state.round), report, asked)
+
+
+def with_clients(state: State, clients: Array) -> State:
+    """Return the state with only these of its clients, in this order; the models stay."""
+    return replace(
+        state,
+        labels=state.labels[clients],
+        memberships=None if state.memberships is None else state.memberships[clients],
+        members=tuple(with_clients(member, clients) for member in state.members),
+    )
 
 
 class Served(NamedTuple):
@@ -52,7 +79,7 @@ def served_models(
 ) -> list[Served]:
     """Return the very models with which ``evaluate`` tests these clients, member by member."""
     key, serving = Key(seed, state.round), algorithm.serve
-    chosen = _serve(replace(serving, fit=()), federation, state, key, Report(params=None), clients)
+    chosen = _serve(replace(serving, fit=()), federation, state, key, NOTHING, clients)
     stack, rows = rows_that_serve(state, chosen)
     columns = np.atleast_2d(rows.T)
     if not serving.fit:

@@ -1,8 +1,9 @@
-"""What a server asks a client, a hello or a task, and how the client does the task: the same for every transport."""
+"""What a server asks a client (a hello, a task, to keep a model), and how the client does a task, in any transport."""
 
 from __future__ import annotations
 
 from dataclasses import asdict, dataclass
+from typing import Any, TypeVar
 
 import numpy as np
 
@@ -15,6 +16,8 @@ from coterie.protocol.message import Arrays
 from coterie.protocol.task import Task
 from coterie.seeding import Key
 from coterie.wire import codec
+
+Part = TypeVar("Part")
 
 
 @dataclass(frozen=True)
@@ -64,6 +67,41 @@ class SiteDescription:
     vocabulary: int | None = None
 
 
+@dataclass(frozen=True)
+class Unread:
+    """The answer to a hello of a client whose table has no schema yet: its name, and its version of coterie."""
+
+    name: str
+    version: str
+
+
+@dataclass(frozen=True)
+class Parcel:
+    """What comes with a model that is handed over: its version, and what the server knows about it.
+
+    ``cluster`` is the site's, None if it has none and gets the mean of all; ``sites`` is how many sites the cluster
+    has. ``one_model`` and ``local_model`` are the site's own scores under one model for all and under a model that it
+    trained alone, in the measure of the run, where the run had such references.
+    """
+
+    version: str
+    algorithm: str
+    rounds: int
+    cluster: int | None
+    clusters: int
+    sites: int
+    one_model: float | None = None
+    local_model: float | None = None
+
+
+@dataclass(frozen=True)
+class Receipt:
+    """The answer to a model that was handed over: the version that the site keeps, and whether it is in use there."""
+
+    version: str
+    current: bool
+
+
 def pack_hello(run: str) -> bytes:
     """Pack the question who a client is and what data it has, as bytes."""
     return codec.encode({}, kind="hello", run=run)
@@ -73,6 +111,18 @@ def pack_task(run: str, task: Task, key: Key, model: Model, arrays: Arrays) -> b
     """Pack a task and the arrays of ``message.down``, as bytes."""
     network = asdict(described(model))
     return codec.encode(arrays, kind="task", run=run, task=codec.to_json(task), key=list(key), model=network)
+
+
+def pack_delivery(request: bytes, parcel: Parcel) -> bytes:
+    """Pack a model that is handed over: the request by which the site gets its model, and what comes with it."""
+    arrays, header = codec.decode(request)
+    return codec.encode(arrays, **{**header, "kind": "deliver", "parcel": asdict(parcel)})
+
+
+def read_part(kind: type[Part], value: Any, where: str) -> Part:
+    """Return the part of this type that a header holds as a table; errors call it ``where``."""
+    part: Part = codec.read_as(kind, {**value, "kind": kind.__name__} if isinstance(value, dict) else value, where)
+    return part
 
 
 def answer(engine: Engine, task: Task, arrays: Arrays, key: Key) -> tuple[Arrays, str | None]:

@@ -26,6 +26,7 @@ from coterie.data.tables.columns import (
     profile,
     require_roles,
     total_counts,
+    total_words,
     usable_tables,
 )
 from coterie.data.tables.files import Table, check_file, content_hash, folder_files, open_table
@@ -295,7 +296,7 @@ def _prepare(
     if not profiles:
         return None
     counts = total_counts(profiles, features)
-    check_columns(where, counts, profiles, problems)
+    check_columns(where, counts, total_words(profiles, features), problems)
     are_numbers = {name: own.is_number for name, own in counts.items()}
     targets = reading.labels if labels.are_targets and y.ndim > 1 else ()
     merged = merge(sums for each in profiles for sums in each.sums(are_numbers, classes or (), targets))

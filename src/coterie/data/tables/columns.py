@@ -6,7 +6,7 @@ many of them are numbers, from which all sites agree on the kinds; then its ``Su
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -208,17 +208,21 @@ def total_counts(profiles: Sequence[Profile], features: Sequence[str]) -> dict[s
     return {name: sum((each.counts[name] for each in profiles), ColumnCounts()) for name in features}
 
 
+def total_words(profiles: Sequence[Profile], features: Sequence[str]) -> dict[str, set[str]]:
+    """Return the different words of each column over all tables; more than ``MOST_VALUES`` are not all listed."""
+    return {name: {word for each in profiles for word in each.words[name].words} for name in features}
+
+
 def check_columns(
-    file: str, counts: Mapping[str, ColumnCounts], profiles: Sequence[Profile], problems: Problems
+    file: str, counts: Mapping[str, ColumnCounts], words: Mapping[str, Collection[str]], problems: Problems
 ) -> None:
     """Refuse columns without values, and categories with too many words to recur in other rows."""
     for name, own in counts.items():
         if not own.values:
             _refuse(file, name, "has no value at all", problems)
         elif not own.is_number:
-            words = [each.words[name] for each in profiles]
-            distinct = len({word for each in words for word in each.words})
-            many = any(each.overflowed for each in words) or distinct > MOST_VALUES
+            distinct = len(words[name])
+            many = distinct > MOST_VALUES
             if many or (distinct >= ID_FROM and distinct > ID_SHARE * own.values):
                 count = f"more than {MOST_VALUES}" if many else str(distinct)
                 _refuse(file, name, f"has {count} different words in {own.values} rows{_hint(own)}", problems)

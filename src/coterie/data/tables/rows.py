@@ -217,27 +217,73 @@ def read_constants(source: Path, columns: Sequence[str]) -> dict[str, str]:
     return found
 
 
-def find_classes(file: str, label: str, labels: RawLabels, task: str | None) -> tuple[str, ...] | None:
-    """Return the classes in order, or None where the labels are targets of a regression.
+@dataclass(frozen=True)
+class LabelFacts:
+    """What a client tells of its label column before all agree on what it is: counts, and no label.
 
-    Words and whole numbers are classes, other numbers are targets; ``task`` overrides that.
+    ``present`` rows have a label, which is a number in ``numbers`` of them; ``whole``: all these are whole numbers;
+    ``overflowed``: there are too many different labels to be classes.
     """
-    if not labels.present:
+
+    present: int = 0
+    numbers: int = 0
+    whole: bool = True
+    overflowed: bool = False
+
+    def __add__(self, other: LabelFacts) -> LabelFacts:
+        return LabelFacts(
+            self.present + other.present,
+            self.numbers + other.numbers,
+            self.whole and other.whole,
+            self.overflowed or other.overflowed,
+        )
+
+    @property
+    def numeric(self) -> bool:
+        """Whether it is a column of numbers, perhaps with some errors."""
+        return are_numbers(self.numbers, self.present)
+
+
+def label_facts(labels: RawLabels) -> LabelFacts:
+    """Return the facts about a label column."""
+    numbers = int((~np.isnan(labels.numbers)).sum())
+    return LabelFacts(labels.present, numbers, _are_whole(labels), labels.overflowed)
+
+
+def find_classes(file: str, label: str, labels: RawLabels, task: str | None) -> tuple[str, ...] | None:
+    """Return the classes in order, or None where the labels are targets of a regression."""
+    facts = label_facts(labels)
+    if are_targets(file, label, facts, task, labels.words):
+        return None
+    return class_names(file, label, labels.words, facts.numeric)
+
+
+def are_targets(file: str, label: str, facts: LabelFacts, task: str | None, words: Sequence[str] = ()) -> bool:
+    """Return whether the labels are targets of a regression; refuse a column that cannot be what ``task`` says.
+
+    Words and whole numbers are classes, other numbers are targets; ``task`` overrides that. ``words`` are some of the
+    labels, for an example in an error.
+    """
+    if not facts.present:
         raise BadFile(file, None, f"the label column {label!r} has no value", "name another with --label")
     if task == "multilabel":
         what = f"{label!r} is one label column"
         raise BadFile(file, None, what, "several labels need several columns: name them with --label a,b")
-    numeric = are_numbers(int((~np.isnan(labels.numbers)).sum()), labels.present)
-    if task == "regression" or (task is None and numeric and not _are_whole(labels)):
-        if not numeric:
-            word = next((word for word in labels.words if not is_number(word)), labels.words[0])
-            what = f"the label column {label!r} has words, such as {word!r}"
+    if task == "regression" or (task is None and facts.numeric and not facts.whole):
+        if not facts.numeric:
+            example = [f", such as {word!r}" for word in words if not is_number(word)][:1]
+            what = f"the label column {label!r} has words{''.join(example)}"
             raise BadFile(file, None, what, "a regression needs numbers; use --task classification")
-        return None
-    if labels.overflowed:
+        return True
+    if facts.overflowed:
         what = f"the label column {label!r} has more than {MOST_CLASSES} different values"
         raise BadFile(file, None, what, "if it is a quantity, use --task regression; or name another with --label")
-    return _whole_classes(file, label, labels.words) if numeric else tuple(sorted(labels.words))
+    return False
+
+
+def class_names(file: str, label: str, words: Sequence[str], numeric: bool) -> tuple[str, ...]:
+    """Return the classes that these labels name, in order; ``numeric``: they are whole numbers, perhaps with errors."""
+    return _whole_classes(file, label, words) if numeric else tuple(sorted(set(words)))
 
 
 def are_flags(file: str, names: Sequence[str], labels: Sequence[RawLabels], task: str | None) -> bool:

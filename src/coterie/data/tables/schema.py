@@ -167,9 +167,9 @@ class Schema:
         x = allocate((sum(len(part) for part, _ in parts), self.width), np.float32)
         return np.concatenate([part for part, _ in parts], out=x), np.concatenate([y for _, y in parts])
 
-    def save(self, path: str | Path) -> None:
-        """Write the schema as JSON."""
-        table = {
+    def as_table(self) -> dict[str, Any]:
+        """Return the schema as a table for JSON; ``load`` reads it."""
+        return {
             "label": self.label,
             "classes": self.classes,
             "target": None if self.target is None else {"mean": self.target.mean, "std": self.target.std},
@@ -178,7 +178,10 @@ class Schema:
             "features": [_table(feature) for feature in self.features],
             **({"outputs": [_output_table(each) for each in self.outputs]} if self.outputs else {}),
         }
-        Path(path).write_text(json.dumps(table, indent=2, ensure_ascii=False) + "\n", encoding="utf-8")
+
+    def save(self, path: str | Path) -> None:
+        """Write the schema as JSON."""
+        Path(path).write_text(json.dumps(self.as_table(), indent=2, ensure_ascii=False) + "\n", encoding="utf-8")
 
     @classmethod
     def load(cls, path: str | Path) -> Schema:

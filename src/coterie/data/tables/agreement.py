@@ -1,0 +1,191 @@
+"""Agree on a schema where every client is alone with its table, as the sites of a federation are.
+
+First each client tells ``Facts``: the names of its columns and, of each, how many values it has, how many are numbers
+and how many are missing. All facts together give ``Kinds``: which columns are numbers, and whether the labels are
+classes or targets. Then each client tells its ``Sums`` for these kinds, and all sums together give the schema: the one
+that a simulation makes of the same tables.
+
+A client tells nothing that rests on fewer than ``least`` rows: a word of a category or a class in fewer rows is not
+named, and the moments of a column with fewer values are left out.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from functools import cached_property
+from pathlib import Path
+
+import numpy as np
+
+from coterie.data.tables.columns import ColumnCounts, Profile, check_columns, profile, usable_tables
+from coterie.data.tables.files import open_table
+from coterie.data.tables.problems import Problem, Problems
+from coterie.data.tables.reading import Reading
+from coterie.data.tables.rows import (
+    TRAIN,
+    LabelFacts,
+    Rows,
+    are_targets,
+    class_names,
+    label_facts,
+    label_numbers,
+    read_rows,
+    split_rows,
+)
+from coterie.data.tables.schema import Schema, make_schema
+from coterie.data.tables.sums import Moments, Sums, merge
+from coterie.errors import DataError
+from coterie.typing import Array
+
+TARGETS, NUMBERS, WORDS = "targets", "numbers", "words"
+"""What labels may be: targets of a regression, or classes that are whole numbers or words."""
+
+
+@dataclass(frozen=True)
+class Facts:
+    """What a client tells first: the counts of its columns, in order, and the facts about its labels."""
+
+    counts: Mapping[str, ColumnCounts]
+    label: LabelFacts
+
+
+@dataclass(frozen=True)
+class Kinds:
+    """What all clients agree on: which columns are numbers, the others being categories, and what the labels are."""
+
+    are_numbers: Mapping[str, bool]
+    labels: str
+
+
+class OwnTable:
+    """The table of a client that is alone with it; ``name`` is the client's, from which its split is drawn."""
+
+    def __init__(self, file: Path, name: str, reading: Reading) -> None:
+        self.file, self.name, self.reading = file, name, reading
+        if len(reading.labels) > 1:
+            raise DataError(
+                f"label={reading.label} names several columns, for which no schema can be agreed on; write a "
+                "schema.json, and give it to all with coterie federate init --schema"
+            )
+
+    @cached_property
+    def _read(self) -> tuple[Rows, tuple[str, ...]]:
+        """The rows of the table, with their labels, and the names of its features."""
+        problems = Problems()
+        tables, features = usable_tables([open_table(self.file, self.name)], self.reading, problems)
+        rows = read_rows(tables, self.reading, problems)
+        problems.refuse(self.file)
+        return rows, features
+
+    @property
+    def features(self) -> tuple[str, ...]:
+        """The columns to learn from."""
+        return self._read[1]
+
+    def facts(self, least: int = 1) -> Facts:
+        """Return what this client tells of its columns; of one with fewer than ``least`` values, that it has none."""
+        rows, _ = self._read
+        own = self._profile(np.zeros(len(rows.owners), bool), None).counts
+        counts = {name: each if each.values >= least else ColumnCounts() for name, each in own.items()}
+        return Facts(counts, label_facts(rows.labels[0]))
+
+    def sums(self, kinds: Kinds, least: int = 1) -> Sums:
+        """Return the sums of this client's train rows, and the words that ``least`` rows or more have."""
+        rows, _ = self._read
+        labels, problems = rows.labels[0], Problems()
+        classes = None
+        if kinds.labels != TARGETS:
+            classes = class_names(str(self.file), self.reading.label, labels.words, kinds.labels == NUMBERS)
+        y = label_numbers(rows.labels, classes)
+        split = split_rows(rows, y, self.reading, str(self.file), problems)
+        problems.refuse(self.file)
+        whole = self._profile(split.split == TRAIN, y if classes is None else None)
+        named = () if classes is None else _often(classes, np.bincount(y[y >= 0], minlength=len(classes)), least)
+        (sums,) = whole.sums(kinds.are_numbers, named)
+        return self._withheld(sums, least)
+
+    def _profile(self, train: Array, targets: Array | None) -> Profile:
+        rows, features = self._read
+        owners = np.zeros(len(rows.owners), np.int64)
+        return profile(rows.tables[0], features, owners=owners, train=train, clients=1, targets=targets)
+
+    def _withheld(self, sums: Sums, least: int) -> Sums:
+        """Return sums without what rests on fewer than ``least`` rows."""
+        if least <= 1:
+            return sums
+        words = self._count_words(list(sums.categories))
+        return replace(
+            sums,
+            numbers={name: _enough(each, least) for name, each in sums.numbers.items()},
+            categories={
+                name: tuple(word for word in own if words[name][word] >= least) for name, own in sums.categories.items()
+            },
+            target=None if sums.target is None else _enough(sums.target, least),
+        )
+
+    def _count_words(self, columns: Sequence[str]) -> dict[str, Counter[str]]:
+        """Return in how many rows each word of some columns stands."""
+        found = {name: Counter[str]() for name in columns}
+        for block in self._read[0].tables[0].blocks(columns) if columns else ():
+            for name in columns:
+                found[name].update(block.cells(name).words.drop_nulls().to_list())
+        return found
+
+
+def _enough(moments: Moments, least: int) -> Moments:
+    return moments if moments.count >= least else Moments()
+
+
+def _often(words: Sequence[str], counts: Array, least: int) -> tuple[str, ...]:
+    return tuple(word for word, count in zip(words, counts.tolist(), strict=True) if count >= least)
+
+
+def agree_on_kinds(told: Mapping[str, Facts], reading: Reading) -> Kinds:
+    """Return the kinds of the columns of all clients; refuse clients with other columns than the first.
+
+    >>> seven = ColumnCounts(values=7, numbers=7)
+    >>> told = {"bern": Facts({"age": seven}, LabelFacts(7, 7)), "chur": Facts({"age": seven}, LabelFacts(7, 7, False))}
+    >>> agree_on_kinds(told, Reading(label="days"))
+    Kinds(are_numbers={'age': True}, labels='targets')
+    """
+    first = next(iter(told))
+    for name in told:
+        for one, other in ((name, first), (first, name)):
+            alone = [column for column in told[one].counts if column not in told[other].counts]
+            if alone:
+                what = f"{one} has the column {alone[0]!r}, which {other} has not"
+                raise DataError(f"{what}; add it there, or leave it out with ignore or columns in site.toml")
+    counts, label = total_facts(told)
+    targets = are_targets(_ALL, reading.label, label, reading.task)
+    kinds = {name: own.is_number for name, own in counts.items()}
+    return Kinds(kinds, TARGETS if targets else NUMBERS if label.numeric else WORDS)
+
+
+def total_facts(told: Mapping[str, Facts]) -> tuple[dict[str, ColumnCounts], LabelFacts]:
+    """Return the counts of all clients together, in the first one's order of columns, and the facts of all labels."""
+    every = list(told.values())
+    counts = {name: sum((each.counts[name] for each in every), ColumnCounts()) for name in every[0].counts}
+    return counts, sum((each.label for each in every), LabelFacts())
+
+
+def agree_on_schema(told: Mapping[str, Facts], sums: Mapping[str, Sums], kinds: Kinds, reading: Reading) -> Schema:
+    """Return the schema that follows from the facts and the sums of all clients; refuse columns that cannot be used."""
+    merged, (counts, _), problems = merge(sums.values()), total_facts(told), Problems()
+    check_columns(_ALL, counts, merged.categories, problems)
+    for name, words in merged.categories.items():
+        if not words and counts[name].values:
+            what = f"column {name!r} has no word that a site has in enough rows to name it"
+            problems.add(Problem(_ALL, None, what, "leave it out with ignore in site.toml, or lower least_count there"))
+    problems.refuse(_ALL)
+    classes = None
+    if kinds.labels != TARGETS:
+        classes = class_names(_ALL, reading.label, merged.classes, kinds.labels == NUMBERS)
+        if len(classes) < 2:
+            raise DataError(f"the sites name {len(classes)} classes of {reading.label!r}; at least 2 are needed")
+    return make_schema(merged, list(counts), classes, reading)
+
+
+_ALL = "the sites' tables"
+"""What errors call the tables of all clients together."""

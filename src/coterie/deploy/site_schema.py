@@ -1,0 +1,118 @@
+"""A site whose table has no schema yet: what it tells of its columns, and how it takes the schema that all agreed on.
+
+Until then the site answers nothing else. What it tells is counts, sums and words that enough rows have; its policy says
+how many (``least_count``), and whether it tells anything at all (``"columns"`` in ``reports``).
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from coterie.data import Federated, Schema, check_own, load_client
+from coterie.data.tables.agreement import OwnTable
+from coterie.data.tables.problems import Problem
+from coterie.data.tables.reading import Reading
+from coterie.deploy.deployment import SCHEMA
+from coterie.deploy.policy import Policy
+from coterie.errors import DataError, FederationError
+from coterie.wire.schema_messages import facts_table, read_kinds
+
+_NAMED = re.compile(r"column '([^']*)'")
+
+
+@dataclass(frozen=True)
+class UnreadTable:
+    """The table of a site's folder, to be read by a schema that is not there yet; ``options`` are those of reading."""
+
+    folder: Path
+    file: Path
+    name: str
+    options: Mapping[str, Any]
+    tell: Callable[[str], None]
+
+    def check(self) -> None:
+        """Refuse a table that cannot be read at all, before anybody is told that it is there."""
+        assert self._own().features, "a table without features is refused when it is read"
+
+    def columns(self, policy: Policy) -> dict[str, Any]:
+        """Return what this site tells of its columns."""
+        policy.check_columns()
+        with self._in_private():
+            table = self._own()
+            return facts_table(table.facts(policy.least_count), table.reading)
+
+    def sums(self, kinds: Any, policy: Policy) -> dict[str, Any]:
+        """Return the sums of this site's columns, for the kinds that all sites agree on."""
+        policy.check_columns()
+        agreed = read_kinds(kinds)
+        with self._in_private():
+            table = self._own()
+            if agreed.are_numbers.keys() != set(table.features):
+                raise FederationError("the sums of other columns are asked for than this site has told of; ask again")
+            return table.sums(agreed, policy.least_count).table()
+
+    def take(self, schema: Any) -> Federated:
+        """Check the table against a schema; keep the schema and return the data if all rows fit.
+
+        Every problem is a line on the site's console; the server is told which columns they are in, and no value.
+        """
+        with self._in_private():
+            found = self._received(schema)
+            problems = check_own(self.file, schema=found, **self.options).problems
+        for problem in problems:
+            self.tell(f"does not fit the schema: {problem}")
+        if problems:
+            raise FederationError(f"its table does not fit the schema: {misfits(problems)}; its console lists the rows")
+        data = load_client(self.file, self.name, schema=found, **self.options)
+        os.replace(self._new, self.folder / SCHEMA)
+        self.tell(f"the sites have agreed on a schema, {self.folder / SCHEMA}; this site's table fits it")
+        return data
+
+    @contextmanager
+    def _in_private(self) -> Iterator[None]:
+        """Tell what is wrong with the table to the site's operator and not to the server: it may quote values."""
+        try:
+            yield
+        except DataError as error:
+            self.tell(f"problem: {error}")
+            raise FederationError("its table cannot be read; its console says why") from None
+
+    @property
+    def _new(self) -> Path:
+        return self.folder / f".{SCHEMA}.new"
+
+    def _own(self) -> OwnTable:
+        return OwnTable(self.file, self.name, Reading.from_options(self.options))
+
+    def _received(self, table: Any) -> Schema:
+        """Return the schema that was sent; refuse one of another label or other columns than this site has told of."""
+        self._new.write_text(json.dumps(table, indent=2, ensure_ascii=False) + "\n", encoding="utf-8")
+        try:
+            schema = Schema.load(self._new)
+        except DataError:
+            raise FederationError("the schema cannot be read; do the versions match?") from None
+        own = self._own()
+        wanted = (own.reading.label, own.reading.missing, set(own.features))
+        if (schema.label, schema.missing, {each.name for each in schema.features}) != wanted or schema.outputs:
+            raise FederationError("the schema is of another label or other columns than this site has told of")
+        return schema
+
+
+def misfits(problems: tuple[Problem, ...]) -> str:
+    """Return which columns have problems, without any value of a table.
+
+    >>> misfits((Problem("a.csv", 3, "column 'age' has 'x' among its numbers", ""), Problem("a.csv", 4, "no", "")))
+    "column 'age', and 1 more problem"
+    """
+    named = [match[1] for each in problems if (match := _NAMED.search(each.what))]
+    columns = ", ".join(f"column {name!r}" for name in dict.fromkeys(named))
+    others = len(problems) - len(named)
+    more = f"{others} more problem{'s' * (others > 1)}" if columns else f"{others} problem{'s' * (others > 1)}"
+    return ", and ".join(filter(None, (columns, more if others else "")))
