@@ -272,7 +272,7 @@ class TestHostileReplies:
         plain, sums, kinds, facts, reading = honest
         assert read_facts(plain) == (facts, reading)
         assert read_sums(sums, kinds).table() == sums
-        assert read_kinds(json.loads(json.dumps({"are_numbers": kinds.are_numbers, "labels": kinds.labels}))) == kinds
+        assert read_kinds(json.loads(json.dumps({"columns": kinds.columns, "labels": kinds.labels}))) == kinds
 
     @pytest.mark.parametrize(
         "change",

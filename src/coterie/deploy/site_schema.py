@@ -54,7 +54,7 @@ class UnreadTable:
         agreed = read_kinds(kinds)
         with self._in_private():
             table = self._own()
-            if agreed.are_numbers.keys() != set(table.features):
+            if agreed.columns.keys() != set(table.features):
                 raise FederationError("the sums of other columns are asked for than this site has told of; ask again")
             return table.sums(agreed, policy.least_count).table()
 

@@ -8,15 +8,15 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator, Mapping
-from dataclasses import asdict, fields
+from dataclasses import asdict, fields, is_dataclass
 from typing import Any
 
 from coterie.data.tables.agreement import NUMBERS, TARGETS, WORDS, Facts, Kinds
-from coterie.data.tables.columns import ColumnCounts
+from coterie.data.tables.columns import CATEGORY, NUMBER, ColumnCounts
 from coterie.data.tables.reading import LISTS, Reading
 from coterie.data.tables.rows import LabelFacts
 from coterie.data.tables.schema import Schema
-from coterie.data.tables.sums import Sums
+from coterie.data.tables.sums import Moments, Sums
 from coterie.errors import CoterieError, FederationError
 from coterie.limits import COLUMNS
 from coterie.wire import codec
@@ -70,10 +70,10 @@ def read_facts(value: Any) -> tuple[Facts, Reading]:
 
 def read_kinds(value: Any) -> Kinds:
     """Return the kinds of columns that a server asks for the sums of."""
-    table = _table(value, "kinds", {"are_numbers", "labels"})
-    kinds = _table(table["are_numbers"], "are_numbers")
+    table = _table(value, "kinds", {"columns", "labels"})
+    kinds = _table(table["columns"], "columns")
     labels = codec.read_as(str, table["labels"], "labels")
-    if not all(type(each) is bool for each in kinds.values()) or labels not in (TARGETS, NUMBERS, WORDS):
+    if not all(map(_is_word, kinds.values())) or labels not in (TARGETS, NUMBERS, WORDS):
         raise FederationError("the kinds of columns cannot be read; do the versions match?")
     return Kinds(kinds, labels)
 
@@ -94,17 +94,28 @@ def read_sums(value: Any, kinds: Kinds) -> Sums:
 def _sound(sums: Sums, kinds: Kinds) -> Iterator[bool]:
     """Yield whether each part of the sums can be one."""
     yield type(sums.rows) is int and 0 <= sums.rows <= LARGEST_COUNT
-    yield sums.numbers.keys() == {name for name, is_number in kinds.are_numbers.items() if is_number}
-    yield sums.categories.keys() == {name for name, is_number in kinds.are_numbers.items() if not is_number}
+    yield sums.numbers.keys() == {name for name, kind in kinds.columns.items() if kind == NUMBER}
+    yield sums.categories.keys() == {name for name, kind in kinds.columns.items() if kind == CATEGORY}
     yield (sums.target is not None) == (kinds.labels == TARGETS)
     yield not (sums.classes and kinds.labels == TARGETS)
-    moments = [*sums.numbers.values(), *([] if sums.target is None else [sums.target])]
-    for each in moments:
+    for each in _moments(sums):
         yield type(each.count) is int and 0 <= each.count <= sums.rows
         yield all(type(number) in (int, float) and math.isfinite(number) for number in (each.mean, each.squares))
         yield each.squares >= 0
     for words in (*sums.categories.values(), sums.classes):
         yield len(words) <= MOST_WORDS and all(map(_is_word, words))
+
+
+def _moments(value: Any) -> Iterator[Moments]:
+    """Yield all moments that sums hold, wherever they are."""
+    if isinstance(value, Moments):
+        yield value
+    elif isinstance(value, Mapping):
+        for each in value.values():
+            yield from _moments(each)
+    elif is_dataclass(value):
+        for own in fields(value):
+            yield from _moments(getattr(value, own.name))
 
 
 def _read_reading(value: Any) -> Reading:

@@ -13,13 +13,14 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, fields, is_dataclass, replace
 from functools import cached_property
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 
-from coterie.data.tables.columns import ColumnCounts, Profile, check_columns, profile, usable_tables
+from coterie.data.tables.columns import ColumnCounts, Profile, check_columns, kinds_of, profile, usable_tables
 from coterie.data.tables.files import open_table
 from coterie.data.tables.problems import Problem, Problems
 from coterie.data.tables.reading import Reading
@@ -53,9 +54,9 @@ class Facts:
 
 @dataclass(frozen=True)
 class Kinds:
-    """What all clients agree on: which columns are numbers, the others being categories, and what the labels are."""
+    """What all clients agree on: the kind of each column, and what the labels are."""
 
-    are_numbers: Mapping[str, bool]
+    columns: Mapping[str, str]
     labels: str
 
 
@@ -103,7 +104,7 @@ class OwnTable:
         problems.refuse(self.file)
         whole = self._profile(split.split == TRAIN, y if classes is None else None)
         named = () if classes is None else _often(classes, np.bincount(y[y >= 0], minlength=len(classes)), least)
-        (sums,) = whole.sums(kinds.are_numbers, named)
+        (sums,) = whole.sums(kinds.columns, named)
         return self._withheld(sums, least)
 
     def _profile(self, train: Array, targets: Array | None) -> Profile:
@@ -115,15 +116,11 @@ class OwnTable:
         """Return sums without what rests on fewer than ``least`` rows."""
         if least <= 1:
             return sums
-        words = self._count_words(list(sums.categories))
-        return replace(
-            sums,
-            numbers={name: _enough(each, least) for name, each in sums.numbers.items()},
-            categories={
-                name: tuple(word for word in own if words[name][word] >= least) for name, own in sums.categories.items()
-            },
-            target=None if sums.target is None else _enough(sums.target, least),
-        )
+        words, enough = self._count_words(list(sums.categories)), _enough(sums, least)
+        often = {
+            name: tuple(word for word in own if words[name][word] >= least) for name, own in sums.categories.items()
+        }
+        return replace(enough, categories=often)
 
     def _count_words(self, columns: Sequence[str]) -> dict[str, Counter[str]]:
         """Return in how many rows each word of some columns stands."""
@@ -134,8 +131,15 @@ class OwnTable:
         return found
 
 
-def _enough(moments: Moments, least: int) -> Moments:
-    return moments if moments.count >= least else Moments()
+def _enough(value: Any, least: int) -> Any:
+    """Return sums, or a part of them, without the moments of fewer than ``least`` values."""
+    if isinstance(value, Moments):
+        return value if value.count >= least else Moments()
+    if isinstance(value, Mapping):
+        return {name: _enough(each, least) for name, each in value.items()}
+    if is_dataclass(value) and not isinstance(value, type):
+        return replace(value, **{each.name: _enough(getattr(value, each.name), least) for each in fields(value)})
+    return value
 
 
 def _often(words: Sequence[str], counts: Array, least: int) -> tuple[str, ...]:
@@ -148,7 +152,7 @@ def agree_on_kinds(told: Mapping[str, Facts], reading: Reading) -> Kinds:
     >>> seven = ColumnCounts(values=7, numbers=7)
     >>> told = {"bern": Facts({"age": seven}, LabelFacts(7, 7)), "chur": Facts({"age": seven}, LabelFacts(7, 7, False))}
     >>> agree_on_kinds(told, Reading(label="days"))
-    Kinds(are_numbers={'age': True}, labels='targets')
+    Kinds(columns={'age': 'number'}, labels='targets')
     """
     first = next(iter(told))
     for name in told:
@@ -159,8 +163,7 @@ def agree_on_kinds(told: Mapping[str, Facts], reading: Reading) -> Kinds:
                 raise DataError(f"{what}; add it there, or leave it out with ignore or columns in site.toml")
     counts, label = total_facts(told)
     targets = are_targets(_ALL, reading.label, label, reading.task)
-    kinds = {name: own.is_number for name, own in counts.items()}
-    return Kinds(kinds, TARGETS if targets else NUMBERS if label.numeric else WORDS)
+    return Kinds(kinds_of(counts, reading), TARGETS if targets else NUMBERS if label.numeric else WORDS)
 
 
 def total_facts(told: Mapping[str, Facts]) -> tuple[dict[str, ColumnCounts], LabelFacts]:
@@ -173,7 +176,7 @@ def total_facts(told: Mapping[str, Facts]) -> tuple[dict[str, ColumnCounts], Lab
 def agree_on_schema(told: Mapping[str, Facts], sums: Mapping[str, Sums], kinds: Kinds, reading: Reading) -> Schema:
     """Return the schema that follows from the facts and the sums of all clients; refuse columns that cannot be used."""
     merged, (counts, _), problems = merge(sums.values()), total_facts(told), Problems()
-    check_columns(_ALL, counts, merged.categories, problems)
+    check_columns(_ALL, counts, kinds.columns, merged.categories, problems)
     for name, words in merged.categories.items():
         if not words and counts[name].values:
             what = f"column {name!r} has no word that a site has in enough rows to name it"

@@ -23,6 +23,7 @@ from coterie.data.tables.columns import (
     Profile,
     check_columns,
     column_notes,
+    kinds_of,
     profile,
     require_roles,
     total_counts,
@@ -296,11 +297,11 @@ def _prepare(
     if not profiles:
         return None
     counts = total_counts(profiles, features)
-    check_columns(where, counts, total_words(profiles, features), problems)
-    are_numbers = {name: own.is_number for name, own in counts.items()}
+    kinds = kinds_of(counts, reading)
+    check_columns(where, counts, kinds, total_words(profiles, features), problems)
     targets = reading.labels if labels.are_targets and y.ndim > 1 else ()
-    merged = merge(sums for each in profiles for sums in each.sums(are_numbers, classes or (), targets))
-    notes = (*column_notes(counts, merged, reading.missing), *((SEVERAL,) if targets else ()))
+    merged = merge(sums for each in profiles for sums in each.sums(kinds, classes or (), targets))
+    notes = (*column_notes(counts, kinds, merged, reading.missing), *((SEVERAL,) if targets else ()))
     schema = make_schema(merged, features, classes, reading, labels.are_flags)
     return _Prepared(rows=rows, y=y, split=split, schema=schema, notes=notes)
 

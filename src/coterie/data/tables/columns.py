@@ -26,6 +26,9 @@ if TYPE_CHECKING:
 MOSTLY = 0.9
 """A column with a larger share of numbers than this holds numbers, and its other values are errors."""
 
+NUMBER, CATEGORY = "number", "category"
+"""The kinds of columns."""
+
 MOST_VALUES = 1000
 """Different words that a category may have."""
 
@@ -124,9 +127,14 @@ class ColumnCounts:
         return ColumnCounts(self.values + other.values, self.numbers + other.numbers, self.missing + other.missing)
 
     @property
-    def is_number(self) -> bool:
-        """Whether it is a column of numbers, perhaps with some errors."""
-        return are_numbers(self.numbers, self.values)
+    def kind(self) -> str:
+        """The kind of column that it is, perhaps with some errors."""
+        return NUMBER if are_numbers(self.numbers, self.values) else CATEGORY
+
+
+def kinds_of(counts: Mapping[str, ColumnCounts], reading: Reading) -> dict[str, str]:
+    """Return the kind of each column, by its values."""
+    return {name: own.kind for name, own in counts.items()}
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -139,17 +147,15 @@ class Profile:
     rows: Array
     targets: int
 
-    def sums(
-        self, are_numbers: Mapping[str, bool], classes: Sequence[str] = (), targets: Sequence[str] = ()
-    ) -> list[Sums]:
-        """Return the sums of each client, given which columns are numbers; words leave it for the others only.
+    def sums(self, kinds: Mapping[str, str], classes: Sequence[str] = (), targets: Sequence[str] = ()) -> list[Sums]:
+        """Return the sums of each client, given the kinds of columns; words leave it for categories only.
 
         The ``targets`` of several are among the numbers, by name.
         """
         columns = {name: i for i, name in enumerate(self.counts)}
-        numbers = {name: i for name, i in columns.items() if are_numbers[name]}
+        numbers = {name: i for name, i in columns.items() if kinds[name] == NUMBER}
         numbers |= {name: len(columns) + i for i, name in enumerate(targets)}
-        categories = {name: tuple(sorted(self.words[name].words)) for name in columns if not are_numbers[name]}
+        categories = {name: tuple(sorted(self.words[name].words)) for name in columns if kinds[name] == CATEGORY}
         return [
             Sums(
                 rows=int(self.rows[client]),
@@ -214,13 +220,17 @@ def total_words(profiles: Sequence[Profile], features: Sequence[str]) -> dict[st
 
 
 def check_columns(
-    file: str, counts: Mapping[str, ColumnCounts], words: Mapping[str, Collection[str]], problems: Problems
+    file: str,
+    counts: Mapping[str, ColumnCounts],
+    kinds: Mapping[str, str],
+    words: Mapping[str, Collection[str]],
+    problems: Problems,
 ) -> None:
     """Refuse columns without values, and categories with too many words to recur in other rows."""
     for name, own in counts.items():
         if not own.values:
             _refuse(file, name, "has no value at all", problems)
-        elif not own.is_number:
+        elif kinds[name] == CATEGORY:
             distinct = len(words[name])
             many = distinct > MOST_VALUES
             if many or (distinct >= ID_FROM and distinct > ID_SHARE * own.values):
@@ -237,15 +247,15 @@ def _refuse(file: str, name: str, what: str, problems: Problems) -> None:
     problems.add(Problem(file, None, f"column {name!r} {what}", f"leave it out with --ignore {name}"))
 
 
-def column_notes(counts: Mapping[str, ColumnCounts], merged: Sums, missing: str) -> list[str]:
+def column_notes(counts: Mapping[str, ColumnCounts], kinds: Mapping[str, str], merged: Sums, missing: str) -> list[str]:
     """Return what a user should know about the columns."""
     notes = []
     for name, own in counts.items():
-        if own.is_number and merged.numbers[name].squares == 0:
+        if kinds[name] == NUMBER and merged.numbers[name].squares == 0:
             notes.append(f"column {name!r} is constant in the train rows, so nothing can be learned from it")
-        if not own.is_number and own.numbers:
+        if kinds[name] == CATEGORY and own.numbers:
             notes.append(f"column {name!r} is taken as a category: {own.numbers} of {own.values} are numbers")
         if own.missing and missing == "mean":
-            instead = "the train mean" if own.is_number else "none of its values"
+            instead = "the train mean" if kinds[name] == NUMBER else "none of its values"
             notes.append(f"column {name!r} has {own.missing} missing values, which become {instead}")
     return notes
