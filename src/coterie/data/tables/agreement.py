@@ -116,10 +116,11 @@ class OwnTable:
         """Return sums without what rests on fewer than ``least`` rows."""
         if least <= 1:
             return sums
-        words, enough = self._count_words(list(sums.categories)), _enough(sums, least)
+        words = self._count_words(list(sums.categories))
         often = {
             name: tuple(word for word in own if words[name][word] >= least) for name, own in sums.categories.items()
         }
+        enough: Sums = _enough(sums, least)
         return replace(enough, categories=often)
 
     def _count_words(self, columns: Sequence[str]) -> dict[str, Counter[str]]:
