@@ -55,7 +55,7 @@ def compare(
         for each in asked:
             own = {k: v for k, v in options.items() if isinstance(each, str) or k not in (*OF_ALGORITHM, *OF_TRAINING)}
             built, network, settings = python_settings(
-                each, drawn(seed), model, {"rounds": rounds, "seed": seed, **own}
+                each, drawn(seed), model, {"rounds": rounds, "seed": seed, **own, "references": False}
             )
             prepared[settings.algorithm, seed] = settings, (built, drawn(seed), network)
 
@@ -70,7 +70,7 @@ def compare(
     def make(settings: Settings, at: Path | None, report: Progress | None) -> Made:
         parts = prepared[settings.algorithm, settings.seed][1]
         done = simulate(*parts, settings, at, resume=True, progress=report)
-        return Made(done.summary, done.history)
+        return Made(done.summary, done.history, done.trained.members)
 
     plan = [settings for settings, _ in prepared.values()]
     done = run_all(plan, folder_of, lambda settings: shown(settings, progress), make)

@@ -23,13 +23,13 @@ from coterie.experiments.records import facts_of
 from coterie.experiments.resuming import check_examples
 from coterie.experiments.run import Results, simulate
 from coterie.experiments.run_folder import CONFIG, load_rounds, load_summary
-from coterie.experiments.session import Progress
+from coterie.experiments.session import Progress, ShowRun, unseen
 from coterie.experiments.settings import Settings, in_words, load_settings
 from coterie.models.given import Given
 from coterie.models.model import Model
 from coterie.reporting.html import html_pairs
 from coterie.reporting.plots import draw_run, svg
-from coterie.reporting.progress import watch
+from coterie.reporting.progress import watch, watch_with_references
 from coterie.runtimes.attendance import Attended
 from coterie.runtimes.simulator import Simulator
 from coterie.server.contract import Algorithm, State
@@ -71,6 +71,15 @@ class Run:
     def summary(self) -> dict[str, Any]:
         """Return one number or text per key, as in ``summary.json``."""
         return self.results.summary
+
+    @property
+    def verdict(self) -> dict[str, Any]:
+        """Return whether the models beat guessing, one model and local models, as in ``summary.json``.
+
+        ``verdict["text"]`` says it in words; one model and local models are compared with ``references=True``, which is
+        the default for tables and frames. A run of an earlier version has none.
+        """
+        return dict(self.summary.get("verdict", {}))
 
     @property
     def history(self) -> list[dict[str, Any]]:
@@ -256,8 +265,8 @@ def run(
     """
     built, network, settings = python_settings(algorithm, clients, model, {"rounds": rounds, "seed": seed, **options})
     folder = None if out is None else Path(out)
-    with shown(settings, progress) as report:
-        return Run(simulate(built, clients, network, settings, folder, resume, report), folder)
+    with shown_with_references(settings, progress) as (report, show):
+        return Run(simulate(built, clients, network, settings, folder, resume, report, show), folder)
 
 
 def shown(settings: Settings, progress: Progress | bool | None) -> AbstractContextManager[Progress | None]:
@@ -265,6 +274,15 @@ def shown(settings: Settings, progress: Progress | bool | None) -> AbstractConte
     if callable(progress):
         return nullcontext(progress)
     return watch(settings) if progress else nullcontext(None)
+
+
+def shown_with_references(
+    settings: Settings, progress: Progress | bool | None
+) -> AbstractContextManager[tuple[Progress | None, ShowRun]]:
+    """Give what ``shown`` gives for a run, and what shows the rounds of its references, where a bar does."""
+    if progress is True:
+        return watch_with_references(settings)
+    return nullcontext((progress if callable(progress) else None, unseen))
 
 
 def load_run(path: str | Path, clients: Federated | None = None, model: Given = None) -> Run:

@@ -90,7 +90,7 @@ def tune(
 
     def make(settings: Settings, folder: Path | None, report: Progress | None) -> Made:
         done = run_settings(settings, folder, resume=True, progress=report, data=split, model=network)
-        return Made(done.summary, done.history)
+        return Made(done.summary, done.history, done.trained.members)
 
     def show(settings: Settings, label: str) -> AbstractContextManager[Progress | None]:
         return watch(settings, label) if progress else nullcontext(None)

@@ -343,7 +343,7 @@ def _compare_with_simulator(settings: Settings, out: Path) -> str:
     from coterie.experiments.run import run_settings
     from coterie.experiments.run_folder import STATE, load_state
 
-    simulated = run_settings(replace(settings, plan="native", threads=1)).state
+    simulated = run_settings(replace(settings, plan="native", threads=1, references=False)).state
     federated = load_state(out / STATE)
     same = simulated.labels.tolist() == federated.labels.tolist()
     apart = max(

@@ -100,13 +100,13 @@ def run(
     from coterie.experiments.run import run_settings
     from coterie.experiments.summary import add_shown, check_last
     from coterie.reporting.comparison import comparison
-    from coterie.reporting.progress import watch
+    from coterie.reporting.progress import watch_with_references
 
     settings = settings_from(target, given)
     check_last(last, settings.rounds)
     folder = out or _fresh(settings, resume)
-    with watch(settings, quiet=quiet) as progress:
-        result = run_settings(settings, folder, resume, progress)
+    with watch_with_references(settings, quiet=quiet) as (progress, show):
+        result = run_settings(settings, folder, resume, progress, show=show)
     summary = add_shown(result.summary, result.history, last)
     if as_json:
         say_json(summary)
@@ -118,6 +118,8 @@ def run(
             if said is not None:
                 say(said["text"])
     _print_together({settings.algorithm: [folder]}, summary)
+    for line in summary["verdict"]["text"].splitlines():
+        say(line)
     say(f"results are in {folder}")
 
 
@@ -142,7 +144,7 @@ def compare(
     from coterie.experiments.summary import check_last
     from coterie.experiments.sweep import folder_for, folder_name, grid, parse_seeds, run_all
     from coterie.reporting.compared import compared
-    from coterie.reporting.comparison import comparison
+    from coterie.reporting.comparison import comparison, verdict_table
     from coterie.reporting.progress import watch
 
     asked = [*algorithms, *(["local"] if local and "local" not in algorithms else [])]
@@ -163,6 +165,7 @@ def compare(
     console.print(comparison(found.summaries, console))
     folders = {name: [folder_for(replace(base, algorithm=name, seed=n), folder) for n in numbers] for name in names}
     _print_together(folders, done[0].summary)
+    console.print(verdict_table(found.verdicts))
     say(f"table: {folder / 'comparison.csv'}, .tex, .json")
     say(f"picture: {folder / 'comparison.png'}")
 

@@ -112,8 +112,9 @@ def _flags() -> tuple[inspect.Parameter, ...]:
 
 
 def _flag(name: str, kind: type, text: str, default: Any) -> inspect.Parameter:
-    shown = text if default is None else f"{text}; default {default}"
-    option = typer.Option(f"--{name.strip('_').replace('_', '-')}", help=shown, show_default=False)
+    shown, word = text if default is None else f"{text}; default {default}", name.strip("_").replace("_", "-")
+    both = f"--{word}/--no-{word}" if kind is bool else f"--{word}"
+    option = typer.Option(both, help=shown, show_default=False)
     annotated: Any = Annotated
     return inspect.Parameter(
         name, inspect.Parameter.KEYWORD_ONLY, default=None, annotation=annotated[kind | None, option]

@@ -36,7 +36,7 @@ from coterie.experiments.run_folder import (
     recorded_hashes,
 )
 from coterie.experiments.settings import load_settings
-from coterie.experiments.summary import load_rows, scores_by_client
+from coterie.experiments.summary import load_rows
 from coterie.models.given import Given, as_model
 from coterie.models.model import Model
 from coterie.protocol.client_function import find_client_function
@@ -139,7 +139,9 @@ class Trained:
     def _served(self, found: Scores, federation: Simulator) -> float:
         """Return how well the newcomer is served where the scores put it."""
         tested = evaluate(self.algorithm, federation, self.state_with(found, federation), self.seed)
-        return float(scores_by_client(tested, self.model.classes, self.unit)[0][0])
+        assert tested.metrics is not None, "an evaluation always asks for metrics"
+        score = tested.metrics[0, 0]
+        return float(self.unit * np.sqrt(score) if self.model.classes is None else score)
 
     def place(self, federation: Federation, labelled: bool = True) -> Scores:
         """Return the scores of newcomers, the clients of ``federation``, in all clusters."""

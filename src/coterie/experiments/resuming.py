@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable
-from dataclasses import fields
+from dataclasses import fields, replace
 from pathlib import Path
 from typing import Any
 
@@ -13,8 +13,8 @@ from coterie.data import Reading, parse_partition
 from coterie.engine.plan import available_cores
 from coterie.errors import RunFolderError, UsageError
 from coterie.experiments.building import completed, is_own
-from coterie.experiments.records import DataFacts
-from coterie.experiments.run_folder import CONFIG, check_start, load_config
+from coterie.experiments.records import DataFacts, Record
+from coterie.experiments.run_folder import CONFIG, check_start, load_config, load_summary
 from coterie.experiments.settings import OWN, Settings, in_words, load_settings
 from coterie.protocol.task import Fit
 from coterie.textforms import parse_one
@@ -37,7 +37,7 @@ def check_resumable(out: Path, settings: Settings, facts: DataFacts) -> None:
 
 def check_settings(old: Settings, new: Settings, out: Path) -> None:
     """Refuse settings of another run; only its length, its evaluation and its machine layout may change."""
-    free = {"rounds", "runtime", "threads", "plan", "device", "eval_every", "checkpoint_every"}
+    free = {"rounds", "runtime", "threads", "plan", "device", "eval_every", "checkpoint_every", "references"}
     before, now = meaning(old), meaning(new)
     for name in sorted(before.keys() | now.keys()):
         if name not in free and before.get(name) != now.get(name):
@@ -45,6 +45,25 @@ def check_settings(old: Settings, new: Settings, out: Path) -> None:
                 f"{out} was begun with {name} = {before.get(name)}, not {now.get(name)}; "
                 "resume it with the same settings, or give another --out"
             )
+
+
+def finished_summary(settings: Settings, folder: Path) -> Record | None:
+    """Return the summary of a finished run; None if it is not finished, an error if it has other settings."""
+    summary = load_summary(folder)
+    if summary is None:
+        return None
+    old = load_settings(folder / CONFIG, {})
+    known = replace(
+        completed(settings), model=settings.model or old.model, lr=settings.lr or old.lr, clients=old.clients
+    )
+    if settings.clients not in (None, old.clients):
+        known = replace(known, clients=settings.clients)
+    check_settings(old, known, folder)
+    if summary["rounds"] > settings.rounds:
+        raise RunFolderError(
+            f"{folder} holds {summary['rounds']} rounds, more than the {settings.rounds} asked for; give another --out"
+        )
+    return summary if summary["rounds"] == settings.rounds or summary.get("stopped") else None
 
 
 def meaning(settings: Settings) -> dict[str, Any]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from contextlib import ExitStack, closing
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -9,10 +10,13 @@ from typing import Any
 
 from coterie.data import Federated
 from coterie.experiments import building
+from coterie.experiments.conclusion import Conclusion
+from coterie.experiments.guessing import guesses_of
 from coterie.experiments.placement import Trained
 from coterie.experiments.records import facts_of
-from coterie.experiments.session import Progress, Session
+from coterie.experiments.session import Progress, Session, ShowRun, unseen
 from coterie.experiments.settings import Settings
+from coterie.experiments.summary import Row
 from coterie.models.model import Model
 from coterie.models.zoo import build_model
 from coterie.protocol.federation import Federation
@@ -58,10 +62,11 @@ def run_settings(
     progress: Progress | None = None,
     data: Federated | None = None,
     model: Model | None = None,
+    show: ShowRun = unseen,
 ) -> Results:
     """Build what the settings name, and train; with ``resume`` continue the run in ``out``.
 
-    ``data`` and ``model``: those of these settings, if they are built already.
+    ``data`` and ``model``: those of these settings, if they are built already. ``show`` shows the rounds of references.
     """
     algorithm = building.build_algorithm(settings)
     data = building.build_data(settings) if data is None else data
@@ -70,7 +75,7 @@ def run_settings(
     full = replace(
         building.completed(settings), model=model.text, lr=settings.lr or model.default_lr, clients=len(data)
     )
-    return simulate(algorithm, data, model, full, out, resume, progress)
+    return simulate(algorithm, data, model, full, out, resume, progress, show)
 
 
 def simulate(
@@ -81,8 +86,10 @@ def simulate(
     out: Path | None,
     resume: bool,
     progress: Progress | None,
+    show: ShowRun = unseen,
 ) -> Results:
-    """Train on clients of this machine, which are ended with the run."""
+    """Train on clients of this machine, which are ended with the run, and reach a verdict."""
+    facts = facts_of(data)
     with ExitStack() as stack:
 
         def reach(network: Model) -> Federation:
@@ -90,8 +97,21 @@ def simulate(
             clients = start(data, network, settings.threads, plan=settings.plan, device=settings.device)
             return stack.enter_context(closing(clients))
 
-        session = Session(algorithm, facts_of(data), model, settings, reach)
-        done = session.train(out, resume, progress)
+        def train_reference(other: Settings, folder: Path | None, report: Progress | None) -> Sequence[Row]:
+            stack.close()  # two sets of Ray's workers would wait for each other
+            return simulate(building.build_algorithm(other), data, model, other, folder, True, report).trained.members
+
+        conclude = Conclusion(
+            facts=facts,
+            settings=settings,
+            guesses=guesses_of(data, settings.metric),
+            own=data.schema is not None or building.is_own(settings.data),
+            out=out,
+            make=train_reference,
+            show=show,
+        )
+        session = Session(algorithm, facts, model, settings, reach)
+        done = session.train(out, resume, progress, conclude)
     return Results(
         summary=done.summary,
         history=done.history,

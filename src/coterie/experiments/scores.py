@@ -13,6 +13,7 @@ from scipy.optimize import linear_sum_assignment
 from sklearn import metrics
 
 from coterie.errors import UsageError
+from coterie.experiments.verdict import ENOUGH
 from coterie.models.layout import Layout
 from coterie.protocol.federation import Federation
 from coterie.protocol.replies import Replies
@@ -47,9 +48,11 @@ def client_scores(table: Array, classes: int | None, unit: float = 1.0, weights:
     """Return scores over clients from their rows of metrics (see ``protocol.replies``).
 
     Clients are weighted by ``weights``, by default their test examples. ``worst``, ``p10``, ``std`` and the means over
-    clients (``accuracy_mean``, ``pf1``) are not weighted. ``unit`` converts errors to the units of the user's targets.
+    clients (``accuracy_mean``, ``pf1``) are not weighted; ``worst_judged`` is among clients with enough examples for a
+    judgement. ``unit`` converts errors to the units of the user's targets.
     """
     first, second, loss, examples = table.T
+    enough = examples >= ENOUGH
     shares = examples if weights is None else weights
     if classes is None:
         rmse = unit * np.sqrt(first)
@@ -58,6 +61,7 @@ def client_scores(table: Array, classes: int | None, unit: float = 1.0, weights:
             "rmse": float(unit * np.sqrt(np.average(first, weights=shares))),
             "r2": float(1 - np.average(first, weights=shares) / total) if total > 0 else float("nan"),
             "worst": float(rmse.max()),
+            **({"worst_judged": float(rmse[enough].max())} if enough.any() else {}),
             "test_loss": float(np.average(loss, weights=shares)),
         }
     return {
@@ -65,6 +69,7 @@ def client_scores(table: Array, classes: int | None, unit: float = 1.0, weights:
         "macro_f1": float(np.average(second, weights=shares)),
         "accuracy_mean": float(first.mean()),
         "worst": float(first.min()),
+        **({"worst_judged": float(first[enough].min())} if enough.any() else {}),
         "p10": float(np.percentile(first, 10)),
         "std": float(first.std()),
         "pf1": float(second.mean()),

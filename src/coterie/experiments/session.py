@@ -10,6 +10,7 @@ import platform
 import subprocess
 import time
 from collections.abc import Callable
+from contextlib import AbstractContextManager, nullcontext
 from functools import partial
 from importlib import metadata
 from pathlib import Path
@@ -27,6 +28,7 @@ from coterie.experiments.run_folder import CONFIG, FORMAT, SCHEMA, RunFolder
 from coterie.experiments.scores import ask_gradients, check_gradients
 from coterie.experiments.settings import Settings, read_goal
 from coterie.experiments.summary import (
+    Row,
     client_rows,
     costs_in_models,
     evaluated_rounds,
@@ -35,6 +37,8 @@ from coterie.experiments.summary import (
     save_distances,
     summarise,
 )
+from coterie.experiments.verdict import main_score
+from coterie.experiments.worst import worst_of
 from coterie.models.model import Model
 from coterie.protocol.federation import Federation
 from coterie.protocol.replies import Replies
@@ -48,6 +52,18 @@ from coterie.typing import Array
 
 Progress = Callable[[dict[str, Any]], None]
 """Called with the record of every round."""
+
+ShowRun = Callable[[Settings], AbstractContextManager[Progress | None]]
+"""``settings -> context of a progress``: how the rounds of a run with these settings are shown."""
+
+
+def unseen(settings: Settings) -> AbstractContextManager[None]:
+    """Show nothing of a run."""
+    return nullcontext()
+
+
+Conclude = Callable[[list[Row], Record], tuple[list[Row], Record]]
+"""``(rows, summary) -> (rows, summary)``: what is added at the end of a run, when its clients are no longer asked."""
 
 
 class Finished(NamedTuple):
@@ -108,8 +124,13 @@ class Session:
         if settings.diagnose:
             check_gradients(facts.train, self.model.layout)
 
-    def train(self, out: Path | None, resume: bool, progress: Progress | None) -> Finished:
-        """Train, evaluate and record every round, and return the results; Ctrl-C saves the last recorded round."""
+    def train(
+        self, out: Path | None, resume: bool, progress: Progress | None, conclude: Conclude | None = None
+    ) -> Finished:
+        """Train, evaluate and record every round, and return the results; Ctrl-C saves the last recorded round.
+
+        ``conclude`` adds to the clients' rows and to the summary before they are written.
+        """
         folder, state = self._open_folder(out, resume)
         history: list[Record] = [] if folder is None else folder.rounds
         test: Replies | None = None
@@ -144,7 +165,7 @@ class Session:
         finally:
             if folder is not None:
                 folder.wait()
-        return self._finish(folder, history, state, test)
+        return self._finish(folder, history, state, test, conclude)
 
     def _open_folder(self, out: Path | None, resume: bool) -> tuple[RunFolder | None, State | None]:
         """Create the run folder, or open it and return the state with which the run resumes."""
@@ -186,7 +207,14 @@ class Session:
         reached = self.settings.stop and self.goal is not None and self.goal.first([record]) is not None
         return bool(reached and evaluated_rounds([record]))
 
-    def _finish(self, folder: RunFolder | None, history: list[Record], state: State, test: Replies | None) -> Finished:
+    def _finish(
+        self,
+        folder: RunFolder | None,
+        history: list[Record],
+        state: State,
+        test: Replies | None,
+        conclude: Conclude | None,
+    ) -> Finished:
         """Summarise the run, and write its last files."""
         present = self.federation.present(state.round - 1)
         if test is None:  # resumed after its last round, before the summary was written
@@ -195,6 +223,9 @@ class Session:
         rows = client_rows(self.facts, state, test, self.attendance, self.metric)
         summary = summarise(history, self.settings, self.facts, state, present)
         summary |= costs_in_models(history, self.fedavg_bytes)
+        summary |= worst_of(rows, main_score(self.facts.classes is None))
+        if conclude is not None:
+            rows, summary = conclude(rows, summary)
         if folder is not None:
             save_clients(folder.path, rows)
             formed = formed_of(state)

@@ -115,6 +115,9 @@ class Settings:
         None, "number of clusters, or auto: find it (4 for digits, otherwise 10)", at_least_or(1, "auto")
     )
     advise: bool | None = option(None, "say whether one model is enough, and how many clusters: one more probe")
+    references: bool | None = option(
+        None, "also train fedavg and local, for the verdict (yes for your own tables): in OUT/references"
+    )
     choose: str | None = option(None, "how clients that choose do it: exact, or race, on growing parts of their data")
     model: str | None = option(None, "a network: 'mlp(512,128)', cnn, lenet, package.module:function")
     rounds: int = option(20, "communication rounds", at_least(1, ROUNDS))

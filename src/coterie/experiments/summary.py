@@ -77,7 +77,7 @@ def _quality(evaluated: list[Record], facts: DataFacts, weigh_by: str, present: 
     """Return how well clients are served at the end of the run."""
     last = evaluated[-1]
     if facts.classes is None:
-        scores = {"rmse": last["rmse"], "r2": last["r2"], "worst_client": last["worst"]}
+        scores = {"rmse": last["rmse"], "r2": last["r2"], "worst_client": last["worst"], **_judged(last)}
         return scores | {name: last[name] for name in ("validation_rmse",) if name in last}
     three = evaluated[-3:]
     return {
@@ -86,12 +86,18 @@ def _quality(evaluated: list[Record], facts: DataFacts, weigh_by: str, present: 
         "macro_f1": last["macro_f1"],
         "macro_f1_last3": mean_score(three, "macro_f1"),
         "worst_client": last["worst"],
+        **_judged(last),
         "p10_client": last["p10"],
         "std_clients": last["std"],
         **({} if facts.majority_correct is None else {"majority": majority_rate(facts, weigh_by, present)}),
         **learning_gap(evaluated),
         **{name: last[name] for name in ("validation_accuracy", "validation_macro_f1") if name in last},
     }
+
+
+def _judged(last: Record) -> Record:
+    """Return the worst score among clients with enough test examples, if there are such clients."""
+    return {"worst_judged": last["worst_judged"]} if "worst_judged" in last else {}
 
 
 def _metric(last: Record, settings: Settings) -> Record:
@@ -187,13 +193,9 @@ def client_rows(
     are soft, also its membership in each.
     """
     dated = {} if attendance is None else {"joined": attendance.joins, "left": attendance.leaves}
-    scores: tuple[str, ...] = ("rmse",) if facts.classes is None else ("accuracy", "macro_f1")
-    each = scores_by_client(test, facts.classes, facts.unit)
-    if metric is not None and test.metric is not None:
-        scores, unit = (*scores, "metric"), facts.unit_of(metric)
-        named = [float(unit * value) if np.isfinite(value) else "" for value in test.metric]
-        each = [(*own, value) for own, value in zip(each, named, strict=True)]
-    found = dict(zip(test.clients.tolist(), each, strict=True))
+    assert test.metrics is not None, "an evaluation always asks for metrics"
+    each = scores_by_name(test.metrics, test.metric, facts, metric)
+    found, unknown = dict(zip(test.clients.tolist(), each, strict=True)), dict.fromkeys(each[0] if each else (), "")
     return [
         {
             "client": facts.names[i],
@@ -202,7 +204,7 @@ def client_rows(
             "train": int(facts.train[i]),
             "test": int(facts.test[i]),
             **{name: rounds.get(facts.names[i], "") for name, rounds in dated.items()},
-            **dict(zip(scores, found.get(i, ("",) * len(scores)), strict=True)),
+            **found.get(i, unknown),
             **_memberships(state, i),
         }
         for i in range(len(facts.names))
@@ -215,12 +217,22 @@ def _memberships(state: State, client: int) -> dict[str, float]:
     return {f"membership_{k}": float(value) for k, value in enumerate(state.memberships[client])}
 
 
-def scores_by_client(replies: Replies, classes: int | None, unit: float) -> list[tuple[Any, ...]]:
-    """Return accuracy and macro-F1 of each evaluated client, or its rmse in the units of the user's targets."""
-    assert replies.metrics is not None, "an evaluation always asks for metrics"
-    if classes is None:
-        return [(float(value),) for value in unit * np.sqrt(replies.metrics[:, 0])]
-    return [(float(accuracy), float(f1)) for accuracy, f1 in replies.metrics[:, :2]]
+def scores_by_name(
+    metrics: Array, named: Array | None, facts: DataFacts, metric: Metric | None
+) -> list[dict[str, float | str]]:
+    """Return each client's scores by name, from its row of metrics and the metric that the user named.
+
+    They are accuracy, macro-F1 and loss, or the rmse in units of the user's targets; a metric is empty where undefined.
+    """
+    if facts.classes is None:
+        found: list[dict[str, float | str]] = [{"rmse": float(value)} for value in facts.unit * np.sqrt(metrics[:, 0])]
+    else:
+        names = ("accuracy", "macro_f1", "loss")
+        found = [dict(zip(names, map(float, row), strict=True)) for row in metrics[:, :3]]
+    if metric is None or named is None:
+        return found
+    values = (float(facts.unit_of(metric) * value) if np.isfinite(value) else "" for value in named)
+    return [{**each, "metric": value} for each, value in zip(found, values, strict=True)]
 
 
 def save_clients(folder: Path, rows: Sequence[Row]) -> None:
@@ -265,7 +277,10 @@ def _clusters(rows: Sequence[Row]) -> dict[str, int]:
 LONG, SEVERAL = 10, 3
 """Tables show the mean of the last 3 rounds of a run of at least 10 rounds, as the thesis does; else the last round."""
 
-SHOWN = {name: name for name in ("accuracy", "macro_f1", "rmse", "r2", "metric")} | {"worst": "worst_client"}
+SHOWN = {name: name for name in ("accuracy", "macro_f1", "rmse", "r2", "metric")} | {
+    "worst": "worst_client",
+    "worst_judged": "worst_judged",
+}
 """The scores that tables show: their names in a record and in a summary."""
 
 

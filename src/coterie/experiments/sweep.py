@@ -5,7 +5,6 @@ from __future__ import annotations
 import hashlib
 import re
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import AbstractContextManager
 from dataclasses import replace
 from functools import cache
 from pathlib import Path
@@ -15,14 +14,15 @@ from coterie.algorithms import has_number
 from coterie.algorithms.auto import AUTO
 from coterie.data import Federated
 from coterie.data.tables.files import own_hash
-from coterie.errors import RunFolderError, UsageError
-from coterie.experiments.building import about_data, build_data, completed, is_own
+from coterie.errors import UsageError
+from coterie.experiments.building import about_data, build_data, is_own
 from coterie.experiments.records import Record
-from coterie.experiments.resuming import check_files, check_settings
+from coterie.experiments.resuming import check_files, finished_summary
 from coterie.experiments.run import run_settings
-from coterie.experiments.run_folder import CONFIG, load_rounds, load_summary
-from coterie.experiments.session import Progress
-from coterie.experiments.settings import Settings, load_settings
+from coterie.experiments.run_folder import load_rounds
+from coterie.experiments.session import Progress, ShowRun
+from coterie.experiments.settings import Settings
+from coterie.experiments.summary import Row, load_rows
 from coterie.limits import SEEDS, check_most
 from coterie.terminal import plain
 
@@ -30,7 +30,6 @@ LONGEST = 120
 """Bytes of a folder's name; file systems take 255."""
 
 FolderOf = Callable[[Settings], Path | None]
-ShowRun = Callable[[Settings], AbstractContextManager[Progress | None]]
 
 
 def folder_for(settings: Settings, out: Path) -> Path:
@@ -65,11 +64,12 @@ def folder_name(text: str) -> str:
 
 
 class Done(NamedTuple):
-    """A run of a plan: its settings, its summary and the records of its rounds."""
+    """A run of a plan: its settings, its summary, the records of its rounds, and a row for each client."""
 
     settings: Settings
     summary: Record
     history: list[Record]
+    rows: Sequence[Row] = ()
 
 
 class Made(NamedTuple):
@@ -77,6 +77,7 @@ class Made(NamedTuple):
 
     summary: Record
     history: list[Record]
+    rows: Sequence[Row] = ()
 
 
 Make = Callable[[Settings, Path | None, Progress | None], Made]
@@ -92,10 +93,10 @@ def run_all(plan: Sequence[Settings], folder_of: FolderOf, show: ShowRun, make: 
     files = cache(lambda data: own_hash(Path(data)) if is_own(data) else None)
     for settings in plan:
         folder = folder_of(settings)
-        summary = None if folder is None else _finished(settings, folder)
+        summary = None if folder is None else finished_summary(settings, folder)
         if folder is not None and summary is not None:
             check_files(folder, files(settings.data), settings.data)
-            yield Done(settings, summary, load_rounds(folder))
+            yield Done(settings, summary, load_rounds(folder), load_rows(folder))
             continue
         with show(settings) as progress:
             made = make(settings, folder, progress)
@@ -112,40 +113,22 @@ def from_settings() -> Make:
         if about != about_data(settings):
             about, data = about_data(settings), build_data(settings)
         done = run_settings(settings, folder, resume=True, progress=progress, data=data)
-        return Made(done.summary, done.history)
+        return Made(done.summary, done.history, done.trained.members)
 
     return make
-
-
-def _finished(settings: Settings, folder: Path) -> Record | None:
-    """Return the summary of a finished run; refuse one that was made with other settings."""
-    summary = load_summary(folder)
-    if summary is None:
-        return None
-    old = load_settings(folder / CONFIG, {})
-    known = replace(
-        completed(settings), model=settings.model or old.model, lr=settings.lr or old.lr, clients=old.clients
-    )
-    if settings.clients not in (None, old.clients):
-        known = replace(known, clients=settings.clients)
-    check_settings(old, known, folder)
-    if summary["rounds"] > settings.rounds:
-        raise RunFolderError(
-            f"{folder} holds {summary['rounds']} rounds, more than the {settings.rounds} asked for; give another --out"
-        )
-    return summary if summary["rounds"] == settings.rounds or summary.get("stopped") else None
 
 
 def grid(base: Settings, algorithms: Sequence[str], seeds: Sequence[int]) -> list[Settings]:
     """Return every algorithm on every seed, seed by seed, so that an early stop leaves whole comparisons.
 
-    ``clusters=auto`` holds only for algorithms that have a number of clusters.
+    ``clusters=auto`` holds only for algorithms that have a number of clusters. No run has references of its own.
     """
     twice = {a for a in algorithms if list(algorithms).count(a) > 1}
     if twice:
         raise UsageError(f"{', '.join(sorted(twice))} is listed twice; name each algorithm once")
     numbers = {a: base.clusters if base.clusters != AUTO or has_number(a) else None for a in algorithms}
-    return [replace(base, algorithm=a, clusters=numbers[a], seed=s) for s in seeds for a in algorithms]
+    plain = replace(base, references=False)
+    return [replace(plain, algorithm=a, clusters=numbers[a], seed=s) for s in seeds for a in algorithms]
 
 
 def parse_seeds(text: str) -> list[int]:

@@ -215,7 +215,11 @@ def search(
     ``make``: as for ``sweep.run_all``.
     """
     made = [settings_of(base, point) for point in points]
-    plan = {replace(settings, seed=seed): point for seed in seeds for settings, point in zip(made, points, strict=True)}
+    plan = {
+        replace(settings, seed=seed, references=False): point
+        for seed in seeds
+        for settings, point in zip(made, points, strict=True)
+    }
     scores: dict[str, list[float]] = {describe(point): [] for point in points}
 
     def folder_of(settings: Settings) -> Path | None:

@@ -13,10 +13,12 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from rich.console import Console
 
+from coterie.experiments.method_verdicts import verdicts_of
 from coterie.experiments.summary import add_shown, default_last
 from coterie.experiments.sweep import Done
+from coterie.experiments.verdict import Verdict
 from coterie.files import write_atomically
-from coterie.reporting.comparison import CLASSIFICATION, REGRESSION, Summary, comparison, gain
+from coterie.reporting.comparison import CLASSIFICATION, REGRESSION, Summary, comparison, gain, verdict_table
 from coterie.reporting.html import html_table
 from coterie.reporting.plots import History, draw_comparison, svg
 
@@ -32,12 +34,14 @@ class Comparison:
     """Algorithms on the same seeds: ``summaries`` and ``histories`` by algorithm, one for each seed.
 
     ``last``: scores are means over this number of last evaluated rounds. ``folder`` holds the runs, if it was kept.
+    ``verdicts``: how each does against guessing, one model (fedavg) and local models, where these are compared.
     """
 
     summaries: dict[str, list[Summary]] = field(repr=False)
     histories: dict[str, list[History]] = field(repr=False)
     last: int
     folder: Path | None = None
+    verdicts: dict[str, Verdict] = field(default_factory=dict, repr=False)
 
     def __repr__(self) -> str:
         some = next(iter(self.summaries.values()))
@@ -47,6 +51,8 @@ class Comparison:
         text = io.StringIO()
         console = Console(file=text, width=WIDTH)
         console.print(comparison(self.summaries, console))
+        if self.verdicts:
+            console.print(verdict_table(self.verdicts))
         return text.getvalue()
 
     def rows(self) -> list[dict[str, Any]]:
@@ -90,7 +96,8 @@ class Comparison:
 
     def to_json(self) -> str:
         """Return the rows, and the summaries of all runs, as JSON."""
-        content = {"last": self.last, "rows": self.rows(), "runs": self.summaries}
+        verdicts = {name: each.table() for name, each in self.verdicts.items()}
+        content = {"last": self.last, "rows": self.rows(), "verdicts": verdicts, "runs": self.summaries}
         return json.dumps(content, indent=2, allow_nan=False) + "\n"
 
     def to_latex(self) -> str:
@@ -140,7 +147,8 @@ def compared(runs: Iterable[Done], last: int | None = None, folder: Path | None 
     histories = {name: [done.history for done in some] for name, some in by_name.items()}
     number = last or default_last([history for some in histories.values() for history in some])
     shown = {name: [add_shown(done.summary, done.history, number) for done in some] for name, some in by_name.items()}
-    return Comparison(shown, histories, number, folder)
+    judged = verdicts_of(by_name) if all(done.rows for some in by_name.values() for done in some) else {}
+    return Comparison(shown, histories, number, folder, judged)
 
 
 _ESCAPED = {

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import combinations
 from typing import Any
 
@@ -18,6 +18,7 @@ from coterie.engine.metric_functions import find_metric
 from coterie.experiments.settings import read_goal
 from coterie.experiments.summary import last_in_words
 from coterie.experiments.tuning import Result
+from coterie.experiments.verdict import ENOUGH, NAMES, NOTHING, Against, Verdict
 from coterie.terminal import cell, plain
 
 Summary = dict[str, Any]
@@ -115,6 +116,8 @@ def comparison(runs: dict[str, list[Summary]], console: Console) -> Table:
     everything = [s for summaries in runs.values() for s in summaries]
     regression = "rmse" in everything[0]
     columns = [c for c in (REGRESSION if regression else CLASSIFICATION) if any(c.key in s for s in everything)]
+    if all(s.get("worst_judged") is not None for s in everything):
+        columns[0] = replace(columns[0], key="worst_judged")
     columns[1:1] = _metric_column(everything[0])
     while True:
         table = _table(runs, columns, regression)
@@ -162,6 +165,7 @@ def _caption(runs: dict[str, list[Summary]], everything: list[Summary], regressi
         f"seed{'s' * (len(seeds) > 1)} {', '.join(map(str, seeds))}",
         f"{'Errors' if regression else 'Accuracy, macro-F1'} and worst client: {last_in_words(some['last'])}.",
     ]
+    lines += _about_worst(everything, regression)
     if some.get("weigh_by") == "train":
         lines.append("Clients count by their train examples.")
     if "until" in some:
@@ -175,10 +179,55 @@ def _caption(runs: dict[str, list[Summary]], everything: list[Summary], regressi
     return lines
 
 
+def _about_worst(everything: list[Summary], regression: bool) -> list[str]:
+    """Return among whom the worst client was sought, or how little its score says, where test examples are few."""
+    known = [s["worst"] for s in everything if "worst" in s]
+    if not known:
+        return []
+    if all(each["enough"] for each in known):
+        fewer = any(each["among"] < s["clients"] for each, s in zip(known, everything, strict=False))
+        return [f"Worst client: of those with {ENOUGH} test examples or more."] * fewer
+    some = next(each for each in known if not each["enough"])
+    between = "" if regression else f", so {100 * some['low']:.0f} to {100 * some['high']:.0f} % (95 % interval)"
+    return [f"Worst client: none has {ENOUGH} test examples; that of the first run has {some['test']}{between}."]
+
+
 def _when_reached(runs: dict[str, list[Summary]], until: str) -> str:
     key = read_goal(until).key
     found = {name: ", ".join("never" if s[key] is None else str(s[key]) for s in some) for name, some in runs.items()}
     return f"Round (from 0) in which {until} first held, by seed: {'; '.join(f'{n} {r}' for n, r in found.items())}."
+
+
+STYLES = {"better": "green", "worse": "red", "unclear": ""}
+"""How the cells of verdicts are shown."""
+
+
+def verdict_table(verdicts: Mapping[str, Verdict]) -> Table:
+    """Return a table of the verdicts of a comparison: each method against guessing, one model and local models."""
+    some = next(iter(verdicts.values())).score
+    table = Table(title="Verdict", title_justify="left", caption_justify="left", show_lines=True)
+    table.add_column("algorithm", no_wrap=True)
+    for name in NAMES.values():
+        table.add_column(f"against {name}", no_wrap=True)
+    for name, verdict in verdicts.items():
+        cells = [_verdict_cell(verdict.against.get(which), verdict) for which in NAMES]
+        nothing = "\nnothing learnt" if verdict.learnt == NOTHING else ""
+        table.add_row(Text(f"{plain(name)}{nothing}"), *cells)
+    unit = ", points" if some.unit else ""
+    lines = [f"Change of {some.name}{unit} (95 % interval over clients, paired) where green is better; clients."]
+    for verdict in verdicts.values():
+        lines += [f"{NAMES[which]}: {why}." for which, why in verdict.missing.items()]
+    table.caption = Text("\n".join(dict.fromkeys(lines)))
+    return table
+
+
+def _verdict_cell(found: Against | None, verdict: Verdict) -> Text:
+    if found is None:
+        return cell("—")
+    show, both = verdict.score.show, found.low is not None and found.high is not None
+    between = f" ({show(found.low or 0.0, '+')} to {show(found.high or 0.0, '+')})" if both else ""
+    counts = f"better {found.better}, worse {found.worse} of {found.clients}"
+    return Text(f"{show(found.change, '+')}{between}\n{counts}", STYLES[found.outcome])
 
 
 def ranking(results: Sequence[Result], metric: str | None = None) -> Table:

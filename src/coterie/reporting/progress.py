@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, ExitStack, contextmanager
 from typing import Any
 
 from rich.progress import BarColumn, MofNCompleteColumn, TextColumn, TimeElapsedColumn, TimeRemainingColumn
 from rich.progress import Progress as Bar
 
-from coterie.experiments.session import Progress
+from coterie.experiments.session import Progress, ShowRun
 from coterie.experiments.settings import Settings
 from coterie.terminal import errors, plain, tell
 
@@ -51,6 +51,18 @@ def watch(settings: Settings, label: str | None = None, quiet: bool = False) -> 
                 f"{head} round {record['round'] + 1}/{settings.rounds} {describe(record)} {record['seconds']:.1f} s"
             )
         )
+
+
+@contextmanager
+def watch_with_references(settings: Settings, quiet: bool = False) -> Iterator[tuple[Progress, ShowRun]]:
+    """Give what shows the rounds of a run, and what shows those of its references after it: one bar at a time."""
+    with ExitStack() as bars:
+
+        def show_reference(other: Settings) -> AbstractContextManager[Progress]:
+            bars.close()
+            return watch(other, f"reference {other.algorithm}", quiet=quiet)
+
+        yield bars.enter_context(watch(settings, quiet=quiet)), show_reference
 
 
 def describe(record: dict[str, Any]) -> str:
