@@ -13,11 +13,13 @@ import numpy as np
 import torch
 from torch import nn
 
+from coterie.api.exports import export_run
 from coterie.api.settings import given_data, python_settings
 from coterie.data import Federated
-from coterie.errors import DataError, FederationError, RunFolderError, UnknownName, UsageError
+from coterie.errors import DataError, RunFolderError, UnknownName, UsageError
 from coterie.experiments import building
-from coterie.experiments.networks import mean_network, network_of
+from coterie.experiments.finished import Finished
+from coterie.experiments.networks import mean_network
 from coterie.experiments.placement import Placement, load_trained
 from coterie.experiments.records import facts_of
 from coterie.experiments.resuming import check_examples
@@ -34,7 +36,6 @@ from coterie.runtimes.attendance import Attended
 from coterie.runtimes.simulator import Simulator
 from coterie.server.contract import Algorithm, State
 from coterie.server.loop import rounds
-from coterie.server.serving import Served, served_models
 from coterie.typing import Array
 
 if TYPE_CHECKING:
@@ -131,16 +132,7 @@ class Run:
         Steps before a test, such as choosing again or fine-tuning, are repeated. A client that was absent in the last
         round gets the network that would have served it.
         """
-        position = self._position(client)
-        present = self.results.present
-        served, at = self._last_served, int(np.searchsorted(present, position))
-        if position not in present:
-            served, at = self._serve(np.array([position])), 0
-        if min(member.rows[at] for member in served) < 0:
-            raise FederationError(
-                f"client {self.data.names[position]!r} has no model: it diverged; lower the learning rate"
-            )
-        return network_of(self.model, served, at, self.results.mix)
+        return self.finished.network(self._position(client))
 
     def mean_model(self) -> nn.Module:
         """Return the network of a client without a cluster, the mean of the cluster models by their shares."""
@@ -167,6 +159,35 @@ class Run:
             return (outputs > 0).long().numpy()
         classes: Array = outputs.argmax(1).numpy()
         return np.array(self.data.class_names)[classes] if self.data.class_names else classes
+
+    def export(
+        self,
+        path: str | Path,
+        client: int | str | None = None,
+        *,
+        cluster: int | None = None,
+        every: bool = False,
+        format: str = "onnx",
+    ) -> Path:
+        """Write the model of a client, of a cluster, or every model, as a new folder for use elsewhere.
+
+        ``format`` is onnx, torch or safetensors. The folder holds the model, the schema of the tables, metrics, a model
+        card and a script that predicts. What is exported is what ``model_for`` returns.
+        """
+        name = None if client is None else self.data.names[self._position(client)]
+        return export_run(self.finished, Path(path), client=name, cluster=cluster, every=every, kind=format)
+
+    @cached_property
+    def finished(self) -> Finished:
+        """The run as something to predict with and to export."""
+        return Finished(
+            trained=self.results.trained,
+            settings=self.settings,
+            summary=self.summary,
+            schema=self.data.schema,
+            class_names=self.data.class_names,
+            find_data=self._find_data,
+        )
 
     def client_models(self, round: int | None = None) -> dict[str, nn.Module]:
         """Return the models that clients sent in a round (0 is the first; None: the last), by client name.
@@ -208,6 +229,9 @@ class Run:
         shown = ((name, f"{value:.3f}" if isinstance(value, float) else value) for name, value in found)
         return html_pairs(repr(self), shown) + svg(self.plot())
 
+    def _find_data(self) -> Federated:
+        return self.data
+
     def _position(self, client: int | str) -> int:
         if client not in (self.data.names if isinstance(client, str) else range(len(self.data))):
             raise UnknownName("client", str(client), self.data.names)
@@ -229,17 +253,9 @@ class Run:
     def _outputs(self, x: torch.Tensor, model: nn.Module) -> torch.Tensor:
         return torch.cat([model(part) for part in torch.split(x, BATCH)]) if len(x) else model(x)
 
-    @cached_property
-    def _last_served(self) -> list[Served]:
-        """Return the models that serve the clients of the last round."""
-        return self._serve(self.results.present)
-
     def _simulator(self) -> Simulator:
         settings = self.settings
         return Simulator(self.data, self.model, settings.threads, plan=settings.plan, device=settings.device)
-
-    def _serve(self, clients: Array) -> list[Served]:
-        return served_models(self.algorithm, self._simulator(), self.state, self.settings.seed, clients)
 
 
 def run(

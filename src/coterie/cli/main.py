@@ -19,6 +19,7 @@ import typer
 from typer.core import TyperGroup
 
 from coterie.cli.data import data_app
+from coterie.cli.models import export, predict
 from coterie.cli.options import AsJson, Last, Out, Quiet, each_settings_from, guarded, settings_from, with_settings
 from coterie.terminal import console, say, say_json, tell
 
@@ -237,6 +238,10 @@ def assign(
         say(f"cluster {found.cluster} serves it with {found.measure} {found.served:.3f}")
     if found.warning is not None:
         say(f"warning: {found.warning}", "yellow")
+
+
+app.command()(predict)
+app.command()(export)
 
 
 def _print_together(folders: dict[str, list[Path]], summary: dict[str, Any]) -> None:

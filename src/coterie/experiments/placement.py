@@ -115,14 +115,14 @@ class Trained:
             None if served is None else misfit_warning(cluster, measure, served, members),
         )
 
-    def network(self, x: Array, y: Array | None = None) -> nn.Module:
+    def network(self, x: Array, y: Array | None = None, attributes: Mapping[str, str] | None = None) -> nn.Module:
         """Return the network that serves a client with these examples, the one that ``assign`` tests.
 
         Without labels nothing can be fine-tuned, nor chosen again.
         """
         if y is None and (self.algorithm.serve.fit or self.algorithm.serve.choose):
             raise UsageError(f"{self.algorithm.name} trains or chooses before it serves, which needs labels; give y")
-        federation = Simulator(self._client(x, y, {}), self.model, threads=1)
+        federation = Simulator(self._client(x, y, attributes or {}), self.model, threads=1)
         state = self.state_with(self.place(federation, y is not None), federation)
         served = served_models(self.algorithm, federation, state, self.seed, np.array([0]))
         return network_of(self.model, served, 0, self.algorithm.serve.mix if self.algorithm.members else None)

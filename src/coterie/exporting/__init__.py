@@ -1,0 +1,1 @@
+"""Exported models: folders from which a model predicts elsewhere."""
