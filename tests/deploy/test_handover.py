@@ -150,24 +150,24 @@ def test_killed_during_a_delivery_a_site_keeps_its_old_model_and_a_server_goes_o
     """Two agents are held when they are asked; one is killed, then the server. The other gets the model from the server
     that was started again, and the killed one when it is back.
     """
-    old = store(federation, GENF).current()
-    for name in (CHUR, GENF):
+    old = store(federation, BERN).current()
+    for name in (CHUR, BERN):
         os.killpg(agents[name].process.pid, signal.SIGSTOP)
     submit(federation.place, make_delivery(federation.place, str(second)))
-    wait_for(lambda: asked(federation, CHUR) and asked(federation, GENF), 60)
-    kill(agents[GENF])
+    wait_for(lambda: asked(federation, CHUR) and asked(federation, BERN), 60)
+    kill(agents[BERN])
     for program in federation.server:
         kill(program)
     wait_for(lambda: not is_alive(read_board(federation.place.board)))
-    assert {store(federation, name).current() for name in (CHUR, GENF)} == {old}
+    assert {store(federation, name).current() for name in (CHUR, BERN)} == {old}
     os.killpg(agents[CHUR].process.pid, signal.SIGCONT)
     revived.enter_context(serving(federation.place.folder, proxy=False))
     follow(federation.place, lambda record: None)
     new = read_ledger(federation.place.ledger)["version"]
-    assert GENF in waiting(read_ledger(federation.place.ledger))
-    assert [each.name for each in store(federation, GENF).versions()] == [old]
-    assert (store(federation, GENF).folder / CURRENT / CARD).exists()
-    agents[GENF] = revived.enter_context(agent_again(federation, GENF))
+    assert BERN in waiting(read_ledger(federation.place.ledger))
+    assert [each.name for each in store(federation, BERN).versions()] == [old]
+    assert (store(federation, BERN).folder / CURRENT / CARD).exists()
+    agents[BERN] = revived.enter_context(agent_again(federation, BERN))
     wait_for(lambda: deliver_to_returned(federation.place), pause=1.0)
     follow(federation.place, lambda record: None)
     assert {store(federation, name).current() for name in SITES} == {new}
@@ -176,10 +176,10 @@ def test_killed_during_a_delivery_a_site_keeps_its_old_model_and_a_server_goes_o
 
 
 def test_a_site_goes_back_to_the_model_before(federation, second):
-    folder = site_folder(federation, BERN)
-    new, old = (each.name for each in reversed(store(federation, BERN).versions()))
+    folder = site_folder(federation, CHUR)
+    new, old = (each.name for each in reversed(store(federation, CHUR).versions()))
     assert f"{old} is in use now" in said("rollback", "--folder", folder)
-    assert store(federation, BERN).current() == old
+    assert store(federation, CHUR).current() == old
     listed = json.loads(said("models", "--folder", folder, "--json"))
     assert [(each["version"], each["current"]) for each in listed] == [(old, True), (new, False)]
     assert "rolled back" in said("models", "--folder", folder)
