@@ -289,7 +289,7 @@ def test_a_kill_between_any_two_writes_loses_nothing(true, tmp_path, monkeypatch
     """A run dies before its n-th write, for every n until it lives; resumed, it gives the true numbers.
 
     The writes: 3 to begin; in each of 3 rounds record, hashes, the state's hash, labels and state, from the second on
-    the state before; and 3 to end (clients, hashes, summary).
+    the state before; and 4 to end (clients, what sets clusters apart, hashes, summary).
     """
     deaths = 0
     while True:
@@ -302,7 +302,7 @@ def test_a_kill_between_any_two_writes_loses_nothing(true, tmp_path, monkeypatch
             except Death:
                 deaths += 1
         assert resumed_or_refused(true, out) == "made again"
-    assert deaths == 3 + 3 * 5 + 2 + 3
+    assert deaths == 3 + 3 * 5 + 2 + 4
 
 
 class Death(BaseException):

@@ -9,6 +9,7 @@ from dataclasses import replace
 import numpy as np
 import polars as pl
 import pytest
+from rich.console import Console
 from sklearn import metrics as reference
 
 import coterie as ct
@@ -17,11 +18,12 @@ from coterie.deploy.policy import Policy
 from coterie.engine.metric_functions import METRICS, find_metric
 from coterie.errors import Refused, UnknownName, UsageError
 from coterie.experiments.settings import Settings
+from coterie.experiments.summary import add_shown
 from coterie.experiments.tuning import score
 from coterie.models.zoo import build_model
 from coterie.protocol.stack import Sent, Stack
 from coterie.protocol.task import Report, Task
-from coterie.reporting.comparison import _metric_column
+from coterie.reporting.comparison import _metric_column, comparison
 from coterie.runtimes.simulator import Simulator
 from coterie.seeding import Key
 from coterie.target import Target
@@ -91,10 +93,10 @@ class TestCatalogue:
         assert of("r2", np.ones((3, 1)), np.ones(3)) == math.inf
 
     def test_each_is_refused_on_data_that_it_is_not_for(self):
-        for name in ("accuracy", "macro_f1", "balanced_accuracy"):
+        for name in ("accuracy", "macro_f1", "balanced_accuracy", "auroc", "log_loss"):
             with pytest.raises(UsageError, match="the data have a real target; take rmse or mae or r2"):
                 METRICS[name].check(Target())
-        with pytest.raises(UsageError, match="the data have 3 labels; take accuracy or macro_f1"):
+        with pytest.raises(UsageError, match="the data have 3 labels; take accuracy or macro_f1 or auroc or"):
             METRICS["balanced_accuracy"].check(Target(2, 3))
         with pytest.raises(UsageError, match="the data have 3 classes"):
             METRICS["mae"].check(Target(3))
@@ -122,6 +124,19 @@ class TestRuns:
             assert [float(row["metric"]) for row in csv.DictReader(file)] == pytest.approx(by_hand)
         again = ct.run("wecfl(clusters=2)", clients, rounds=3, metric="balanced_accuracy", weigh_by="train")
         assert again.summary["metric"] == pytest.approx(np.average(by_hand, weights=clients.train.sizes))
+
+    def test_a_run_says_for_how_many_clients_it_is_defined(self, images):
+        clients = images(sizes=(20, 30, 25))
+        single = replace(
+            clients.test, y=np.where(np.arange(len(clients.test.y)) < clients.test.offsets[1], 0, clients.test.y)
+        )
+        run = ct.run("fedavg", replace(clients, test=single), rounds=2, metric="auroc")
+        assert run.summary["metric_clients"] == run.history[-1]["metric_clients"] == 2
+        shown = comparison({"fedavg": [add_shown(run.summary, run.history, None)]}, Console(width=200))
+        assert "auroc is the mean over the 2 of 3 clients for which it is defined." in str(shown.caption)
+        everywhere = ct.run("fedavg", clients, rounds=2, metric="auroc")
+        shown = comparison({"fedavg": [add_shown(everywhere.summary, everywhere.history, None)]}, Console(width=200))
+        assert "is defined" not in str(shown.caption)
 
     def test_the_other_numbers_are_those_of_a_run_without_it(self, clients):
         with_it, without = (ct.run("ifca(clusters=2)", clients, rounds=2, metric=name) for name in ("accuracy", None))

@@ -50,6 +50,35 @@ def check_one_label(client: ClientData) -> None:
         raise UsageError("this function is of classes, and an example here has several labels; use another function")
 
 
+@client_function(2, "features", labels=False)
+def input_sums(client: ClientData) -> Array:
+    """Return the mean of every input over a client's train examples, and the mean squared deviation from it."""
+    return mean_and_spread(client.x.reshape(len(client.x), -1))
+
+
+@client_function(2, "classes")
+def label_sums(client: ClientData) -> Array:
+    """Return the mean and the mean squared deviation of every target or label; of classes, their shares and p (1 - p).
+
+    >>> label_sums(ClientData(np.zeros((4, 1)), np.array([0, 1, 1, 1]), 2, model=None, models=(), rng=None)).tolist()
+    [[0.25, 0.75], [0.1875, 0.1875]]
+    """
+    if client.classes is None or client.y.ndim > 1:
+        return mean_and_spread(client.y.reshape(len(client.y), -1))
+    shares = np.bincount(client.y, minlength=client.classes) / len(client.y)
+    return np.stack([shares, shares * (1 - shares)])
+
+
+def mean_and_spread(values: Array) -> Array:
+    """Return the mean of every column and the mean squared deviation from it, ``(2, columns)``, in double precision."""
+    mean, squares = np.zeros((2, values.shape[1]))
+    for start in range(0, len(values), BATCH):
+        mean += values[start : start + BATCH].sum(axis=0, dtype=np.float64) / len(values)
+    for start in range(0, len(values), BATCH):
+        squares += np.square(values[start : start + BATCH] - mean).sum(axis=0) / len(values)
+    return np.stack([mean, squares])
+
+
 @client_function("models", all_models=True)
 def shares_of_least_loss(client: ClientData, smoothing: float = 0.0) -> Array:
     """Return for each cluster model the share of the client's examples of which its loss is the least of all models.

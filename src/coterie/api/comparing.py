@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
-from functools import cache
+from functools import cache, partial
 from pathlib import Path
 from typing import Any
 
@@ -11,6 +11,7 @@ from coterie.api.run import shown
 from coterie.api.settings import OF_ALGORITHM, OF_TRAINING, python_settings, seeds_of
 from coterie.data import Federated
 from coterie.errors import UsageError
+from coterie.experiments.baselines import check_baseline, given_source, run_baseline
 from coterie.experiments.records import facts_of
 from coterie.experiments.resuming import check_examples
 from coterie.experiments.run import simulate
@@ -20,6 +21,7 @@ from coterie.experiments.settings import Settings
 from coterie.experiments.sweep import Made, folder_for, run_all
 from coterie.models.given import Given
 from coterie.reporting.compared import Comparison, compared
+from coterie.reporting.progress import count_models
 from coterie.server.contract import Algorithm
 
 Clients = Federated | Callable[[int], Federated]
@@ -35,6 +37,7 @@ def compare(
     seeds: int | Iterable[int] | str = 3,
     local: bool = True,
     last: int | None = None,
+    baseline: str | None = None,
     progress: bool = False,
     out: str | Path | None = None,
     **options: Any,
@@ -44,10 +47,13 @@ def compare(
     The first is the yardstick. ``clients`` are the same for all seeds; a function ``seed -> clients`` draws them anew
     for each, as the command line does: ``lambda seed: ct.load("digits").partition("iid", 40, seed)``. ``seeds``: a
     number, a list or ``"1..5"``. ``local``: clients' own models are compared too. ``last``: scores are means over this
-    number of last evaluated rounds. ``out`` keeps the runs in folders, as the command line does: finished ones are not
+    number of last evaluated rounds. ``baseline="gbm"`` also shows gradient boosted trees, at each client alone and on
+    all rows in one place. ``out`` keeps the runs in folders, as the command line does: finished ones are not
     run again, unfinished ones are resumed; the table is saved there as CSV, LaTeX and JSON. ``options`` are those of
     ``run``; those of algorithms and of local training hold for algorithms that are given as text.
     """
+    if baseline is not None:
+        check_baseline(baseline)
     asked, folder = _asked(algorithms, local), None if out is None else Path(out)
     drawn = cache(clients if callable(clients) else lambda seed: clients)
     prepared = {}
@@ -73,8 +79,12 @@ def compare(
         return Made(done.summary, done.history, done.trained.members)
 
     plan = [settings for settings, _ in prepared.values()]
+    beside = None
+    if baseline is not None:
+        show = partial(count_models, quiet=not progress)
+        beside = run_baseline(plan[:: len(asked)], given_source(drawn), folder, show)
     done = run_all(plan, folder_of, lambda settings: shown(settings, progress), make)
-    found = compared(done, last, folder)
+    found = compared(done, last, folder, beside)
     if folder is not None:
         found.save(folder)
     return found

@@ -18,6 +18,7 @@ from coterie.api.settings import given_data, python_settings
 from coterie.data import Federated
 from coterie.errors import DataError, RunFolderError, UnknownName, UsageError
 from coterie.experiments import building
+from coterie.experiments.apart import Apart, find_apart
 from coterie.experiments.finished import Finished
 from coterie.experiments.networks import mean_network
 from coterie.experiments.placement import Placement, load_trained
@@ -211,6 +212,13 @@ class Run:
     def assign(self, x: Array, y: Array | None = None, attributes: Mapping[str, str] | None = None) -> Placement:
         """Place a client that took no part in the run, with these examples; see ``Trained.assign``."""
         return self.results.trained.assign(x, y, attributes)
+
+    def apart(self) -> Apart | None:
+        """Return the columns or classes in which each cluster's clients differ from the others; None without clusters.
+
+        ``coterie show RUN`` shows it as a table; ``experiments.apart.Difference`` says what the numbers are.
+        """
+        return find_apart(self._simulator(), self.state, facts_of(self.data), self.results.present)
 
     def plot(self, path: str | Path | None = None) -> Figure:
         """Draw scores and cluster sizes by round; save the picture if a path is given, and return the figure."""

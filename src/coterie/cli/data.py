@@ -12,6 +12,9 @@ from coterie.cli.options import PAPER, guarded, settings_from, with_settings
 from coterie.experiments.settings import OWN, Settings, make_settings
 from coterie.terminal import console, say, tell
 
+STYLES = {"problem": "red", "warning": "yellow"}
+"""How the findings of a check are shown."""
+
 data_app = typer.Typer(no_args_is_help=True, help="Fetch data, look at who holds what, check your own.")
 
 
@@ -30,12 +33,20 @@ def data_fetch(names: Annotated[list[str], typer.Argument(help="data sets, see c
 @guarded
 @with_settings(PAPER, *(f.name for f in fields(Settings) if f.name not in (*OWN, "seed")))
 def data_check(path: Annotated[str, typer.Argument(help="your folder or file")], **given: Any) -> None:
-    """List every problem of your own data at once, with file, row and remedy; nothing is written."""
+    """List every problem of your own data at once, with remedies, what is suspicious, and what each client has.
+
+    Nothing is written. Warnings are no errors: the exit code is 2 only if there are problems.
+    """
     from coterie.data import check_own
+    from coterie.reporting.check_view import holdings_table
 
     found = check_own(path, **make_settings({**given, "algorithm": "fedavg", "data": path}).reading())
-    for line in found.lines():
-        say(line, "red" if line.startswith("problem") else None)
+    for line in found.facts():
+        say(line)
+    if found.holdings:
+        console.print(holdings_table(found))
+    for line in found.findings():
+        say(line, STYLES.get(line.partition(":")[0]))
     if not found.good:
         raise typer.Exit(2)
 

@@ -26,6 +26,8 @@ from coterie.terminal import console, say, say_json, tell
 if TYPE_CHECKING:
     import click
 
+    from coterie.data import Federated
+    from coterie.experiments.apart import Apart
     from coterie.experiments.settings import Settings
 
 
@@ -100,28 +102,44 @@ def run(
     """Run one algorithm, from flags or from an experiment file (flags override the file)."""
     from coterie.experiments.run import run_settings
     from coterie.experiments.summary import add_shown, check_last
-    from coterie.reporting.comparison import comparison
     from coterie.reporting.progress import watch_with_references
 
     settings = settings_from(target, given)
     check_last(last, settings.rounds)
     folder = out or _fresh(settings, resume)
+    data = _own_data(settings, quiet)
     with watch_with_references(settings, quiet=quiet) as (progress, show):
-        result = run_settings(settings, folder, resume, progress, show=show)
+        result = run_settings(settings, folder, resume, progress, data, show=show)
     summary = add_shown(result.summary, result.history, last)
     if as_json:
         say_json(summary)
         return
-    console.print(comparison({settings.algorithm: [summary]}, console))
-    if "advise" in summary:
-        advice = summary["advise"]
-        for said in (advice, advice.get("certain")):
-            if said is not None:
-                say(said["text"])
-    _print_together({settings.algorithm: [folder]}, summary)
-    for line in summary["verdict"]["text"].splitlines():
-        say(line)
+    _print_run(summary, folder)
     say(f"results are in {folder}")
+
+
+@app.command()
+@guarded
+def show(
+    run: Annotated[Path, typer.Argument(metavar="RUN", help="the folder of a finished run")],
+    last: Last = None,
+    top: Annotated[int, typer.Option(min=1, help="how many differences of each cluster are shown")] = 10,
+    as_json: AsJson = False,
+) -> None:
+    """Show a finished run again: its scores, its clusters, and what sets them apart."""
+    from coterie.errors import RunFolderError
+    from coterie.experiments.run_folder import load_rounds, load_summary
+    from coterie.experiments.summary import add_shown
+
+    found = load_summary(run)
+    if found is None:
+        raise RunFolderError(f"{run} holds no finished run; name the folder of one, or finish it with run --resume")
+    summary = add_shown(found, load_rounds(run), last)
+    if as_json:
+        apart = _apart(run)
+        say_json(summary if apart is None else {**summary, "apart": asdict(apart)})
+        return
+    _print_run(summary, run, top)
 
 
 @app.command()
@@ -135,19 +153,25 @@ def compare(
     quiet: Quiet = False,
     as_json: AsJson = False,
     local: Annotated[bool, typer.Option(help="also show the clients' own models")] = True,
+    baseline: Annotated[
+        str | None, typer.Option(help="also show gbm: gradient boosted trees, each client alone and pooled")
+    ] = None,
     **given: Any,
 ) -> None:
     """Compare algorithms on the same draws, starts and minibatches: one table, gains paired by seed.
 
     Finished runs in --out are not run again; an interrupted comparison goes on where it stopped.
     """
-    from coterie.experiments.building import build_algorithm
+    from coterie.experiments import baselines
+    from coterie.experiments.building import build_algorithm, build_data
     from coterie.experiments.summary import check_last
     from coterie.experiments.sweep import folder_for, folder_name, grid, parse_seeds, run_all
     from coterie.reporting.compared import compared
     from coterie.reporting.comparison import comparison, verdict_table
-    from coterie.reporting.progress import watch
+    from coterie.reporting.progress import count_models, watch
 
+    if baseline is not None:
+        baselines.check_baseline(baseline)
     asked = [*algorithms, *(["local"] if local and "local" not in algorithms else [])]
     numbers = parse_seeds(seeds)
     base, *others = each_settings_from(asked, given)
@@ -157,8 +181,12 @@ def compare(
     for settings in plan[: len(names)]:
         build_algorithm(settings)
     folder = out or Path("runs") / f"compare-{folder_name(base.data)}"
+    beside = None
+    if baseline is not None:
+        source = baselines.named_source(build_data)
+        beside = baselines.run_baseline(plan[:: len(names)], source, folder, partial(count_models, quiet=quiet))
     done = list(run_all(plan, partial(folder_for, out=folder), partial(watch, quiet=quiet)))
-    found = compared(done, last, folder)
+    found = compared(done, last, folder, beside)
     found.save(folder)
     if as_json:
         say_json(found.summaries)
@@ -244,12 +272,57 @@ app.command()(predict)
 app.command()(export)
 
 
+def _own_data(settings: Settings, quiet: bool) -> Federated | None:
+    """Load a user's own data and tell what is suspicious about them; None for data of the catalogue."""
+    from coterie.data.tables.suspicions import suspicions_of
+    from coterie.experiments.building import build_data, is_own
+
+    if not is_own(settings.data):
+        return None
+    data = build_data(settings)
+    for found in () if quiet else suspicions_of(data):
+        tell(f"warning: {found}", "yellow")
+    return data
+
+
+def _print_run(summary: dict[str, Any], folder: Path, top: int | None = None) -> None:
+    """Print the scores of one run, its clusters, what sets them apart (of clients with names), and the verdict."""
+    from coterie.reporting.apart_view import TOP, apart_table
+    from coterie.reporting.comparison import comparison
+
+    console.print(comparison({summary["algorithm"]: [summary]}, console))
+    if "advise" in summary:
+        advice = summary["advise"]
+        for said in (advice, advice.get("certain")):
+            if said is not None:
+                say(said["text"])
+    _print_together({summary["algorithm"]: [folder]}, summary)
+    apart = _apart(folder) if top is not None or _are_named(summary) else None
+    if apart is not None:
+        console.print(apart_table(apart, top or TOP))
+    for line in summary.get("verdict", {}).get("text", "").splitlines():
+        say(line)
+
+
+def _apart(folder: Path) -> Apart | None:
+    """Return what sets the clusters of a run apart, if its folder says so."""
+    from coterie.experiments.apart import Apart
+    from coterie.experiments.run_folder import APART
+
+    return Apart.load(folder) if (folder / APART).exists() else None
+
+
+def _are_named(summary: dict[str, Any]) -> bool:
+    """Return whether clients come with names, and are not made by a partition."""
+    return bool(summary["partition"].partition("+")[0] == "natural")
+
+
 def _print_together(folders: dict[str, list[Path]], summary: dict[str, Any]) -> None:
     """Print who ended with whom, where clients are the same in every seed and come with names."""
     from coterie.experiments.summary import load_clusters
     from coterie.reporting.comparison import clusters_table
 
-    if summary["partition"].partition("+")[0] != "natural":
+    if not _are_named(summary):
         return
     table = clusters_table({name: [load_clusters(each) for each in runs] for name, runs in folders.items()})
     if table is not None:

@@ -16,11 +16,14 @@ from coterie.engine.metrics import macro_f1 as macro_f1_of_clients
 from coterie.engine.metrics import multilabel
 from coterie.errors import UsageError
 from coterie.outside import find_outside, is_outside, reason
-from coterie.target import Target
+from coterie.target import BINARY, Target
 from coterie.textforms import Call, Catalogue, parse_one
 from coterie.typing import Array
 
 Function = Callable[..., Any]
+
+LARGEST = 1e30
+"""Outputs beyond this, such as the logarithm of a probability of 0, are ranked as if they were this."""
 
 
 @dataclass(frozen=True)
@@ -100,6 +103,81 @@ def r2(outputs: Array, y: Array) -> float:
     return 1 - float(np.mean((outputs.reshape(y.shape) - y) ** 2)) / total if total > 0 else float("nan")
 
 
+def auroc(outputs: Array, y: Array) -> float:
+    """Return the area under the ROC curve: how often an example of a class is ranked above one of another class.
+
+    Of two classes it is that of the second; of more, or of several labels, the mean over those that some examples have
+    and others have not. NaN if there is none, as where all examples are of one class.
+
+    >>> auroc(np.array([[0, 1], [0, 2], [0, 3], [0, 4]]), np.array([0, 1, 0, 1]))
+    0.75
+    """
+    return _mean_over_classes(_area, outputs, y)
+
+
+def average_precision(outputs: Array, y: Array) -> float:
+    """Return the mean precision over the examples of a class, each at the threshold that just includes it.
+
+    Classes are taken as in ``auroc``. A model that knows nothing has the share of the class.
+
+    >>> average_precision(np.array([[0, 1], [0, 2], [0, 3], [0, 4]]), np.array([0, 1, 0, 1]))
+    0.8333333333333333
+    """
+    return _mean_over_classes(_precision, outputs, y)
+
+
+def log_loss(outputs: Array, y: Array) -> float:
+    """Return the mean cross entropy in nats, of several labels the mean over them.
+
+    >>> round(log_loss(np.array([[0.0, 0.0], [0.0, 50.0]]), np.array([0, 1])), 4)
+    0.3466
+    """
+    if y.ndim > 1:
+        return float(np.logaddexp(0.0, np.where(y > 0, -outputs, outputs).astype(np.float64)).mean())
+    exact = outputs.astype(np.float64)
+    return float((np.logaddexp.reduce(exact, axis=1) - exact[np.arange(len(y)), y]).mean())
+
+
+def _mean_over_classes(score: Callable[[Array, Array], float], outputs: Array, y: Array) -> float:
+    """Return the mean of a score of rankings over the classes, or labels, that some examples have and others have not.
+
+    A model whose outputs are no numbers ranks nothing.
+    """
+    if np.isnan(outputs).any():
+        return float("nan")
+    truth = y.T > 0 if y.ndim > 1 else y == np.arange(outputs.shape[1])[:, None]
+    ranked = outputs.T if y.ndim > 1 else _log_odds(outputs)
+    pairs = list(zip(ranked, truth, strict=True))
+    two_classes = y.ndim == 1 and len(pairs) == BINARY
+    found = [score(own, has) for own, has in pairs[1 if two_classes else 0 :] if has.any() and not has.all()]
+    return float(np.mean(found)) if found else float("nan")
+
+
+def _log_odds(outputs: Array) -> Array:
+    """Return the log odds of each class against all others, ``(classes, n)``; they do not saturate, as shares do."""
+    exact = np.clip(outputs.T.astype(np.float64), -LARGEST, LARGEST)
+    none = np.full((1, exact.shape[1]), -np.inf)
+    before = np.concatenate([none, np.logaddexp.accumulate(exact[:-1])])
+    after = np.concatenate([np.logaddexp.accumulate(exact[:0:-1])[::-1], none])
+    odds: Array = exact - np.logaddexp(before, after)
+    return odds
+
+
+def _area(ranked: Array, has: Array) -> float:
+    """Return the share of pairs, one that has the class and one that has not, in the right order; ties count half."""
+    _, place, times = np.unique(ranked, return_inverse=True, return_counts=True)
+    ranks = (np.cumsum(times) - (times - 1) / 2)[place]
+    having, lacking = int(has.sum()), int((~has).sum())
+    return float((ranks[has].sum() - having * (having + 1) / 2) / (having * lacking))
+
+
+def _precision(ranked: Array, has: Array) -> float:
+    """Return the mean precision over the examples that have the class; those with equal numbers come together."""
+    _, place = np.unique(-ranked, return_inverse=True)
+    right, said = (np.cumsum(np.bincount(place, weights=weights)) for weights in (has.astype(float), None))
+    return float((right / said)[place][has].mean())
+
+
 def _said(outputs: Array, y: Array) -> Array:
     """Return the predicted classes, or labels where an example has several."""
     said: Array = outputs.argmax(axis=1) if y.ndim == 1 else (outputs > 0).astype(np.int64)
@@ -112,6 +190,9 @@ METRICS = {
         Metric("accuracy", accuracy, "classes"),
         Metric("balanced_accuracy", balanced_accuracy, "one class"),
         Metric("macro_f1", macro_f1, "classes"),
+        Metric("auroc", auroc, "classes"),
+        Metric("average_precision", average_precision, "classes"),
+        Metric("log_loss", log_loss, "classes", smaller=True),
         Metric("rmse", rmse, "numbers", smaller=True, in_unit=True),
         Metric("mae", mae, "numbers", smaller=True, in_unit=True),
         Metric("r2", r2, "numbers"),

@@ -189,7 +189,10 @@ class RoundRecorder:
         if self.metric is None or replies.metric is None:
             return found
         shares = replies.metrics[:, 3] if weights is None else weights
-        return found | {"metric": metric_mean(replies.metric, shares, self.facts.unit_of(self.metric))}
+        return found | {
+            "metric": metric_mean(replies.metric, shares, self.facts.unit_of(self.metric)),
+            "metric_clients": int(np.isfinite(replies.metric).sum()),
+        }
 
     def _general_f1(self, state: State, served: Replies) -> Record:
         """Return GF1, the mean over clients of their models' macro-F1 on the uniform test set."""

@@ -30,7 +30,7 @@ from coterie.files import Background, parse_toml, write_atomically
 from coterie.server.contract import State
 from coterie.typing import Array
 
-CONFIG, SCHEMA, ROUNDS, LABELS, STATE, PREVIOUS, SUMMARY, CLIENTS, MATRIX, HASHES = (
+CONFIG, SCHEMA, ROUNDS, LABELS, STATE, PREVIOUS, SUMMARY, CLIENTS, MATRIX, APART, HASHES = (
     "config.toml",
     "schema.json",
     "rounds.jsonl",
@@ -40,9 +40,10 @@ CONFIG, SCHEMA, ROUNDS, LABELS, STATE, PREVIOUS, SUMMARY, CLIENTS, MATRIX, HASHE
     "summary.json",
     "clients.csv",
     "distances.csv",
+    "apart.json",
     "hashes.txt",
 )
-REQUIRED, OPTIONAL = (CONFIG, ROUNDS, LABELS, CLIENTS, SUMMARY), (SCHEMA, MATRIX)
+REQUIRED, OPTIONAL = (CONFIG, ROUNDS, LABELS, CLIENTS, SUMMARY), (SCHEMA, MATRIX, APART)
 """Files of a finished run with a line in ``hashes.txt``; checkpoints have a line for each round, and a hash inside."""
 
 FORMAT = 2
@@ -285,7 +286,7 @@ class RunFolder:
 
         Cut all files back to it. If the folder cannot be resumed, refuse it and change nothing.
         """
-        for name in (ROUNDS, LABELS, STATE, PREVIOUS, SUMMARY, CLIENTS, MATRIX, HASHES):
+        for name in (ROUNDS, LABELS, STATE, PREVIOUS, SUMMARY, CLIENTS, MATRIX, APART, HASHES):
             if (self.path / name).is_dir():
                 raise damaged(self.path / name, "it is a folder")
         hashes, lines, labels = check_start(self.path), _load_lines(self.path), load_labels(self.path)
@@ -404,7 +405,7 @@ class RunFolder:
         content = (json.dumps(summary, indent=2, allow_nan=False) + "\n").encode()
         records = b"".join(map(_line, self.rounds))
         files = {ROUNDS: records, LABELS: npy_bytes(np.array(self.labels)), SUMMARY: content}
-        files |= {name: read_file(self.path / name) for name in (CLIENTS, MATRIX) if (self.path / name).exists()}
+        files |= {name: read_file(self.path / name) for name in (CLIENTS, MATRIX, APART) if (self.path / name).exists()}
         self._append(HASHES, as_lines((name, hash_of(each)) for name, each in files.items()))
         write_atomically(self.path / SUMMARY, content)
 

@@ -20,11 +20,12 @@ from coterie.algorithms import advised, keeping_momentum
 from coterie.engine.metric_functions import find_metric
 from coterie.engine.plan import available_cores
 from coterie.errors import CoterieError
+from coterie.experiments.apart import Apart, find_apart
 from coterie.experiments.building import build_attendance, build_conditions, check_enough
 from coterie.experiments.placement import Trained
 from coterie.experiments.records import DataFacts, Record, RoundRecorder
 from coterie.experiments.resuming import check_frozen, check_resumable
-from coterie.experiments.run_folder import CONFIG, FORMAT, SCHEMA, RunFolder
+from coterie.experiments.run_folder import APART, CONFIG, FORMAT, SCHEMA, RunFolder
 from coterie.experiments.scores import ask_gradients, check_gradients
 from coterie.experiments.settings import Settings, read_goal
 from coterie.experiments.summary import (
@@ -231,9 +232,20 @@ class Session:
             formed = formed_of(state)
             if formed is not None and formed.distances is not None:
                 save_distances(folder.path, self.facts.names, formed.distances)
+            apart = self.apart(state, present)
+            if apart is None:
+                (folder.path / APART).unlink(missing_ok=True)
+            else:
+                apart.save(folder.path)
             folder.finish(summary)
         trained = Trained(self.algorithm, self.model, state, rows, self.settings.seed, self.facts.unit)
         return Finished(summary, history, state, trained, present)
+
+    def apart(self, state: State, present: Array) -> Apart | None:
+        """Return what sets the clusters apart; sites of a federation are asked for it only if the settings say so."""
+        simulated = self.facts.fingerprint is not None
+        wanted = simulated if self.settings.apart is None else self.settings.apart
+        return find_apart(self.clients, state, self.facts, present) if wanted else None
 
 
 def config_table(settings: Settings, facts: DataFacts, frozen: str = "") -> dict[str, Any]:

@@ -177,6 +177,9 @@ class Settings:
     metric: str | None = option(
         None, "one more score of each client: balanced_accuracy, mae, package.module:function, ..."
     )
+    apart: bool | None = option(
+        None, "say in which columns or classes clusters differ (default: in simulations): sums of each client's columns"
+    )
     checkpoint_every: int = option(1, "save the state every this many rounds", at_least(1))
     runtime: str = option(
         "simulator",

@@ -104,7 +104,8 @@ def _metric(last: Record, settings: Settings) -> Record:
     """Return the metric that the user named."""
     if settings.metric is None:
         return {}
-    return {"metric_name": settings.metric} | {k: last[k] for k in ("metric", "validation_metric") if k in last}
+    names = ("metric", "metric_clients", "validation_metric")
+    return {"metric_name": settings.metric} | {name: last[name] for name in names if name in last}
 
 
 def majority_rate(facts: DataFacts, weigh_by: str, present: Array) -> float:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import csv
 import io
 import json
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -13,8 +13,9 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from rich.console import Console
 
+from coterie.experiments.baselines import Baseline
 from coterie.experiments.method_verdicts import verdicts_of
-from coterie.experiments.summary import add_shown, default_last
+from coterie.experiments.summary import SHOWN, add_shown, default_last
 from coterie.experiments.sweep import Done
 from coterie.experiments.verdict import Verdict
 from coterie.files import write_atomically
@@ -33,6 +34,7 @@ WIDTH = 200
 class Comparison:
     """Algorithms on the same seeds: ``summaries`` and ``histories`` by algorithm, one for each seed.
 
+    Baselines, such as gradient boosting, have summaries alone.
     ``last``: scores are means over this number of last evaluated rounds. ``folder`` holds the runs, if it was kept.
     ``verdicts``: how each does against guessing, one model (fedavg) and local models, where these are compared.
     """
@@ -121,7 +123,11 @@ class Comparison:
         """Draw scores by round and gains by seed; save the picture if a path is given, and return the figure."""
         some = next(iter(self.summaries.values()))[0]
         title = f"{some['data']}, {some['partition']}, {some['clients']} clients"
-        figure = draw_comparison(self.histories, title, self.last)
+        target = "rmse" if "rmse" in some else "accuracy"
+        levels = {
+            name: [run[target] for run in runs] for name, runs in self.summaries.items() if name not in self.histories
+        }
+        figure = draw_comparison(self.histories, title, self.last, levels)
         if path is not None:
             figure.savefig(path, dpi=150)
         return figure
@@ -139,16 +145,30 @@ class Comparison:
         return html_table(table) + svg(self.plot())
 
 
-def compared(runs: Iterable[Done], last: int | None = None, folder: Path | None = None) -> Comparison:
-    """Return the comparison of runs by algorithm; a table shows the mean of the ``last`` evaluated rounds."""
+def compared(
+    runs: Iterable[Done],
+    last: int | None = None,
+    folder: Path | None = None,
+    baselines: Mapping[str, Sequence[Baseline]] | None = None,
+) -> Comparison:
+    """Return the comparison of runs by algorithm; a table shows the mean of the ``last`` evaluated rounds.
+
+    ``baselines``, on the same seeds, have no rounds.
+    """
     by_name: dict[str, list[Done]] = {}
     for done in runs:
         by_name.setdefault(done.settings.algorithm, []).append(done)
     histories = {name: [done.history for done in some] for name, some in by_name.items()}
     number = last or default_last([history for some in histories.values() for history in some])
     shown = {name: [add_shown(done.summary, done.history, number) for done in some] for name, some in by_name.items()}
+    beside = {name: [_without_rounds(each.summary) for each in some] for name, some in (baselines or {}).items()}
     judged = verdicts_of(by_name) if all(done.rows for some in by_name.values() for done in some) else {}
-    return Comparison(shown, histories, number, folder, judged)
+    return Comparison(shown | beside, histories, number, folder, judged)
+
+
+def _without_rounds(summary: Summary) -> Summary:
+    """Return the summary of a baseline with the scores that a table shows."""
+    return {**summary, "shown": {name: summary[name] for name in SHOWN.values() if name in summary}}
 
 
 _ESCAPED = {

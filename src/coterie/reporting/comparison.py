@@ -15,6 +15,7 @@ from scipy import stats
 from sklearn.metrics import adjusted_rand_score
 
 from coterie.engine.metric_functions import find_metric
+from coterie.experiments.baselines import POOLED
 from coterie.experiments.settings import read_goal
 from coterie.experiments.summary import last_in_words
 from coterie.experiments.tuning import Result
@@ -114,6 +115,7 @@ def comparison(runs: dict[str, list[Summary]], console: Console) -> Table:
     """
     runs = {name: [s | s["shown"] for s in summaries] for name, summaries in runs.items()}
     everything = [s for summaries in runs.values() for s in summaries]
+    federated = {name: summaries for name, summaries in runs.items() if "baseline" not in summaries[0]}
     regression = "rmse" in everything[0]
     columns = [c for c in (REGRESSION if regression else CLASSIFICATION) if any(c.key in s for s in everything)]
     if all(s.get("worst_judged") is not None for s in everything):
@@ -122,7 +124,9 @@ def comparison(runs: dict[str, list[Summary]], console: Console) -> Table:
     while True:
         table = _table(runs, columns, regression)
         if len(columns) <= 3 or table.__rich_measure__(console, console.options).maximum <= console.width:
-            table.caption = Text("\n".join(map(plain, _caption(runs, everything, regression))))
+            trained = [s for summaries in federated.values() for s in summaries]
+            lines = [*_caption(federated, trained, regression), *_cost_of_staying(runs, regression)]
+            table.caption = Text("\n".join(map(plain, lines)))
             return table
         columns = columns[:-1]
 
@@ -137,7 +141,7 @@ def _metric_column(summary: Summary) -> list[Column]:
 
 def _table(runs: dict[str, list[Summary]], columns: list[Column], regression: bool) -> Table:
     first = next(iter(runs))
-    target, scale, unit = ("rmse", -1.0, "lower rmse") if regression else ("accuracy", 100.0, "points")
+    target, scale, unit = _main_score(regression)
     table = Table(caption_justify="left")
     table.add_column("algorithm", no_wrap=True)
     for title in (f"gain, {unit}", "wins", "p") if len(runs) > 1 else ():
@@ -155,6 +159,28 @@ def _table(runs: dict[str, list[Summary]], columns: list[Column], regression: bo
     return table
 
 
+def _main_score(regression: bool) -> tuple[str, float, str]:
+    """Return the score by which methods are compared, the factor that makes a difference a gain, and its unit."""
+    return ("rmse", -1.0, "lower rmse") if regression else ("accuracy", 100.0, "points")
+
+
+def _cost_of_staying(runs: dict[str, list[Summary]], regression: bool) -> list[str]:
+    """Say by how much the pooled baseline beats the best method that leaves the data where they are."""
+    target, scale, unit = _main_score(regression)
+    scores = {name: [s[target] for s in some] for name, some in runs.items() if None not in (s[target] for s in some)}
+    pooled = scores.pop(POOLED, None)
+    if pooled is None or not scores:
+        return []
+    best = max(scores, key=lambda name: scale * float(np.mean(scores[name])))
+    cost = gain(pooled, scores[best], scale)
+    found = f"{cost.cells(3 if regression else 1)[0]} {unit}, {POOLED} against {best}, the best of the others"
+    costs = f"costs {found}" if cost.mean > 0 else f"costs nothing here: {found}"
+    return [
+        f"{POOLED} is a ceiling, not private: all clients' rows in one place.",
+        f"What 'the data may not move' {costs}.",
+    ]
+
+
 def _caption(runs: dict[str, list[Summary]], everything: list[Summary], regression: bool) -> list[str]:
     seeds = sorted({s["seed"] for s in everything})
     some, first = everything[0], next(iter(runs))
@@ -166,6 +192,7 @@ def _caption(runs: dict[str, list[Summary]], everything: list[Summary], regressi
         f"{'Errors' if regression else 'Accuracy, macro-F1'} and worst client: {last_in_words(some['last'])}.",
     ]
     lines += _about_worst(everything, regression)
+    lines += _undefined(everything)
     if some.get("weigh_by") == "train":
         lines.append("Clients count by their train examples.")
     if "until" in some:
@@ -190,6 +217,16 @@ def _about_worst(everything: list[Summary], regression: bool) -> list[str]:
     some = next(each for each in known if not each["enough"])
     between = "" if regression else f", so {100 * some['low']:.0f} to {100 * some['high']:.0f} % (95 % interval)"
     return [f"Worst client: none has {ENOUGH} test examples; that of the first run has {some['test']}{between}."]
+
+
+def _undefined(everything: list[Summary]) -> list[str]:
+    """Say for how many clients the metric that the user named is defined, where that is not all."""
+    defined = [s["metric_clients"] for s in everything if s.get("metric_clients") is not None]
+    if not defined or min(defined) == everything[0]["clients"]:
+        return []
+    name = find_metric(everything[0]["metric_name"])[0].name.rpartition(":")[2]
+    few = " to ".join(str(number) for number in dict.fromkeys((min(defined), max(defined))))
+    return [f"{name} is the mean over the {few} of {everything[0]['clients']} clients for which it is defined."]
 
 
 def _when_reached(runs: dict[str, list[Summary]], until: str) -> str:
@@ -296,18 +333,17 @@ def clusters_table(runs: Mapping[str, Sequence[Mapping[str, int]]]) -> Table | N
     Methods with a single cluster, or with one client in each, are left out; None if that leaves no method.
     """
     table = Table(caption_justify="left", show_lines=True)
-    for title in ("algorithm", "stability", "clients", "who"):
-        table.add_column(
-            title, justify="right" if title in ("stability", "clients") else "left", no_wrap=title != "who"
-        )
+    for title in ("algorithm", "stability", "cluster", "clients", "who"):
+        left = title in ("algorithm", "who")
+        table.add_column(title, justify="left" if left else "right", no_wrap=title != "who")
     for name, clusterings in runs.items():
-        groups = list(names_by_cluster(clusterings[most_typical(clusterings)]).values())
-        if not 1 < len(groups) < sum(map(len, groups)):
+        groups = names_by_cluster(clusterings[most_typical(clusterings)])
+        if not 1 < len(groups) < sum(map(len, groups.values())):
             continue
         stable = stability(clusterings)
-        for position, group in enumerate(groups):
+        for position, (number, group) in enumerate(groups.items()):
             first = (name, "—" if stable is None else f"{stable:.2f}") if position == 0 else ("", "")
-            table.add_row(*map(cell, (*first, len(group), who(group))))
+            table.add_row(*map(cell, (*first, number, len(group), who(group))))
     if not table.row_count:
         return None
     table.caption = "stability: mean adjusted Rand index between seeds; 1 always the same clusters, 0 chance"

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import io
+from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -27,8 +28,13 @@ STYLE: dict[Any, Any] = {
 COLOURS = ("#000000", "#E69F00", "#56B4E9", "#009E73", "#D55E00", "#0072B2", "#CC79A7", "#F0E442")
 
 
-def draw_comparison(runs: dict[str, list[History]], title: str, last: int) -> Figure:
-    """Draw accuracy and worst client by round, and the gain of each seed over the first method."""
+def draw_comparison(
+    runs: dict[str, list[History]], title: str, last: int, levels: Mapping[str, Sequence[float]] | None = None
+) -> Figure:
+    """Draw accuracy and worst client by round, and the gain of each seed over the first method.
+
+    ``levels`` are the scores of baselines, which have no rounds: a dashed line each.
+    """
     import matplotlib as mpl
     from matplotlib.figure import Figure
 
@@ -39,6 +45,8 @@ def draw_comparison(runs: dict[str, list[History]], title: str, last: int) -> Fi
         for colour, (name, histories) in zip(COLOURS * len(runs), runs.items(), strict=False):
             _curve(curve, histories, target, name=name, colour=colour)
             _curve(worst, histories, "worst", name=name, colour=colour)
+        for name, values in (levels or {}).items():
+            curve.axhline(float(np.mean(values)), label=plain(name), color="#777777", linewidth=1, linestyle="--")
         _label(curve, f"{target} over all clients", "round")
         _label(worst, "worst client", "round")
         for axes in gains:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, ExitStack, contextmanager
 from typing import Any
 
@@ -63,6 +63,20 @@ def watch_with_references(settings: Settings, quiet: bool = False) -> Iterator[t
             return watch(other, f"reference {other.algorithm}", quiet=quiet)
 
         yield bars.enter_context(watch(settings, quiet=quiet)), show_reference
+
+
+@contextmanager
+def count_models(label: str, total: int, quiet: bool = False) -> Iterator[Callable[[int], None]]:
+    """Give a callback that shows how many models are fitted; where there is no terminal one line when all are."""
+    if quiet:
+        yield lambda done: None
+    elif errors.is_terminal:
+        columns = (TextColumn("{task.description:<24}", markup=False), BarColumn(bar_width=24), MofNCompleteColumn())
+        with Bar(*columns, TimeElapsedColumn(), TimeRemainingColumn(), console=errors) as bar:
+            task = bar.add_task(plain(label), total=total)
+            yield lambda done: bar.update(task, completed=done)
+    else:
+        yield lambda done: tell(f"{label}: {total} models are fitted") if done == total else None
 
 
 def describe(record: dict[str, Any]) -> str:

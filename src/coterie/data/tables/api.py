@@ -9,7 +9,7 @@ every row; then the kinds and the sums of the columns, which give the schema; th
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -19,6 +19,8 @@ import numpy as np
 from coterie.data.dataset import Dataset
 from coterie.data.federated import Federated, Split
 from coterie.data.tables.arrays import check_arrays, load_arrays
+from coterie.data.tables.cells import Block
+from coterie.data.tables.checking import Observer, task_in_words
 from coterie.data.tables.columns import (
     Profile,
     check_columns,
@@ -32,7 +34,7 @@ from coterie.data.tables.columns import (
 )
 from coterie.data.tables.files import Table, check_file, content_hash, folder_files, open_table
 from coterie.data.tables.frames import as_frame, is_frame
-from coterie.data.tables.problems import FRAME, BadFile, Check, Counts, Problem, Problems, class_notes
+from coterie.data.tables.problems import FRAME, BadFile, Check, Counts, Problem, Problems, class_notes, in_python
 from coterie.data.tables.reading import Reading, with_reading_options
 from coterie.data.tables.rows import (
     TRAIN,
@@ -51,6 +53,9 @@ from coterie.typing import Array
 
 SEVERAL = "errors of several targets are in units of each one's standard deviation; predictions are in its own unit"
 """A note on data with several targets."""
+
+See = Callable[[slice, Block, Array], None]
+"""Is shown some rows: their numbers, their fields, and the inputs that they became."""
 
 _FRAME_DATA = "frame"
 """The name of the data that are made from a table in memory."""
@@ -165,16 +170,21 @@ def _check_tables(
     found = _prepare(tables, reading, where, schema, problems)
     if found is None:
         return Check(problems=problems.all())
-    _encode(found, problems)
-    counts = found.counts()
+    observer = Observer(found.rows, found.split, found.schema)
+    _encode(found, problems, see=observer.see)
+    counts, by_schema = found.counts(), schema is not None
+    warnings = observer.warnings(found.y, reading, by_schema) if found.labelled else []
     return Check(
         problems=problems.all(),
         clients=len(found.rows.names),
         rows=len(found.rows.owners),
         features=len(found.schema.features),
         inputs=found.schema.width,
+        task=task_in_words(found.schema, reading, by_schema) if found.labelled else "",
         counts=counts,
         notes=(*found.notes, *class_notes(counts)),
+        warnings=tuple(map(in_python, warnings) if where == FRAME else warnings),
+        holdings=observer.holdings(found.y),
     )
 
 
@@ -374,13 +384,19 @@ def _profiles(
     return found
 
 
-def _encode(found: _Prepared, problems: Problems, splits: tuple[Split, ...] = ()) -> None:
-    """Make the third pass: turn all rows into arrays, copied to the splits if there are any; collect the problems."""
+def _encode(found: _Prepared, problems: Problems, splits: tuple[Split, ...] = (), see: See | None = None) -> None:
+    """Make the third pass: turn all rows into arrays, copied to the splits if there are any; collect the problems.
+
+    ``see`` is shown every block with its rows and inputs.
+    """
     columns = found.schema.columns(found.labelled)
     for table, part in zip(found.rows.tables, found.rows.slices, strict=True):
         try:
             for rows, block in table.numbered_blocks(columns, part.stop - part.start):
                 x, y = found.schema.encode(table.file, block, problems, found.labelled)
-                found.split.fill(splits, slice(part.start + rows.start, part.start + rows.stop), x, y)
+                own = slice(part.start + rows.start, part.start + rows.stop)
+                found.split.fill(splits, own, x, y)
+                if see is not None:
+                    see(own, block, x)
         except BadFile as error:
             problems.add(error.problem)

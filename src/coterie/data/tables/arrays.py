@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 import numpy as np
@@ -19,8 +19,9 @@ from coterie.data.array_memory import allocate, release
 from coterie.data.federated import Federated, Split, with_validation
 from coterie.data.given.labels import fits_labels, several_columns, vocabulary_of
 from coterie.data.npz import load_npz
-from coterie.data.tables.problems import BadFile, Check, Counts, Problem, Problems, class_notes
+from coterie.data.tables.problems import BadFile, Check, Counts, Holding, Problem, Problems, class_notes
 from coterie.data.tables.reading import Reading
+from coterie.data.tables.suspicions import suspicions_of
 from coterie.errors import DataError
 from coterie.seeding import generator
 from coterie.target import Target
@@ -66,15 +67,41 @@ def check_arrays(path: Path, files: Sequence[Path], reading: Reading, problems: 
         return Check(problems=problems.all())
     counts = _class_counts(clients, str(path), problems)
     inputs = math.prod(clients[0].shape)
+    warnings: list[str] = []
+    if not problems:
+        warnings = suspicions_of(load_arrays(path, files, replace(reading, validation=0.0), problems))
     return Check(
         problems=problems.all(),
         clients=len(clients),
         rows=sum(len(client.y_train) + len(client.y_test) for client in clients),
         features=inputs,
         inputs=inputs,
+        task=_task_in_words(clients, reading),
         counts=counts,
         notes=tuple(class_notes(counts)),
+        warnings=tuple(warnings),
+        holdings=tuple(_holding(client, len(counts)) for client in clients),
     )
+
+
+def _task_in_words(clients: Sequence[ClientArrays], reading: Reading) -> str:
+    """Say what the labels are taken for, and why."""
+    y = clients[0].y_train
+    if y.ndim > 1:
+        kind = several_columns({client.path.name: client.y_all for client in clients}, reading.task) or Target()
+        task = "multilabel" if kind.is_labels else "regression"
+        return f"task: {task}, because y has {y.shape[1]} columns"
+    if y.dtype.kind == "f":
+        return "task: regression, because y holds floats"
+    return "task: classification, because y holds whole numbers"
+
+
+def _holding(client: ClientArrays, classes: int) -> Holding:
+    """Return what one client has; without counts where classes have gaps, which are a problem."""
+    own, y = Holding(client=client.name, train=len(client.y_train), test=len(client.y_test)), client.y_all
+    if y.dtype.kind == "i":
+        return own if y.max() >= classes else replace(own, counts=tuple(np.bincount(y, minlength=classes).tolist()))
+    return own if y.ndim > 1 else replace(own, mean=float(y.mean()), std=float(y.std()))
 
 
 def read_arrays(path: Path, tokens: bool = False) -> tuple[Array, Array | None]:

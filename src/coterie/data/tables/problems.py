@@ -18,6 +18,9 @@ RARE = 10
 SHOWN = 20
 """Classes that a report lists."""
 
+NAMES, SAME = 5, 10
+"""Names that a sentence lists, and names of others that have the same problem."""
+
 FRAME = "the frame"
 """What problems call a table in memory."""
 
@@ -105,12 +108,74 @@ def _repeated(problem: Problem, times: int) -> Problem:
     return problem if times == 1 else replace(problem, what=f"{problem.what} (and in {times - 1} more rows)")
 
 
+def alike(items: Sequence[tuple[str, str, str]]) -> list[str]:
+    """Return one line for each kind of sentence; an item is its line, its kind, and the name that is its own.
+
+    >>> alike([("column 'a' is empty", "empty", "'a'"), ("column 'b' is empty", "empty", "'b'")])
+    ["column 'a' is empty (the same: 'b')"]
+    """
+    kinds: dict[str, list[tuple[str, str]]] = {}
+    for text, kind, name in items:
+        kinds.setdefault(kind, []).append((text, name))
+    return [
+        f"{first} (the same: {listed([name for _, name in rest], most=SAME)})" if rest else first
+        for (first, _), *rest in kinds.values()
+    ]
+
+
+def listed(names: Sequence[str], between: str = ", ", most: int = NAMES) -> str:
+    """Return names, the first of many.
+
+    >>> listed(["anna", "bert"]), listed(["anna", "bert", "carl"], most=2)
+    ('anna, bert', 'anna, bert and 1 more')
+    """
+    more = f" and {len(names) - most} more" if len(names) > most else ""
+    return between.join(names[:most]) + more
+
+
+def kind_of(text: str) -> str:
+    """Return a sentence without the names and numbers in it, the same for sentences of a kind.
+
+    >>> kind_of("column 'age' is missing a value (and in 3 more rows)") == kind_of("column 'bmi' is missing a value")
+    True
+    """
+    return _NAMES_AND_NUMBERS.sub("…", _MORE_ROWS.sub("", text))
+
+
+def name_in(text: str) -> str | None:
+    """Return the first name in a sentence, with its quotes."""
+    found = _QUOTED.search(text)
+    return None if found is None else found.group()
+
+
+_QUOTED = re.compile(r"'(?:[^'\\]|\\.)*'|\"(?:[^\"\\]|\\.)*\"")
+_NAMES_AND_NUMBERS = re.compile(_QUOTED.pattern + r"|\d[\d.,]*|--ignore .*$")
+_MORE_ROWS = re.compile(r" \(and in \d+ more rows\)")
+
+
+@dataclass(frozen=True, kw_only=True)
+class Holding:
+    """What one client has: rows for training and testing, labels, and the share of its fields that is missing.
+
+    ``counts`` are the rows of each class; in a regression ``mean`` and ``std`` are those of the target.
+    """
+
+    client: str
+    train: int
+    test: int
+    counts: tuple[int, ...] = ()
+    mean: float | None = None
+    std: float | None = None
+    missing: float = 0.0
+
+
 @dataclass(frozen=True, kw_only=True)
 class Check:
-    """The report on a user's data: all problems, and the facts.
+    """The report on a user's data: all problems, the facts, and what is suspicious.
 
     ``features`` counts columns and ``inputs`` the numbers that they become; ``counts`` are the examples of each class,
-    empty in a regression.
+    empty in a regression. ``task`` is what the labels are taken for, and why. ``notes`` say how the data are read, and
+    ``warnings`` what is probably not meant; neither is an error. ``holdings`` are what each client has.
     """
 
     problems: tuple[Problem, ...]
@@ -118,8 +183,11 @@ class Check:
     rows: int = 0
     features: int = 0
     inputs: int = 0
+    task: str = ""
     counts: Counts = ()
     notes: tuple[str, ...] = ()
+    warnings: tuple[str, ...] = ()
+    holdings: tuple[Holding, ...] = ()
 
     @property
     def good(self) -> bool:
@@ -138,14 +206,36 @@ class Check:
         return min(self.counts, key=lambda pair: pair[1], default=None)
 
     def lines(self) -> list[str]:
-        """Return the report, line by line."""
+        """Return the report, line by line: the facts and the findings."""
+        return [*self.facts(), *self.findings()]
+
+    def facts(self) -> list[str]:
+        """Return how much there is, what the labels are taken for, and how many examples each class has."""
         sizes = f"{self.clients} clients, {self.rows} rows, {self.features} features ({self.inputs} inputs)"
-        facts = [sizes] if self.clients else []
         shown = ", ".join(f"{name} {count}" for name, count in self.counts[:SHOWN])
         more = f", and {len(self.counts) - SHOWN} more" if len(self.counts) > SHOWN else ""
         classes = [f"classes: {shown}{more}; the largest has {self.majority:.1%}"] if self.counts else []
-        found = [f"problem: {problem}" for problem in self.problems] or ["no problem found"]
-        return [*facts, *classes, *(f"note: {note}" for note in self.notes), *found]
+        return [*([sizes] if self.clients else []), *([self.task] if self.task else []), *classes]
+
+    def findings(self) -> list[str]:
+        """Return notes, warnings and problems, one line for each kind, and last how many there are."""
+        notes = alike([(f"note: {note}", kind_of(note), name_in(note) or "") for note in self.notes])
+        warnings = [f"warning: {warning}" for warning in self.warnings]
+        several = len({each.file for each in self.problems}) > 1
+        problems = alike([(f"problem: {each}", _kind(each), _name(each, several)) for each in self.problems])
+        beside = f"; {len(warnings)} warning{'s' * (len(warnings) > 1)}" if warnings else ""
+        end = f"{len(self.problems)} problem{'s' * (len(self.problems) > 1)} found" if problems else "no problem found"
+        return [*notes, *warnings, *problems, end + beside]
+
+
+def _kind(problem: Problem) -> str:
+    return f"{kind_of(problem.what)}; {kind_of(problem.remedy)}"
+
+
+def _name(problem: Problem, several: bool) -> str:
+    """Return what tells a problem from others of its kind: a name in it, and the file where there are several."""
+    name, file = name_in(problem.what), Path(problem.file).name
+    return file if name is None else f"{name} in {file}" if several else name
 
 
 def class_notes(counts: Sequence[tuple[str, int]]) -> list[str]:
