@@ -2,34 +2,39 @@
 
 from __future__ import annotations
 
+import io
 import json
+import subprocess
+import sys
 from dataclasses import replace
 
 import numpy as np
+import polars as pl
 import pytest
 import torch
 from local_sites import KeepingSites
 from safetensors.numpy import load_file
+from typer.testing import CliRunner
 
+from coterie.cli.main import app
 from coterie.client_functions import HERE
-from coterie.data import load
+from coterie.data import load, load_own
 from coterie.deploy.audit import read_audit
 from coterie.deploy.delivery import LEDGER, delivery_notes, read_ledger, version_of, waiting
 from coterie.deploy.model_store import CARD, CURRENT
 from coterie.deploy.order import DELIVER, Order
 from coterie.deploy.policy import Policy
 from coterie.deploy.server_run import carry_out, deliver_again
-from coterie.deploy.site_delivery import NETWORK, WEIGHTS, card_text, guessing
+from coterie.deploy.site_delivery import card_text, guessing
 from coterie.deploy.status import StatusBoard, read_board, status_table
 from coterie.errors import RunFolderError
+from coterie.experiments.run_folder import load_summary
 from coterie.experiments.settings import Settings
 from coterie.experiments.summary import load_rows
-from coterie.models.combined import Mixture
-from coterie.protocol.stack import Stack
+from coterie.exporting.folder import WEIGHTS, read_network
 from coterie.protocol.task import Report
 from coterie.terminal import console
 from coterie.wire import codec
-from coterie.wire.requests import Network
 
 SETTINGS = Settings("wecfl", clusters=2, model="mlp(8)", rounds=2)
 
@@ -59,12 +64,7 @@ def carry(order, sites, folder, work=carry_out):
 
 def accuracy_of(folder, data) -> float:
     """Of the network that a version holds, rebuilt from its files alone, on the site's test examples."""
-    table = json.loads((folder / NETWORK).read_text())
-    mix = table.pop("mix")
-    model = Network(**{**table, "shape": tuple(table["shape"])}).build()
-    stack = Stack(**load_file(folder / WEIGHTS))
-    networks = [model.with_row(params, buffers) for params, buffers in zip(*stack, strict=True)]
-    network = networks[0] if mix is None else Mixture(networks, mix, model.target)
+    network = read_network(folder, answers=False)
     with torch.no_grad():
         outputs = network(torch.from_numpy(data.test.x))
     return float(np.mean(outputs.argmax(-1).numpy() == data.test.y))
@@ -161,8 +161,8 @@ def test_a_site_that_joined_after_the_run_is_placed_and_served(data, few, tmp_pa
     like = int(done.state.labels[alike])
     entry = read_ledger(tmp_path / LEDGER)["sites"][late]
     assert entry["cluster"] == like
-    kept = [load_file(sites.store(name).folder / CURRENT / WEIGHTS)["params"] for name in (late, few.names[alike])]
-    np.testing.assert_array_equal(*kept)
+    kept, theirs = (load_file(sites.store(name).folder / CURRENT / WEIGHTS) for name in (late, few.names[alike]))
+    assert all(np.array_equal(kept[name], theirs[name]) for name in kept)
     card = json.loads((sites.store(late).folder / CURRENT / CARD).read_text())
     assert card["sites"] == int((done.state.labels == like).sum()) + 1
     assert sites.told[late]
@@ -276,22 +276,43 @@ def test_a_ledger_that_is_damaged_is_as_good_as_none(tmp_path):
 
 
 def test_scores_of_references_beside_the_run_are_on_the_card(few, tmp_path):
-    """A run of one model and one of local models, in the folders where references are."""
+    """Where the order asks for them one model and local models are trained too, on the same sites."""
     sites = KeepingSites(few, tmp_path)
-    order = make_order(tmp_path, few.names, deliver=False)
-    carry(order, sites, tmp_path)
-    for name in ("fedavg", "local"):
-        carry(
-            make_order(tmp_path, few.names, run=f"run/references/{name}", algorithm=name, deliver=False),
-            sites,
-            tmp_path,
-        )
-    carry(replace(order, job=DELIVER), sites, tmp_path, deliver_again)
+    order = make_order(tmp_path, few.names)
+    carry(replace(order, settings={**order.settings, "references": True}), sites, tmp_path)
     card = json.loads((sites.store(few.names[1]).folder / CURRENT / CARD).read_text())
     for what, name in (("one model", "fedavg"), ("local model", "local")):
         rows = {row["client"]: float(row["accuracy"]) for row in load_rows(tmp_path / "run" / "references" / name)}
         assert card["scores"][what] == rows[few.names[1]]
     assert card["not_known"] == []
+    assert load_summary(tmp_path / "run")["verdict"]["text"]
+
+
+def test_a_site_predicts_with_what_it_keeps(tmp_path):
+    """As its user would: the script of the folder, on a table; what it writes is what the network answers."""
+    rng = np.random.default_rng(1)
+    (tmp_path / "all").mkdir()
+    for name in ("bern", "chur"):
+        dose = rng.normal(size=80)
+        frame = pl.DataFrame({"dose": dose, "ward": rng.choice(["east", "west"], 80), "label": dose > 0})
+        frame.with_columns(pl.col("label").cast(pl.String)).write_csv(tmp_path / "all" / f"{name}.csv")
+    tables = load_own(tmp_path / "all")
+    tables.schema.save(tmp_path / "schema.json")  # in the server's folder, so that the run has it
+    sites = KeepingSites(tables, tmp_path)
+    carry(make_order(tmp_path, tables.names), sites, tmp_path)
+    folder = sites.store("bern").folder / CURRENT
+    command = [sys.executable, folder / "predict.py", tmp_path / "all" / "bern.csv"]
+    done = subprocess.run(command, capture_output=True, text=True, check=True, timeout=60)
+    x, _ = tables.schema.arrays(tmp_path / "all" / "bern.csv")
+    with torch.no_grad():
+        answers = read_network(folder, answers=False)(torch.from_numpy(x))
+    written = pl.read_csv(io.StringIO(done.stdout), infer_schema=False)
+    classes = np.array(["false", "true"])[answers.argmax(-1).numpy()]
+    assert [str(word).lower() for word in written[written.columns[0]].to_list()] == classes.tolist()
+    assert "accuracy" in (folder / "README.md").read_text()
+    served = CliRunner().invoke(app, ["predict", str(tmp_path / "run"), "--data", str(command[2]), "--client", "bern"])
+    assert served.exit_code == 0, served.output
+    assert pl.read_csv(io.StringIO(served.stdout), infer_schema=False).columns == written.columns
 
 
 def test_a_run_of_which_nobody_can_be_placed_says_why(data, few, tmp_path):

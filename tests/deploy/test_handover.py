@@ -116,8 +116,8 @@ def test_a_run_ends_with_a_schema_and_a_model_at_every_site_that_fits(federation
     scored = {row["client"]: row["accuracy"] for row in load_rows(first)}
     for name in (BERN, CHUR):
         assert card(federation, name)["scores"]["this model"] == pytest.approx(float(scored[name]), abs=1e-9)
-        kept = [site_folder(federation, name) / "schema.json", store(federation, name).folder / CURRENT / "schema.json"]
-        assert len({Schema.load(file) for file in (*kept, first / "schema.json")}) == 1
+        kept = [site_folder(federation, name), store(federation, name).folder / CURRENT, first]
+        assert len({Schema.load(folder / "schema.json") for folder in kept}) == 1
         log = (site_folder(federation, name) / "logs" / "agent.log").read_text()
         assert "is here: cluster" in log.replace("\n", " ")
     assert all(GENF in record["missing"] for record in load_rounds(first))

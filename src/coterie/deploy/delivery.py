@@ -21,9 +21,11 @@ import numpy as np
 from coterie.deploy.order import Order
 from coterie.errors import CoterieError, FederationError
 from coterie.experiments.placement import Trained
+from coterie.experiments.references import ALGORITHMS, FOLDER
 from coterie.experiments.run_folder import CLIENTS
 from coterie.experiments.summary import load_rows
 from coterie.experiments.sweep import slug
+from coterie.experiments.verdict import LOCAL, ONE_MODEL
 from coterie.files import write_atomically
 from coterie.protocol.message import UNKNOWN_SIZES, Sizes
 from coterie.protocol.stack import UNPLACED
@@ -37,7 +39,7 @@ from coterie.wire.requests import Parcel, Receipt, pack_delivery, read_part
 LEDGER = "deliveries.json"
 """The file in the server's folder that says who has which version, and who waits for one."""
 
-REFERENCES = {"one_model": "fedavg", "local_model": "local"}
+REFERENCES = {"one_model": ALGORITHMS[ONE_MODEL], "local_model": ALGORITHMS[LOCAL]}
 """The scores of a card that come from runs beside a run, and the algorithms of these runs."""
 
 LONGEST_RUN = 60
@@ -143,7 +145,7 @@ class _HandOver:
         if not positions:
             return {}
         reached, names = Among(self.sites, positions), [self.order.sites[at] for at in positions]
-        beside = {what: _scores(_reference(Path(self.order.out), name)) for what, name in REFERENCES.items()}
+        beside = {what: _scores(Path(self.order.out) / FOLDER / name) for what, name in REFERENCES.items()}
         parcels = [self._parcel(name, int(state.labels[at]), beside) for at, name in enumerate(names)]
         delivering = Delivering(reached, parcels)
         replies = serve(self.trained.algorithm, self._remote(names, delivering), state, self.trained.seed)
@@ -247,11 +249,6 @@ def delivery_notes(ledger: Ledger) -> list[str]:
             if "missing" in entry
         ),
     ]
-
-
-def _reference(out: Path, algorithm: str) -> Path:
-    """Return the folder of a run beside a run: of this algorithm, with the same settings."""
-    return out / "references" / algorithm
 
 
 def _scores(folder: Path) -> dict[str, float]:

@@ -23,10 +23,13 @@ from coterie.deploy.schema_agreement import agree, schema_file
 from coterie.deploy.status import RUNNING, StatusBoard
 from coterie.errors import FederationError
 from coterie.experiments import building
+from coterie.experiments.conclusion import Conclusion
 from coterie.experiments.placement import FEDERATION, load_trained
 from coterie.experiments.records import DataFacts
 from coterie.experiments.run_folder import load_config
-from coterie.experiments.session import Finished, Session
+from coterie.experiments.session import Finished, Progress, Session
+from coterie.experiments.settings import Settings
+from coterie.experiments.summary import Row
 from coterie.models.model import Model
 from coterie.models.zoo import build_model
 from coterie.protocol.message import UNKNOWN_SIZES, Sizes
@@ -82,8 +85,15 @@ def carry_out(order: Order, sites: Sites, board: StatusBoard) -> Finished:
 
         notes = bounded_weights(descriptions, settings.weight_bound or 0)
         board.update(state=RUNNING, rounds=settings.rounds, notes=notes)
+
+        def train_reference(other: Settings, folder: Path | None, _: Progress | None) -> Sequence[Row]:
+            session = Session(building.build_algorithm(other), known, model, other, reach)
+            return session.train(folder, True, progress).trained.members
+
+        conclude = partial(Conclusion, facts=known, settings=full, guesses=None, own=False, out=Path(order.out))
+        beside = conclude(make=train_reference) if settings.references else None
         session = Session(algorithm, known, model, full, reach)
-        finished = session.train(Path(order.out), order.resume, progress)
+        finished = session.train(Path(order.out), order.resume, progress, beside)
         if order.deliver:
             sizes = dict(zip(order.sites, reported_sizes(order, descriptions), strict=True))
             delivered = hand_over(order, finished.trained, known.names, sites, sizes=sizes)

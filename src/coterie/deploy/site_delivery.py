@@ -15,27 +15,23 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 import numpy as np
-from safetensors.numpy import save_file
 
 from coterie.data.federated import Federated
 from coterie.deploy.model_store import CARD, ModelStore
 from coterie.engine.engine import Engine
 from coterie.errors import FederationError
-from coterie.protocol.message import FIELDS, Arrays, received
+from coterie.experiments.guessing import guesses_of
+from coterie.experiments.networks import network_of
+from coterie.exporting.card import FEW, GUESS, LOCAL, ONE, THIS, Card
+from coterie.exporting.folder import SAFETENSORS, Export, write_files
+from coterie.protocol.message import Arrays, received
 from coterie.protocol.stack import Sent, Stack
 from coterie.protocol.task import Report, Task
 from coterie.seeding import Key
+from coterie.server.serving import Served
+from coterie.typing import Array
 from coterie.wire import requests as answering
-from coterie.wire.requests import Parcel, Receipt, described
-
-WEIGHTS, NETWORK, SCHEMA = "model.safetensors", "model.json", "schema.json"
-"""The files of a version beside its card: the numbers, the network that they are of, and how tables become arrays."""
-
-FEW = 30
-"""With fewer test examples than this a score says little."""
-
-THIS, GUESS, ONE, LOCAL = "this model", "guessing", "one model", "local model"
-"""What a card compares."""
+from coterie.wire.requests import Parcel, Receipt
 
 _HERE = np.array([0])
 
@@ -63,7 +59,7 @@ def keep(store: ModelStore, parcel: Parcel, asked: Asked, run: str) -> tuple[Rec
     """
     engine, stack, mix = asked.engine, served_stack(*asked), asked.task.report.mix
     card = make_card(run, parcel, engine.data, score(engine, stack, mix, asked.key))
-    current = store.add(parcel.version, lambda folder: write_version(folder, engine, stack, mix, card))
+    current = store.add(parcel.version, lambda folder: write_version(folder, asked, stack, card))
     held = "" if current else f", not in use: this site went back to {store.current()}"
     return Receipt(parcel.version, current), f"the model {parcel.version} is here{held}: {card_text(card)}"
 
@@ -82,27 +78,23 @@ def served_stack(engine: Engine, task: Task, arrays: Arrays, key: Key) -> Stack:
 
 
 def score(engine: Engine, stack: Stack, mix: str | None, key: Key) -> float:
-    """Return the accuracy on the test examples, or the root mean squared error in the units of the table."""
+    """Return the score of these models on the test examples."""
     rows = _HERE if mix is None else np.arange(len(stack))[None]
     task = Task(report=Report(params=None, metrics="test", mix=mix))
     metrics = engine.run(task, Sent(stack), rows, _HERE, key).metrics
     assert metrics is not None, "metrics were asked for"
+    return _score_of(metrics, engine.data)
+
+
+def guessing(data: Federated) -> float:
+    """Return the score of the most frequent class, or of the mean, of the train examples."""
+    return _score_of(guesses_of(data).metrics, data)
+
+
+def _score_of(metrics: Array, data: Federated) -> float:
+    """Return the accuracy, or the root mean squared error in the units of the table, from a row of metrics."""
     first = float(metrics[0, 0])
-    return first if engine.data.classes is not None else float(engine.data.unit * np.sqrt(first))
-
-
-def guessing(data: Federated) -> float | None:
-    """Return the score of the most frequent class, or the mean, of the train examples; None where labels are several.
-
-    >>> from coterie.data.federated import Split
-    >>> train, test = (Split.join([(np.zeros((3, 1)), np.array(y))]) for y in ([1, 1, 0], [1, 0, 0]))
-    >>> round(guessing(Federated("toy", "natural", ("bern",), train, test, 2)), 3)
-    0.333
-    """
-    train, test = data.train.y, data.test.y
-    if data.classes is None:
-        return float(data.unit * np.sqrt(np.mean((test - train.mean(axis=0)) ** 2)))
-    return float(np.mean(test == np.bincount(train).argmax())) if data.columns is None else None
+    return first if data.classes is not None else float(data.unit * np.sqrt(first))
 
 
 def make_card(run: str, parcel: Parcel, data: Federated, scored: float) -> dict[str, Any]:
@@ -135,10 +127,39 @@ def card_text(card: Mapping[str, Any]) -> str:
     )
 
 
-def write_version(folder: Path, engine: Engine, stack: Stack, mix: str | None, card: object) -> None:
-    """Write the files of a version into an empty folder."""
-    save_file(dict(zip(FIELDS, stack, strict=True)), folder / WEIGHTS)
-    for name, table in {NETWORK: {**asdict(described(engine.model)), "mix": mix}, CARD: card}.items():
-        (folder / name).write_text(json.dumps(table, indent=2, ensure_ascii=False) + "\n", encoding="utf-8")
-    if engine.data.schema is not None:
-        engine.data.schema.save(folder / SCHEMA)
+def write_version(folder: Path, asked: Asked, stack: Stack, card: Mapping[str, Any]) -> None:
+    """Write the files of a version into an empty folder: those of an exported model, and the score card."""
+    data, model, mix = asked.engine.data, asked.engine.model, asked.task.report.mix
+    members = [Served(stack, np.array([row])) for row in range(len(stack))]
+    network = network_of(model, members, 0, mix)
+    export = Export(
+        network=network,
+        model=model,
+        card=_model_card(card, data, asked),
+        schema=data.schema,
+        class_names=data.class_names,
+    )
+    write_files(folder, export, SAFETENSORS)
+    (folder / CARD).write_text(json.dumps(card, indent=2, ensure_ascii=False) + "\n", encoding="utf-8")
+
+
+def _model_card(card: Mapping[str, Any], data: Federated, asked: Asked) -> Card:
+    """Return what the README of a version says."""
+    tuned = "It was fine-tuned on the train examples of this site. " if asked.task.fit else ""
+    mixed = "" if asked.task.report.mix is None else "The outputs of several models are mixed. "
+    shared = f"Cluster {card['cluster']} of {card['clusters']} has {card['sites']} sites."
+    return Card(
+        title=f"site {card['site']}",
+        algorithm=card["algorithm"],
+        data="of a federation",
+        rounds=card["rounds"],
+        seed=asked.key.seed,
+        clients=(card["site"],),
+        cluster=card["cluster"],
+        made=f"{tuned}{mixed}{'' if card['cluster'] is None else shared}".strip(),
+        train=len(data.train.y),
+        test=len(data.test.y),
+        measure=card["measure"],
+        scores=card["scores"],
+        settings=f"# run {card['run']} of the federation, version {card['version']}",
+    )
