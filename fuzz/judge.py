@@ -18,8 +18,10 @@ DONE, REFUSED, ENDED = "done", "refused", "ended"
 PARSER = re.compile(r"(Usage: [^\n]*\n(Try [^\n]*\n)?)?╭─ Error ─.*╯\n", re.DOTALL)
 """What the parser of command lines says of words that it does not know."""
 
-NEWS = re.compile(r"^(.* round \d+/\d+ .* s|starting a server.*|as \w+: .*|fetching .*\n(?!error: ).*)\n", re.MULTILINE)
-"""Lines of progress, which a refusal may follow: rounds, a paper's settings, places that were tried."""
+NEWS = re.compile(
+    r"^(.* round \d+/\d+ .* s|starting a server.*|as \w+: .*|fetching .*\n(?!error: ).*|problem: .*)\n", re.MULTILINE
+)
+"""Lines that a refusal may follow: rounds, a paper's settings, places that were tried, what is wrong with a file."""
 
 NEVER = {
     "a traceback": "Traceback (most",

@@ -25,7 +25,7 @@ import coterie as ct
 from coterie.cli.main import app
 from coterie.data.tables.schema import Schema
 from coterie.errors import DataError, ModelError, UnknownName, UsageError
-from coterie.experiments.finished import load_finished
+from coterie.experiments.served_run import load_served_run
 from coterie.exporting import folder as folders
 from coterie.exporting import programs, table
 from coterie.exporting.card import GUESS, LOCAL, ONE, THIS
@@ -294,6 +294,17 @@ class TestTheScript:
         ]
         assert str(ended.value).splitlines() == [f"error: {tmp_path / 'bad.csv'}, {each}" for each in said]
 
+    def test_says_in_one_line_what_cannot_be_read(self, tmp_path):
+        path = trained().export(tmp_path / "bern", "bern", format="safetensors")
+        (tmp_path / "latin.csv").write_bytes(b"age,sex\n40,\xe4\n")
+        for name, said in {"nothing.csv": "FileNotFoundError", "latin.csv": "UnicodeDecodeError"}.items():
+            with pytest.raises(SystemExit, match=rf"^error: .*{name} cannot be read \({said}"):
+                table.read(tmp_path / name, path)
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setattr(sys, "argv", ["predict.py"])
+            with pytest.raises(SystemExit, match=r"^usage: python predict.py FILE$"):
+                table.read(folder=path)
+
     def test_reads_arrays_where_there_is_no_table(self, tmp_path):
         run = ct.run("fedavg", numbers(), model="mlp(4)", rounds=1, seed=1, threads=1)
         path = run.export(tmp_path / "net", 0, format="safetensors")
@@ -505,7 +516,7 @@ class TestTheCommand:
     def test_needs_no_data_where_models_are_those_of_clusters(self, run_folder, tmp_path):
         Path(run_folder.parent / "patients.csv").rename(tmp_path / "elsewhere.csv")
         try:
-            assert len(load_finished(run_folder).servings()) == 2
+            assert len(load_served_run(run_folder).servings()) == 2
         finally:
             (tmp_path / "elsewhere.csv").rename(run_folder.parent / "patients.csv")
 

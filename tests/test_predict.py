@@ -8,10 +8,17 @@ import io
 import numpy as np
 import polars as pl
 import pytest
+import torch
+from local_sites import LocalSites
 from typer.testing import CliRunner
 
 import coterie as ct
 from coterie.cli.main import app
+from coterie.deploy.order import Order
+from coterie.deploy.server_run import carry_out
+from coterie.deploy.status import StatusBoard
+from coterie.experiments.settings import Settings
+from coterie.exporting.folder import read_network
 
 
 def stays(rows=30, seed=0, sites=("bern", "chur", "thun", "wil")):
@@ -138,8 +145,10 @@ class TestForANewcomer:
         stays(3).drop("site", "long").write_csv(tmp_path / "new.csv")
         told = call("predict", home / "long", "--data", tmp_path / "new.csv")
         assert told.exit_code == 2
-        assert "cannot place a newcomer without labels" in told.stderr
-        assert "name one with --client" in told.stderr
+        assert (
+            "names no client of the run, and ifca(2) places a newcomer by labels alone; name a client with"
+            in told.stderr
+        )
 
     def test_without_labels_it_is_placed_by_a_method_that_can(self, home, tmp_path):
         stays(30, seed=4).drop("site", "long", "days").write_csv(tmp_path / "new.csv")
@@ -163,6 +172,11 @@ class TestFiles:
         rows, _ = predicted(home / "long", "--data", home / "stays.csv")
         assert list(csv.DictReader(io.StringIO((tmp_path / "found.csv").read_text()))) == rows
         assert len(list(tmp_path.iterdir())) == 1
+
+    def test_are_not_written_where_there_is_no_folder(self, home, tmp_path):
+        told = call("predict", home / "long", "--data", home / "stays.csv", "-o", tmp_path / "no" / "found.csv")
+        assert told.exit_code == 2
+        assert f"there is no folder {tmp_path / 'no'}" in told.stderr
 
     def test_bad_rows_are_named_all_at_once(self, home, tmp_path):
         (tmp_path / "new.csv").write_text("age,sex\n40,f\nold,m\n50,x\n,m\n60,x\n")
@@ -222,3 +236,43 @@ class TestFiles:
         told = call("predict", home / "long", "--data", home / "nothing.csv")
         assert told.exit_code == 2
         assert "there is no file" in told.stderr
+
+
+class TestFederations:
+    @pytest.fixture(scope="class")
+    @staticmethod
+    def federation(tmp_path_factory):
+        """The folder of a federation's run, over sites in this process, and the simulation of the same run."""
+        folder = tmp_path_factory.mktemp("federation")
+        frame = stays(60).drop("days", "id")
+        data = ct.from_frame(frame, client="site", label="long")
+        data.schema.save(folder / "schema.json")
+        paths = {
+            "out": str(folder / "run"),
+            "board": str(folder / "status.json"),
+            "schema": str(folder / "schema.json"),
+        }
+        settings = Settings("ifca", clusters=2, model="mlp(8)", rounds=2)
+        order = Order(settings=settings.table(), sites=data.names, minimum=1, timeout=1.0, patience=0.0, **paths)
+        board = StatusBoard(folder / "status.json", order.run, order.out, order.sites)
+        carry_out(order, LocalSites(data, folder), board)
+        return folder / "run", ct.run("ifca", data, clusters=2, model="mlp(8)", rounds=2, threads=1)
+
+    def test_their_runs_predict_as_simulations_do(self, federation, tmp_path):
+        folder, simulated = federation
+        new = stays(5, seed=9)
+        new.write_csv(tmp_path / "new.csv")
+        rows, _ = predicted(folder, "--data", tmp_path / "new.csv", "--client", "thun")
+        chances = [float(row["probability_yes"]) for row in rows]
+        assert np.allclose(chances, simulated.predict(new, "thun", proba=True)[:, 1], atol=1e-5)
+
+    def test_their_runs_are_exported(self, federation, tmp_path):
+        folder, simulated = federation
+        told = call(
+            "export", folder, "--cluster", simulated.clusters()["bern"], "--format", "safetensors", "-o", tmp_path / "x"
+        )
+        assert told.exit_code == 0, told.output
+        x = simulated.data.test.of(0)[0]
+        with torch.no_grad():
+            found = read_network(tmp_path / "x")(torch.from_numpy(x)).numpy()
+        assert np.allclose(found, simulated.predict(x, "bern", proba=True), atol=1e-5)

@@ -12,7 +12,7 @@ import numpy as np
 import tomli_w
 
 from coterie.errors import UsageError
-from coterie.experiments.finished import Finished, Serving
+from coterie.experiments.served_run import ServedRun, Serving
 from coterie.experiments.sweep import slug
 from coterie.exporting.card import GUESS, LOCAL, ONE, THIS, Card
 from coterie.exporting.folder import ONNX, Export, write_folder
@@ -22,7 +22,7 @@ INDEX = "clients.csv"
 
 
 def export_run(
-    finished: Finished,
+    run: ServedRun,
     out: Path | None = None,
     *,
     client: str | None = None,
@@ -38,49 +38,47 @@ def export_run(
     if (client is not None) + (cluster is not None) + every != 1:
         raise UsageError("name one of these to export: --client NAME, --cluster K, or --all")
     if every:
-        return _export_all(finished, out or Path("exported"), kind, show)
+        return _export_all(run, out or Path("exported"), kind, show)
     if client is not None:
-        serving, title = finished.serving_of(client), f"client {client}"
+        serving, title = run.serving_of(client), f"client {client}"
     else:
         assert cluster is not None, "one of three is given"
-        serving, title = finished.serving_of_cluster(cluster), f"cluster {cluster}"
-    return write_folder(out or Path(f"exported-{slug(title)}"), [("", export_of(finished, serving, title))], kind)
+        serving, title = run.serving_of_cluster(cluster), f"cluster {cluster}"
+    return write_folder(out or Path(f"exported-{slug(title)}"), [("", export_of(run, serving, title))], kind)
 
 
-def export_of(finished: Finished, serving: Serving, title: str) -> Export:
+def export_of(run: ServedRun, serving: Serving, title: str) -> Export:
     """Return a network of the run with its card."""
     return Export(
-        network=finished.network(serving.clients[0]),
-        model=finished.trained.model,
-        schema=finished.schema,
-        class_names=finished.class_names,
-        card=card_of(finished, serving, title),
+        network=run.network(serving.clients[0]),
+        model=run.trained.model,
+        schema=run.schema,
+        class_names=run.class_names,
+        card=card_of(run, serving, title),
     )
 
 
-def _export_all(
-    finished: Finished, out: Path, kind: str, show: Callable[[Sequence[Serving]], Iterable[Serving]]
-) -> Path:
+def _export_all(run: ServedRun, out: Path, kind: str, show: Callable[[Sequence[Serving]], Iterable[Serving]]) -> Path:
     """Write a folder for each network, and a list of which client is served by which."""
-    servings = finished.servings()
-    titles = [_title(finished, serving, servings, number) for number, serving in enumerate(servings)]
+    servings = run.servings()
+    titles = [_title(run, serving, servings, number) for number, serving in enumerate(servings)]
     folders = _folder_names(titles)
     text = io.StringIO(newline="")
     writer = csv.writer(text)
     writer.writerow(["client", "folder"])
     homes = {client: name for name, serving in zip(folders, servings, strict=True) for client in serving.clients}
-    writer.writerows([finished.names[client], homes[client]] for client in sorted(homes))
+    writer.writerows([run.names[client], homes[client]] for client in sorted(homes))
     exports = (
-        (name, export_of(finished, serving, title))
+        (name, export_of(run, serving, title))
         for name, serving, title in zip(folders, show(servings), titles, strict=True)
     )
     return write_folder(out, exports, kind, {INDEX: text.getvalue().encode()})
 
 
-def _title(finished: Finished, serving: Serving, servings: Sequence[Serving], number: int) -> str:
+def _title(run: ServedRun, serving: Serving, servings: Sequence[Serving], number: int) -> str:
     """Return whose a network is: a client's, where each has its own; a cluster's; or a number."""
     if all(len(each.clients) == 1 for each in servings):
-        return f"client {finished.names[serving.clients[0]]}"
+        return f"client {run.names[serving.clients[0]]}"
     return f"model {number}" if serving.cluster is None else f"cluster {serving.cluster}"
 
 
@@ -98,29 +96,29 @@ def _folder_names(titles: Sequence[str]) -> list[str]:
     return found
 
 
-def card_of(finished: Finished, serving: Serving, title: str) -> Card:
+def card_of(run: ServedRun, serving: Serving, title: str) -> Card:
     """Return what is known of a network of the run."""
-    rows = [finished.trained.members[client] for client in serving.clients]
-    measure = "rmse" if finished.trained.model.classes is None else "accuracy"
+    rows = [run.trained.members[client] for client in serving.clients]
+    measure = "rmse" if run.trained.model.classes is None else "accuracy"
     columns = {THIS: measure, GUESS: f"guess_{measure}", ONE: f"one_model_{measure}", LOCAL: f"local_{measure}"}
-    summary = finished.summary
+    summary = run.summary
     return Card(
         title=title,
-        algorithm=finished.settings.algorithm,
+        algorithm=run.settings.algorithm,
         data=str(summary["data"]),
         rounds=int(summary["rounds"]),
-        seed=finished.settings.seed,
-        clients=[finished.names[client] for client in serving.clients],
-        of=len(finished.names),
+        seed=run.settings.seed,
+        clients=[run.names[client] for client in serving.clients],
+        of=len(run.names),
         cluster=serving.cluster,
-        made=_made(finished, serving),
+        made=_made(run, serving),
         train=sum(int(row["train"]) for row in rows),
         test=sum(int(row["test"]) for row in rows),
         measure=measure,
         scores={name: mean_score(rows, column, measure) for name, column in columns.items()},
         by_client=[_plain(row) for row in rows],
         notes=[str(note) for note in summary.get("notes", ())],
-        settings=tomli_w.dumps(finished.settings.table()),
+        settings=tomli_w.dumps(run.settings.table()),
     )
 
 
@@ -142,17 +140,17 @@ def mean_score(rows: Sequence[Mapping[str, Any]], column: str, measure: str) -> 
     return float(np.average(values**power, weights=weights) ** (1 / power))
 
 
-def _made(finished: Finished, serving: Serving) -> str:
+def _made(run: ServedRun, serving: Serving) -> str:
     """Return how the network came about."""
-    trained = finished.trained
+    trained = run.trained
     parts = []
     if trained.model.cluster_part:
         parts.append("It is the sum of a part that all clients share and a part of the cluster.")
-    if finished.mix is not None:
-        parts.append(f"It mixes the outputs of {1 + len(trained.state.members)} networks ({finished.mix}).")
+    if run.mix is not None:
+        parts.append(f"It mixes the outputs of {1 + len(trained.state.members)} networks ({run.mix}).")
     if trained.state.memberships is not None:
         parts.append("It is the client's own mixture of the models of the clusters.")
-    elif finished.is_by_cluster:
+    elif run.is_by_cluster:
         parts.append(
             "It is the mean of the models of the clusters, because these clients have none."
             if serving.cluster is None

@@ -22,8 +22,8 @@ from coterie.data.tables.problems import Problem, Problems
 from coterie.data.tables.reading import Reading
 from coterie.data.tables.rows import read_constants
 from coterie.errors import DataError, UsageError
-from coterie.experiments.finished import Finished
 from coterie.experiments.networks import mean_network
+from coterie.experiments.served_run import ServedRun
 from coterie.exporting import table as tables
 from coterie.exporting.outputs import Outputs, answering, outputs_of
 from coterie.typing import Array
@@ -72,26 +72,26 @@ class Examples:
 
 
 def predict_file(
-    finished: Finished, file: Path, *, client: str | None = None, keep: Sequence[str] = (), schema: Schema | None = None
+    run: ServedRun, file: Path, *, client: str | None = None, keep: Sequence[str] = (), schema: Schema | None = None
 ) -> Predictions:
     """Predict every row of a file: by the model of ``client``, of the client that its column names, or of a newcomer.
 
     ``keep`` names columns that are written beside the predictions; ``schema`` is for a run without one.
     """
     if client is not None:
-        finished.position(client)
-    by = schema or finished.schema
-    outputs = outputs_of(finished.trained.model.target, by, finished.class_names)
-    column = finished.settings.client if client is None else None
-    given = _read(finished, file, by, (*keep, column) if column else tuple(keep))
+        run.position(client)
+    by = schema or run.schema
+    outputs = outputs_of(run.trained.model.target, by, run.class_names)
+    column = run.settings.client if client is None else None
+    given = _read(run, file, by, (*keep, column) if column else tuple(keep))
     column = column if column in given.words else None
     said: tuple[str, ...] = ()
     if column is not None:
-        answers = _by_client(finished, given.x, given.words[column], outputs)
+        answers = _by_client(run, given.x, given.words[column], outputs)
     else:
-        network = None if client is None else finished.network(finished.position(client))
+        network = None if client is None else run.network(run.position(client))
         if network is None:
-            network, said = _newcomer(finished, file, given)
+            network, said = _newcomer(run, file, given)
         answers = answers_of(network, outputs, given.x)
     beside = [*keep, *([column] if column and column not in keep else [])]
     rows = tables.rows(answers, outputs.as_table())
@@ -111,58 +111,64 @@ def answers_of(network: nn.Module, outputs: Outputs, x: Array) -> Array:
     return found
 
 
-def _by_client(finished: Finished, x: Array, names: Sequence[str], outputs: Outputs) -> Array:
-    answers = np.zeros((len(x), finished.trained.model.target.width), np.float32)
+def _by_client(run: ServedRun, x: Array, names: Sequence[str], outputs: Outputs) -> Array:
+    answers = np.zeros((len(x), run.trained.model.target.width), np.float32)
     owners = np.array(names)
     for name in dict.fromkeys(names):
         own = np.flatnonzero(owners == name)
-        answers[own] = answers_of(finished.network(finished.position(name)), outputs, x[own])
+        answers[own] = answers_of(run.network(run.position(name)), outputs, x[own])
     return answers
 
 
-def _newcomer(finished: Finished, file: Path, given: Examples) -> tuple[nn.Module, tuple[str, ...]]:
+def _newcomer(run: ServedRun, file: Path, given: Examples) -> tuple[nn.Module, tuple[str, ...]]:
     """Return the network of a client that took no part, and where it was placed."""
-    trained = finished.trained
-    if finished.is_by_cluster and len(trained.state.stack) == 1:
+    trained = run.trained
+    if run.is_by_cluster and len(trained.state.stack) == 1:
         return mean_network(trained.model, trained.state, None), ("the run has one model, for everybody",)
-    try:
-        placed = trained.assign(given.x, given.y, given.attributes)
-        network = trained.network(given.x, given.y, given.attributes)
-    except UsageError as error:
-        raise UsageError(f"{file} names no client of the run ({error}); or name one with --client") from None
+    if given.y is None and not _places_unlabelled(run):
+        raise UsageError(
+            f"{file} names no client of the run, and {run.settings.algorithm} places a newcomer by labels alone; name "
+            "a client with --client, add labels, or train with flux or pacfl(by=all), which need none"
+        )
+    placed = trained.assign(given.x, given.y, given.attributes)
+    network = trained.network(given.x, given.y, given.attributes)
     by = "rows without labels" if given.y is None else "labelled rows"
     said = f"placed as a newcomer in cluster {placed.cluster} by {len(given.x)} {by}"
     return network, (said, *([f"warning: {placed.warning}"] if placed.warning else []))
 
 
-def _read(finished: Finished, file: Path, schema: Schema | None, columns: tuple[str, ...]) -> Examples:
+def _places_unlabelled(run: ServedRun) -> bool:
+    """Return whether a newcomer without labels can be placed, and served: neither chosen for, nor fine-tuned."""
+    algorithm = run.trained.algorithm
+    return algorithm.place_unlabelled is not None and not (algorithm.serve.fit or algorithm.serve.choose)
+
+
+def _read(run: ServedRun, file: Path, schema: Schema | None, columns: tuple[str, ...]) -> Examples:
     """Read a file: an .npz file, or a table by the schema with some columns beside the inputs."""
     check_file(file)
     if file.suffix.lower() == ".npz":
-        column = finished.settings.client
+        column = run.settings.client
         if any(name != column for name in columns):
             raise UsageError(f"{file} is of arrays, which have no columns to keep; leave --keep out")
-        x, y = read_arrays(file, tokens=finished.trained.model.vocabulary is not None)
-        if tuple(x.shape[1:]) != tuple(finished.trained.model.shape):
-            raise DataError(
-                f"{file} has x of shape {x.shape}; the run's model needs (n, {finished.trained.model.shape})"
-            )
+        x, y = read_arrays(file, tokens=run.trained.model.vocabulary is not None)
+        if tuple(x.shape[1:]) != tuple(run.trained.model.shape):
+            raise DataError(f"{file} has x of shape {x.shape}; the run's model needs (n, {run.trained.model.shape})")
         return Examples(x, y, {}, {})
     if schema is None:
         raise DataError(
             f"{file} is a table, and the run has no schema.json; name one with --schema, or give an .npz file"
         )
-    reader = _TableReader(finished, file, schema, columns)
+    reader = _TableReader(run, file, schema, columns)
     return reader.read()
 
 
 class _TableReader:
     """A table being read for predictions; whatever cannot be used is collected."""
 
-    def __init__(self, finished: Finished, file: Path, schema: Schema, columns: tuple[str, ...]) -> None:
-        self.finished, self.file, self.schema, self.problems = finished, file, schema, Problems()
+    def __init__(self, run: ServedRun, file: Path, schema: Schema, columns: tuple[str, ...]) -> None:
+        self.run, self.file, self.schema, self.problems = run, file, schema, Problems()
         self.table: Table = open_table(file)
-        self.client = finished.settings.client
+        self.client = run.settings.client
         self.beside = [name for name in dict.fromkeys(columns) if name in self.table.columns or name != self.client]
 
     def read(self) -> Examples:
@@ -191,7 +197,7 @@ class _TableReader:
         return x, y, words
 
     def _check_clients(self, block: Block, names: list[str]) -> None:
-        unknown = [row for row, name in enumerate(names) if name not in self.finished.names]
+        unknown = [row for row, name in enumerate(names) if name not in self.run.names]
         if unknown:
             what = f"client {names[unknown[0]]!r} took no part in the run"
             remedy = "leave its rows out, or predict a file of its rows alone, without this column"
@@ -210,7 +216,7 @@ class _TableReader:
         return not any(block.cells(name).missing.any() for block in self.table.blocks(labels) for name in labels)
 
     def _attributes(self) -> dict[str, str]:
-        named = Reading.from_options({"attribute": self.finished.settings.attribute}).attribute
+        named = Reading.from_options({"attribute": self.run.settings.attribute}).attribute
         return {} if self.client in self.beside else read_constants(self.file, named)
 
     def _notes(self) -> tuple[str, ...]:

@@ -19,13 +19,13 @@ from coterie.data import Federated
 from coterie.errors import DataError, RunFolderError, UnknownName, UsageError
 from coterie.experiments import building
 from coterie.experiments.apart import Apart, find_apart
-from coterie.experiments.finished import Finished
 from coterie.experiments.networks import mean_network
 from coterie.experiments.placement import Placement, load_trained
 from coterie.experiments.records import facts_of
 from coterie.experiments.resuming import check_examples
 from coterie.experiments.run import Results, simulate
 from coterie.experiments.run_folder import CONFIG, load_rounds, load_summary
+from coterie.experiments.served_run import ServedRun
 from coterie.experiments.session import Progress, ShowRun, unseen
 from coterie.experiments.settings import Settings, in_words, load_settings
 from coterie.models.given import Given
@@ -133,7 +133,7 @@ class Run:
         Steps before a test, such as choosing again or fine-tuning, are repeated. A client that was absent in the last
         round gets the network that would have served it.
         """
-        return self.finished.network(self._position(client))
+        return self.served.network(self._position(client))
 
     def mean_model(self) -> nn.Module:
         """Return the network of a client without a cluster, the mean of the cluster models by their shares."""
@@ -176,12 +176,12 @@ class Run:
         card and a script that predicts. What is exported is what ``model_for`` returns.
         """
         name = None if client is None else self.data.names[self._position(client)]
-        return export_run(self.finished, Path(path), client=name, cluster=cluster, every=every, kind=format)
+        return export_run(self.served, Path(path), client=name, cluster=cluster, every=every, kind=format)
 
     @cached_property
-    def finished(self) -> Finished:
+    def served(self) -> ServedRun:
         """The run as something to predict with and to export."""
-        return Finished(
+        return ServedRun(
             trained=self.results.trained,
             settings=self.settings,
             summary=self.summary,

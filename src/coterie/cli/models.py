@@ -11,6 +11,7 @@ import typer
 from rich.progress import track
 
 from coterie.cli.options import guarded
+from coterie.errors import UsageError
 from coterie.terminal import errors, say, tell
 
 RunPath = Annotated[Path, typer.Argument(metavar="RUN", help="the folder of a finished run")]
@@ -34,13 +35,15 @@ def predict(
     """
     from coterie.api.predictions import BadRows, predict_file
     from coterie.data import Schema
-    from coterie.experiments.finished import load_finished
+    from coterie.experiments.served_run import load_served_run
     from coterie.files import write_atomically
 
+    if out is not None and not out.parent.is_dir():
+        raise UsageError(f"{out} cannot be written: there is no folder {out.parent}; make it first, or name another")
     kept = tuple(name.strip() for name in keep.split(",") if name.strip())
     try:
         by = None if schema is None else Schema.load(schema)
-        found = predict_file(load_finished(run), data, client=client, keep=kept, schema=by)
+        found = predict_file(load_served_run(run), data, client=client, keep=kept, schema=by)
     except BadRows as error:
         for problem in error.problems:
             tell(f"problem: {problem}", "red")
@@ -66,8 +69,9 @@ def export(
 ) -> None:
     """Write a model as a folder for use elsewhere: model, schema, metrics, model card, and a script that predicts."""
     from coterie.api.exports import export_run
-    from coterie.experiments.finished import load_finished
+    from coterie.experiments.served_run import load_served_run
 
     show = partial(track, description="exporting", console=errors, transient=True, disable=not errors.is_terminal)
-    folder = export_run(load_finished(run), out, client=client, cluster=cluster, every=every, kind=format, show=show)
-    say(f"exported to {folder}: its README.md says what it is, and how to predict with it")
+    folder = export_run(load_served_run(run), out, client=client, cluster=cluster, every=every, kind=format, show=show)
+    about = "clients.csv says which client has which model" if every else "README.md says what it is, and how to use it"
+    say(f"exported to {folder}; {about}")

@@ -74,28 +74,22 @@ ABOUT = (
 SCRIPTS = {
     ONNX: '''"""Predict from a file: python predict.py FILE.csv > predictions.csv (needs numpy and onnxruntime)."""
 
-import sys
-
 import onnxruntime
 from table import FOLDER, read, write
 
 model = onnxruntime.InferenceSession(FOLDER / "model.onnx", providers=["CPUExecutionProvider"])
-(answers,) = model.run(None, {"x": read(sys.argv[1])})
+(answers,) = model.run(None, {"x": read()})
 write(answers)
 ''',
     TORCH: '''"""Predict from a file: python predict.py FILE.csv > predictions.csv (needs numpy and torch)."""
-
-import sys
 
 import torch
 from table import FOLDER, read, write
 
 model = torch.export.load(FOLDER / "model.pt2").module()
-write(model(torch.from_numpy(read(sys.argv[1]))).detach().numpy())
+write(model(torch.from_numpy(read())).detach().numpy())
 ''',
     SAFETENSORS: '''"""Predict from a file: python predict.py FILE.csv > predictions.csv (needs coterie)."""
-
-import sys
 
 import torch
 from table import FOLDER, read, write
@@ -103,7 +97,7 @@ from table import FOLDER, read, write
 from coterie.exporting.folder import read_network
 
 with torch.no_grad():
-    write(read_network(FOLDER)(torch.from_numpy(read(sys.argv[1]))).numpy())
+    write(read_network(FOLDER)(torch.from_numpy(read())).numpy())
 ''',
 }
 """The script of each format."""

@@ -45,11 +45,21 @@ class Problems(list[str]):
             sys.exit("\n".join(f"error: {file}, {each}" for each in [*self[:SHOWN], *more]))
 
 
-def read(file: str | Path, folder: Path = FOLDER) -> Any:
-    """Return the input of the model, a row for each row of a .csv file; or the array of a .npy or .npz file."""
+def read(file: str | Path | None = None, folder: Path = FOLDER) -> Any:
+    """Return the input of the model, a row for each row of a .csv file; or the array of a .npy or .npz file.
+
+    Without a name the file is the one that the command line names.
+    """
+    if file is None:
+        file = sys.argv[1] if len(sys.argv) == 2 else sys.exit(f"usage: python {sys.argv[0]} FILE")
     schema = load_schema(folder)
-    if "features" not in schema:
-        return read_array(file, schema["input"])
+    try:
+        return _read_table(file, schema) if "features" in schema else read_array(file, schema["input"])
+    except (OSError, ValueError, KeyError, csv.Error) as error:
+        sys.exit(f"error: {file} cannot be read ({type(error).__name__}: {error})")
+
+
+def _read_table(file: str | Path, schema: Mapping[str, Any]) -> Any:
     problems = Problems()
     columns = read_columns(file, [feature["name"] for feature in schema["features"]], problems)
     problems.refuse(file)

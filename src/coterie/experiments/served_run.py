@@ -40,7 +40,7 @@ class Serving(NamedTuple):
 
 
 @dataclass(frozen=True, kw_only=True)
-class Finished:
+class ServedRun:
     """The parts of a finished run from which its networks are made; ``find_data`` gives the clients' data if needed."""
 
     trained: Trained
@@ -130,7 +130,7 @@ class Finished:
         return key[0] if self.is_by_cluster and 0 <= key[0] < len(self.trained.state.stack) else None
 
 
-def load_finished(folder: Path, model: Given = None) -> Finished:
+def load_served_run(folder: Path, model: Given = None) -> ServedRun:
     """Load a finished run from its folder; ``model`` is its network, if no text names it."""
     trained = load_trained(folder, model)
     settings, summary, schema = load_settings(folder / CONFIG, {}), load_summary(folder), folder / SCHEMA
@@ -148,7 +148,7 @@ def load_finished(folder: Path, model: Given = None) -> Finished:
         check_examples(folder, facts_of(data))
         return data
 
-    return Finished(
+    return ServedRun(
         trained=trained,
         settings=settings,
         summary=summary,
