@@ -1,4 +1,4 @@
-"""What an exchange with four sites over Flower costs, and where the time goes: python benchmarks/federation.py
+"""What a round with three sites over Flower costs, and where the time goes: python benchmarks/federation.py
 
 The sites, the server and nginx run on this machine, so the network costs nothing; all else is as in a deployment.
 """
@@ -6,6 +6,7 @@ The sites, the server and nginx run on this machine, so the network costs nothin
 from __future__ import annotations
 
 import json
+import os
 import tempfile
 from datetime import datetime
 from pathlib import Path
@@ -19,12 +20,12 @@ from coterie.deploy.trial import has_nginx, trial
 from coterie.experiments.run_folder import load_rounds
 from coterie.experiments.settings import Settings
 
-MODELS = {"250 KB": "mlp(840)", "5 MB": "mlp(1100,1050)"}
-ROUNDS = 6
+MODELS = {"4 KB": "mlp(13)", "250 KB": "mlp(840)", "5 MB": "mlp(1100,1050)"}
+SITES, ROUNDS = 3, 12
 
 
 def measure(found, name: str, model: str, out: Path) -> None:
-    settings = Settings("fedavg", model=model, rounds=ROUNDS, eval_every=99, steps=1)
+    settings = Settings("fedavg", model=model, rounds=ROUNDS, steps=1)
     submit(found.place, make_order(found.place, settings, out))
     follow(found.place, lambda record: None)
     lines = [json.loads(line) for line in (out / "exchanges.jsonl").read_text().splitlines()]
@@ -36,11 +37,10 @@ def measure(found, name: str, model: str, out: Path) -> None:
             reached, worked = arrival(asked[0]) - line["at"], asked[0]["seconds"]
             parts.append((line["sent"], reached - line["sent"], worked, answered - reached - worked))
     sent, wait, work, back = np.median(parts, axis=0)
-    trained = [line for line in lines if line["bytes_up"] > 100_000]
-    seconds = np.median([record["seconds"] for record in load_rounds(out)[: ROUNDS - 3]])
-    print(f"{name} ({model}): {seconds:.1f} s a round without evaluation, {len(trained)} training exchanges")
-    total = np.median([line["total"] for line in trained])
-    print(f"  an exchange until the last site has answered, median: {total:.1f} s")
+    seconds = [record["seconds"] for record in load_rounds(out)[1:]]
+    low, middle, high = np.quantile(seconds, [0, 0.5, 1])
+    print(f"{name} ({model}): {middle:.2f} s a round (training, evaluation), {low:.2f} to {high:.2f}")
+    print(f"  exchange of {np.median([line['total'] for line in lines[1:]]):.2f} s until the last site has answered")
     print(f"  of one answer, median: {sent:.2f} s to hand out all messages, {wait:.2f} s until the site's agent has")
     print(f"  its own, {work:.2f} s of work there, {back:.2f} s until the server has the answer")
 
@@ -50,7 +50,8 @@ def arrival(line) -> float:
 
 
 def main() -> None:
-    data = load("digits").partition("iid", clients=4, seed=1)
+    data = load("digits").partition("iid", clients=SITES, seed=1)
+    print(f"{SITES} sites, {ROUNDS} rounds, {os.cpu_count()} cores, load {os.getloadavg()[0]:.1f} before")
     with (
         tempfile.TemporaryDirectory(prefix="coterie-") as folder,
         trial(data, Path(folder) / "f", has_nginx()) as found,

@@ -292,7 +292,7 @@ def test_but_not_for_ever_and_not_where_it_has_said_no(monkeypatch, fault, tries
     assert len(left) == 9 - tries
 
 
-def test_the_program_of_a_node_loads_flower_and_nothing_of_coterie(tmp_path):
+def test_the_program_of_a_node_loads_flower_and_neither_torch_nor_data(tmp_path):
     """It runs beside the agent at every site; torch alone would take some hundred megabytes."""
     command = flower.supernode("localhost:1", 2, ca=tmp_path, key=tmp_path, secret=tmp_path)
     program = Path(command[command.index("-P") + 1])
@@ -301,8 +301,14 @@ def test_the_program_of_a_node_loads_flower_and_nothing_of_coterie(tmp_path):
     names = {alias.name for node in top if isinstance(node, ast.Import) for alias in node.names}
     names |= {node.module for node in top if isinstance(node, ast.ImportFrom)}
     assert {name.partition(".")[0] for name in names} <= sys.stdlib_module_names
-    shown = subprocess.run([*command[:3], "--help"], capture_output=True, text=True, check=True).stdout
+    environment = {**flower.environment(tmp_path), flower.AGENT: str(tmp_path / "agent.sock")}
+    shown = subprocess.run([*command[:3], "--help"], capture_output=True, text=True, check=True, env=environment).stdout
     assert "--superlink" in shown
+    code = (
+        "import sys, coterie.deploy.flower_site, coterie.deploy.carried, coterie.wire.unix_socket; print(*sys.modules)"
+    )
+    loaded = subprocess.run([command[0], "-c", code], capture_output=True, text=True, check=True).stdout.split()
+    assert not {"torch", "polars", "pandas", "sklearn", "scipy"} & {*loaded}
 
 
 def given(values):

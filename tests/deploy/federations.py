@@ -25,13 +25,13 @@ from coterie.experiments.settings import Settings
 from coterie.server.contract import State
 
 
-def begin(federation: Trial, settings: Settings, out: Path, **order: float) -> None:
+def begin(federation: Trial, settings: Settings, out: Path, **order: Any) -> None:
     """A run as far as its first record; ``order`` changes what the server's configuration says."""
     submit(federation.place, replace(make_order(federation.place, settings, out), **{"deliver": False, **order}))
     wait_for(lambda: len(load_rounds(out)) >= 1, 180)
 
 
-def train(federation: Trial, settings: Settings, out: Path, **order: float) -> tuple[State, list[dict[str, Any]]]:
+def train(federation: Trial, settings: Settings, out: Path, **order: Any) -> tuple[State, list[dict[str, Any]]]:
     """A run to its end; its state and its records."""
     begin(federation, settings, out, **order)
     follow(federation.place, lambda record: None)

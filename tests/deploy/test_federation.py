@@ -21,14 +21,18 @@ from coterie.deploy import flower
 from coterie.deploy.audit import AUDIT, read_audit
 from coterie.deploy.certificates import make_authority, make_node_key, write_private
 from coterie.deploy.config import load_site
+from coterie.deploy.drift import read_history
+from coterie.deploy.server import HISTORY, drift_order, follow, make_order, online, serving, stop, submit
 from coterie.deploy.server import current_run as going_on
-from coterie.deploy.server import follow, make_order, online, serving, stop, submit
+from coterie.deploy.site_answers import SiteModels
+from coterie.deploy.site_programs import load_data
 from coterie.deploy.status import is_alive, read_board
 from coterie.deploy.trial import STARTS, free_ports, has_nginx, part_running, trial
 from coterie.errors import UsageError
 from coterie.experiments.run import run_settings
 from coterie.experiments.run_folder import STATE, load_rounds, load_state
 from coterie.experiments.settings import Settings
+from coterie.experiments.warm_start import load_earlier
 from coterie.wire import codec
 
 SITES = ("client-000", "client-001", "client-002", "client-003")
@@ -77,6 +81,50 @@ def test_a_federation_gives_what_the_simulator_gives(federation, data, tmp_path,
     alone = {"labels": [1], "examples": [1], "description": [1, 10]}
     assert all(left == alone for left in described), "all that a client function lets out is its array"
     assert described or algorithm != OWN
+
+
+def test_a_run_begins_with_the_models_of_three_sites_and_places_the_fourth(federation, data, tmp_path):
+    """Bit for bit what the simulator gives when a fourth client joins between two runs."""
+    settings = replace(SHORT, rounds=2)
+    train(federation, settings, tmp_path / "three", sites=SITES[:3], minimum=3)
+    state, records = train(federation, settings, tmp_path / "four", earlier=str(tmp_path / "three"))
+    assert [record["round"] for record in records] == [2, 3]
+    note = read_board(federation.place.board)["notes"][-1]
+    assert note.endswith(f"after 2 rounds; 3 clients keep their cluster; new, to be placed: {SITES[3]}")
+    alone = replace(settings, plan="native", threads=1)
+    run_settings(alone, tmp_path / "simulated", data=data.select(range(3)))
+    expected = run_settings(alone, data=data, earlier=load_earlier(tmp_path / "simulated")).state
+    assert state.labels.tolist() == expected.labels.tolist()
+    np.testing.assert_array_equal(state.stack.params, expected.stack.params)
+
+
+def look(federation, run):
+    """One look for drift; the newest line of each site."""
+    submit(federation.place, drift_order(federation.place, run))
+    follow(federation.place, lambda record: None)
+    return {line["site"]: line for line in read_history(federation.place.folder / HISTORY, run.name)}
+
+
+def test_a_site_whose_data_changed_is_told_of_the_better_cluster(federation, data, tmp_path):
+    """The fourth site's agent is given the data of a site of the other group; nobody else's verdict changes."""
+    run, name = tmp_path / "drifting", SITES[3]
+    train(federation, SHORT, run)
+    other = next(site for site, group in zip(SITES, data.groups, strict=True) if group != data.groups[3])
+    before = look(federation, run)
+    assert [before[site]["better"] for site in SITES] == [None] * 4
+
+    def with_other_data(sealed):
+        site = sealed.site
+        site.data = load_data(site_folder(federation, other) / "data.npz", name, site_folder(federation, name))
+        site.models = SiteModels(site.data, site.policy)
+        return sealed
+
+    with another_agent(federation, name, with_other_data):
+        after = look(federation, run)
+    assert [after[site]["better"] is None for site in SITES] == [True, True, True, False]
+    assert after[name]["better"]["cluster"] == before[other]["cluster"] != before[name]["cluster"]
+    assert after[name]["test_loss"] > before[name]["test_loss"]
+    assert len(read_history(federation.place.folder / HISTORY, run.name)) == 8
 
 
 @pytest.fixture(scope="module")

@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from coterie.cli.options import AsJson, Out, Quiet, guarded, settings_from, with_settings
+from coterie.cli.options import AsJson, Earlier, Out, Quiet, guarded, settings_from, with_settings
 from coterie.deploy.order import ABOUT_DATA
 from coterie.errors import require
 from coterie.terminal import console, say, say_json, tell
@@ -77,10 +77,15 @@ def add(folder: Annotated[Path, typer.Argument(help="the folder of the deploymen
 @guarded
 def renew_certificate(folder: Annotated[Path, typer.Argument(help="the folder of the deployment")]) -> None:
     """Renew the server's certificate; sites need nothing new."""
+    from coterie.deploy.certificates import expires
     from coterie.deploy.deployment import renew
 
-    renew(folder)
-    say(f"{folder / 'server' / 'server.crt'} is new; copy it and server.key to the server and restart it")
+    certificate, key = renew(folder)
+    say(f"the server's certificate is new and valid until {expires(certificate):%Y-%m-%d}; sites need nothing")
+    say("copy these two files into the server's folder, in a way that keeps the key secret, and restart the server:")
+    for path in (certificate, key):
+        say(f"  {path}")
+    warn_of_expiry(folder / "server")
 
 
 @federate_app.command("server")
@@ -90,19 +95,30 @@ def server(
     proxy: Annotated[bool, typer.Option(help="let sites connect through nginx")] = True,
 ) -> None:
     """Run the server until Ctrl-C; resume a run that was interrupted."""
+    from coterie.deploy.logs import log_to
+    from coterie.deploy.monitoring import monitored
     from coterie.deploy.processes import stop_on_signals
-    from coterie.deploy.server import ServerFolder, serving, watch_returns
+    from coterie.deploy.server import ServerFolder, serving, tend, watch_returns
+    from coterie.deploy.server_health import server_health
 
     ended = threading.Event()
-    with serving(folder, proxy) as programs:
+    with serving(folder, proxy) as programs, log_to(folder / "logs" / "server.jsonl"):
         stop_on_signals(ended)
         place = ServerFolder.of(folder)
-        address = place.config.address if proxy else f"127.0.0.1:{place.config.inner}"
-        tell(f"serving {len(place.config.sites)} sites at {address}")
+        config = place.config
+        warn_of_expiry(config.folder)
+        tell(f"serving {len(config.sites)} sites at {config.address if proxy else f'127.0.0.1:{config.inner}'}")
         threading.Thread(target=watch_returns, args=(place, ended, tell), daemon=True).start()
-        while not ended.wait(0.5):
-            for program in programs:
-                program.check()
+        with monitored(config.monitor, lambda: server_health(config.folder, place.board, programs)):
+            tend(programs, ended, config.folder)
+
+
+def warn_of_expiry(folder: Path) -> None:
+    """Say which certificates in a folder expire soon, and what to do."""
+    from coterie.deploy.certificates import expiry_warnings
+
+    for warning in expiry_warnings(folder):
+        tell(f"warning: {warning}", "yellow")
 
 
 @federate_app.command("client")
@@ -122,6 +138,7 @@ def client(
     config = load_site(folder)
     if data is not None:
         config = replace(config, data=str(data.resolve()))
+    warn_of_expiry(config.folder)
     if only_node:
         from coterie.deploy.site_node import run_node
 
@@ -142,18 +159,27 @@ def run(
     out: Out = None,
     resume: Annotated[bool, typer.Option("--resume", help="resume the run in --out")] = False,
     deliver: Annotated[bool, typer.Option(help="hand its model over to every site at the end")] = True,
+    name: Annotated[
+        str | None, typer.Option(help="name the run, for a schedule: its folder is runs/NAME-TIME of the server")
+    ] = None,
+    earlier: Earlier = None,
     detach: Annotated[bool, typer.Option("--detach", help="do not wait for the end of the run")] = False,
     quiet: Quiet = False,
     as_json: AsJson = False,
     **given: Any,
 ) -> None:
     """Run an experiment on the federation of the server in --folder; Ctrl-C stops only the display."""
+    from coterie.deploy.run_names import dated, find_run
     from coterie.deploy.server import ServerFolder, make_order, submit
     from coterie.reporting.comparison import comparison
 
     settings = settings_from(target, {"data": "federation", **given})  # of a paper's setting only the training applies
     server = ServerFolder.of(folder)
-    order = make_order(server, settings, out, resume)
+    if name is not None:
+        require(out is None and not resume, "name", name, "given without --out and --resume, which name a folder")
+        out = server.runs / dated(name)
+    begin = None if earlier is None else find_run(server.runs, earlier)
+    order = make_order(server, settings, out, resume, earlier=begin)
     submit(server, order if deliver else replace(order, deliver=False))
     if detach:
         say("the run goes on in the background; coterie federate status shows its progress")
@@ -175,27 +201,40 @@ def _watched(server: ServerFolder, order: Order, quiet: bool) -> dict[str, Any]:
     from coterie.deploy.server import follow
     from coterie.experiments.run_folder import load_rounds
     from coterie.experiments.summary import add_shown
+    from coterie.experiments.warm_start import rounds_before, with_rounds
     from coterie.reporting.progress import watch
 
-    with watch(order.experiment(), quiet=quiet) as progress:
+    before = rounds_before(Path(order.out), order.resume, order.begins_with())
+    with watch(with_rounds(order.experiment(), before), quiet=quiet) as progress:
         summary = follow(server, progress, tell)
     return add_shown(summary, load_rounds(Path(order.out)), None)
 
 
 @federate_app.command("status")
 @guarded
-def status(folder: Folder = HERE, as_json: AsJson = False) -> None:
+def status(
+    folder: Folder = HERE,
+    as_json: AsJson = False,
+    watch: Annotated[bool, typer.Option("--watch", help="keep showing it until Ctrl-C")] = False,
+) -> None:
     """Show which sites are connected and have answered, the round and the clusters."""
+    from coterie.deploy.certificates import expiry_warnings
     from coterie.deploy.delivery import read_ledger
     from coterie.deploy.server import ServerFolder, online
     from coterie.deploy.status import read_board, status_table
+    from coterie.deploy.watching import watch_status
 
     server = ServerFolder.of(folder)
-    run_status, connections, models = read_board(server.board), online(server), read_ledger(server.ledger)
-    if as_json:
-        say_json({"run": run_status, "online": connections, "models": models})
+    if watch:
+        require(not as_json, "watch", "given", "given without --json, which prints one status")
+        watch_status(server, console)
         return
-    console.print(status_table(run_status, connections, models.get("sites", {})))
+    run_status, connections, models = read_board(server.board), online(server), read_ledger(server.ledger)
+    warnings = expiry_warnings(server.folder)
+    if as_json:
+        say_json({"run": run_status, "online": connections, "models": models, "warnings": warnings})
+        return
+    console.print(status_table(run_status, connections, models.get("sites", {}), warnings))
 
 
 @federate_app.command("deliver")
@@ -247,6 +286,37 @@ def _model_store(folder: Path) -> ModelStore:
     from coterie.deploy.model_store import MODELS, ModelStore
 
     return ModelStore(load_site(folder).folder / MODELS)
+
+
+@federate_app.command("drift")
+@guarded
+def drift(
+    run_name: Annotated[
+        str | None, typer.Argument(metavar="RUN", help="a finished run, by folder or name; default: the last one")
+    ] = None,
+    folder: Folder = HERE,
+    look: Annotated[bool, typer.Option(help="ask the sites now; --no-look shows earlier answers alone")] = True,
+    as_json: AsJson = False,
+) -> None:
+    """Ask each site how well its model serves it now, and whether another cluster would serve it better."""
+    from coterie.deploy.drift import drift_table, read_history
+    from coterie.deploy.run_names import find_run
+    from coterie.deploy.server import HISTORY, ServerFolder, drift_order, follow, submit
+    from coterie.deploy.status import read_board
+
+    server = ServerFolder.of(folder)
+    last = read_board(server.board)
+    require(run_name is not None or last is not None, "RUN", "not given", "given, as there was no run yet")
+    chosen = find_run(server.runs, run_name or str(last and last["out"]))
+    if look:
+        submit(server, drift_order(server, chosen))
+        follow(server, lambda record: None, tell)
+    lines = read_history(server.folder / HISTORY, chosen.name)
+    require(bool(lines), "RUN", chosen.name, "a run that was looked at before; leave out --no-look")
+    if as_json:
+        say_json(lines)
+        return
+    console.print(drift_table(lines))
 
 
 @federate_app.command("stop")

@@ -20,7 +20,17 @@ from typer.core import TyperGroup
 
 from coterie.cli.data import data_app
 from coterie.cli.models import export, predict
-from coterie.cli.options import AsJson, Last, Out, Quiet, each_settings_from, guarded, settings_from, with_settings
+from coterie.cli.options import (
+    AsJson,
+    Earlier,
+    Last,
+    Out,
+    Quiet,
+    each_settings_from,
+    guarded,
+    settings_from,
+    with_settings,
+)
 from coterie.terminal import console, say, say_json, tell
 
 if TYPE_CHECKING:
@@ -94,6 +104,7 @@ def run(
     target: Annotated[str, typer.Argument(metavar="ALGORITHM|FILE.toml", help="e.g. 'wecfl(shots=10)'")],
     out: Out = None,
     resume: Annotated[bool, typer.Option("--resume", help="resume the run in --out")] = False,
+    earlier: Earlier = None,
     last: Last = None,
     quiet: Quiet = False,
     as_json: AsJson = False,
@@ -102,14 +113,18 @@ def run(
     """Run one algorithm, from flags or from an experiment file (flags override the file)."""
     from coterie.experiments.run import run_settings
     from coterie.experiments.summary import add_shown, check_last
+    from coterie.experiments.warm_start import load_earlier, rounds_before, with_rounds
     from coterie.reporting.progress import watch_with_references
 
     settings = settings_from(target, given)
     check_last(last, settings.rounds)
-    folder = out or _fresh(settings, resume)
+    folder, begun = out or _fresh(settings, resume), None if earlier is None else load_earlier(Path(earlier))
     data = _own_data(settings, quiet)
-    with watch_with_references(settings, quiet=quiet) as (progress, show):
-        result = run_settings(settings, folder, resume, progress, data, show=show)
+    shown = with_rounds(settings, rounds_before(folder, resume, begun))
+    with watch_with_references(shown, quiet=quiet) as (progress, show):
+        result = run_settings(settings, folder, resume, progress, data, show=show, earlier=begun)
+    if begun is not None:
+        tell(begun.note(result.data.names))
     summary = add_shown(result.summary, result.history, last)
     if as_json:
         say_json(summary)

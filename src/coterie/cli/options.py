@@ -24,6 +24,11 @@ Quiet = Annotated[bool, typer.Option("--quiet", help="no progress")]
 Last = Annotated[int | None, typer.Option(help="show the mean of this many last rounds (3; 1 of less than 10 rounds)")]
 AsJson = Annotated[bool, typer.Option("--json", help="print the summary alone, as JSON")]
 
+Earlier = Annotated[
+    str | None,
+    typer.Option("--from", help="begin with the models and clusters of this finished run; clients may have changed"),
+]
+
 CLOSED = 141
 """The exit code of a command when nobody reads its output any more, as a shell gives it."""
 

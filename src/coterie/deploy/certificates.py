@@ -27,6 +27,15 @@ if TYPE_CHECKING:
 
 AUTHORITY_DAYS = 3650
 SERVER_DAYS = 825
+WARNING_DAYS = 30
+"""Days before the end of a certificate from which on programs warn of it."""
+
+REMEDIES = {
+    "server.crt": "renew it where the deployment was written: coterie federate renew FOLDER",
+    "ca.crt": "the authority cannot be renewed: write a new deployment with coterie federate init",
+}
+"""The certificates of a federation, and what to do when one expires."""
+
 LOCAL = ("localhost", "127.0.0.1")
 """The names by which the proxy reaches Flower's server on the same machine."""
 
@@ -150,6 +159,29 @@ def check_certificate(certificate: bytes, host: str) -> None:
         raise UsageError(f"the certificate is for {known}, but host is {host}; run coterie federate renew")
     if found.not_valid_after_utc <= datetime.now(UTC):
         raise UsageError(f"the certificate expired on {found.not_valid_after_utc:%Y-%m-%d}; run coterie federate renew")
+
+
+def expires(path: Path) -> datetime:
+    """Return when the certificate in a file expires."""
+    with with_flower():
+        from cryptography import x509
+    try:
+        return x509.load_pem_x509_certificate(path.read_bytes()).not_valid_after_utc
+    except (OSError, ValueError) as error:
+        raise UsageError(f"{path} is no certificate that can be read ({error})") from None
+
+
+def expiry_warnings(folder: Path, now: datetime | None = None) -> list[str]:
+    """Return a line for each certificate in a server's or a site's folder that expires within 30 days."""
+    now, warnings = now or datetime.now(UTC), []
+    for name, remedy in REMEDIES.items():
+        if (folder / name).is_file():
+            end = expires(folder / name)
+            days = (end - now) // timedelta(days=1)
+            if days < WARNING_DAYS:
+                left = f"expires in {days} days, on" if days >= 0 else "expired on"
+                warnings.append(f"{name} {left} {end:%Y-%m-%d}; {remedy}")
+    return warnings
 
 
 def write_private(path: Path, content: bytes) -> None:

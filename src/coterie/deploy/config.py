@@ -40,7 +40,8 @@ class ServerConfig:
     """The configuration of the server: where sites reach it, who they are, and how long a round waits.
 
     ``inner`` is the loopback port of Flower's SuperLink behind the proxy; ``minimum`` is the number of sites without
-    which nothing starts (None: all, or after a while more than half).
+    which nothing starts (None: all, or after a while more than half); ``monitor`` is the loopback port of ``/health``
+    and ``/metrics`` (None: there are none).
     """
 
     folder: Path
@@ -52,12 +53,14 @@ class ServerConfig:
     timeout: float = 600
     minimum: int | None = None
     largest_mb: int = 256
+    monitor: int | None = None
 
     def __post_init__(self) -> None:
         check_host(self.host)
         check_port("port", self.port, 443)
         check_port("inner", self.inner)
         require(self.inner != self.port, "inner", self.inner, f"another port than port, {self.port}")
+        check_monitor(self.monitor, self.port, self.inner)
         check_names(self.sites)
         require(0 < self.timeout <= 604800, "timeout", self.timeout, "more than 0 and at most 604800 seconds (a week)")
         require(1 <= self.needed <= len(self.sites), "minimum", self.minimum, f"1 to {len(self.sites)}, the sites")
@@ -87,7 +90,8 @@ class ServerConfig:
 class SiteConfig:
     """The configuration of a site: its name, where the server is, and how its data are read.
 
-    ``port`` is the loopback port of Flower's SuperNode, ``socket`` the agent's, relative to the folder as is ``data``.
+    ``port`` is the loopback port of Flower's SuperNode, ``socket`` the agent's, relative to the folder as is ``data``;
+    ``monitor`` is the loopback port at which the node serves ``/health`` and ``/metrics`` (None: there are none).
     ``columns`` are those to learn from, separated by commas; without it, all that have no other use.
     """
 
@@ -97,6 +101,7 @@ class SiteConfig:
     port: int = FIRST_NODE_PORT
     _: KW_ONLY
     socket: str = "run/agent.sock"
+    monitor: int | None = None
     data: str = ""
     label: str | None = None
     columns: str | None = None
@@ -116,6 +121,7 @@ class SiteConfig:
         check_host(host)
         check_port("the port of server", int(port), 443)
         check_port("port", self.port)
+        check_monitor(self.monitor, self.port)
         parts = Path(self.socket).parts
         within = bool(parts) and not Path(self.socket).is_absolute() and ".." not in parts
         require(within, "socket", repr(self.socket), "a path within the site's folder, such as run/agent.sock")
@@ -217,6 +223,13 @@ def check_port(name: str, port: int, *also: int) -> None:
     """Refuse a port that an ordinary user cannot have, apart from those named."""
     limit = "1024 to 65535" + "".join(f", or {extra}" for extra in also)
     require(1024 <= port <= 65535 or port in also, name, port, limit)
+
+
+def check_monitor(monitor: int | None, *taken: int) -> None:
+    """Refuse a port for monitoring that cannot be had, or that another program of the same machine has."""
+    if monitor is not None:
+        check_port("monitor", monitor)
+        require(monitor not in taken, "monitor", monitor, f"another port than {' and '.join(map(str, taken))}")
 
 
 def _load(kind: type[Config], folder: Path, name: str) -> Config:

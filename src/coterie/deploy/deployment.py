@@ -122,8 +122,11 @@ def add_site(folder: str | Path, name: str) -> SiteConfig:
     return site
 
 
-def renew(folder: str | Path, days: int = SERVER_DAYS) -> None:
-    """Renew the certificate and the key of the server with the authority of the folder; sites need nothing new."""
+def renew(folder: str | Path, days: int = SERVER_DAYS) -> list[Path]:
+    """Renew the certificate and the key of the server with the authority of the folder; sites need nothing new.
+
+    Return the files that must be copied to the server.
+    """
     folder = Path(folder).resolve()
     config = read_server(folder / "server")
     key = folder / "ca" / "ca.key"
@@ -131,6 +134,7 @@ def renew(folder: str | Path, days: int = SERVER_DAYS) -> None:
         raise UsageError(f"{key} is missing; bring it back from where it is kept, renewing needs it")
     authority = Pair(key.read_bytes(), (config.folder / "ca.crt").read_bytes())
     _write_certificate(config.folder, make_server(authority, config.host, days))
+    return [config.folder / name for name in ("server.crt", "server.key")]
 
 
 def _write_server(config: ServerConfig, authority: Pair, certificate: Pair) -> None:
@@ -230,6 +234,7 @@ WantedBy=multi-user.target
 def federation_text(config: ServerConfig) -> str:
     """Return ``federation.toml``, which is rewritten when a site is added."""
     minimum = "# minimum = 2" if config.minimum is None else f"minimum = {config.minimum}"
+    monitor = "# monitor = 9101" if config.monitor is None else f"monitor = {config.monitor}"
     return dedent(f"""\
         # The server of a federation. Adding a site rewrites this file: values stay, your own comments do not.
         host = {json.dumps(config.host)}
@@ -244,6 +249,8 @@ def federation_text(config: ServerConfig) -> str:
         {minimum}
         # The largest reply of a site in megabytes: a model takes 4 bytes per parameter.
         largest_mb = {config.largest_mb}
+        # Loopback port of /health and Prometheus' /metrics, off unless set; needs pip install 'coterie[metrics]'.
+        {monitor}
         """)
 
 
@@ -259,6 +266,8 @@ def site_text(config: SiteConfig, reading: Mapping[str, str] | None = None) -> s
         # Loopback port of Flower's SuperNode; sites on one machine need different ones.
         port = {config.port}
         socket = {json.dumps(config.socket)}
+        # Loopback port at which the node serves /health and /metrics, off unless set; needs 'coterie[metrics]'.
+        # monitor = 9102
         # This site's examples: .npz, .csv or .parquet; a relative path begins in this folder.
         data = {json.dumps(config.data)}
         # How tables are read; all sites must use the same values.

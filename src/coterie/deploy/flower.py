@@ -1,7 +1,7 @@
 """All names, commands and flags of Flower 1.41 in one place, and its SuperNode with shorter pauses.
 
 A site starts its SuperNode by running this file as a program. It imports only the standard library at the top, so that
-the program loads Flower and nothing of coterie, above all not torch.
+the program loads Flower and little of coterie, above all not torch.
 """
 
 from __future__ import annotations
@@ -10,6 +10,7 @@ import os
 import sys
 import time
 from collections.abc import Mapping
+from functools import partial
 from pathlib import Path
 from typing import Any, cast
 
@@ -23,8 +24,8 @@ RECORD, REQUEST, REPLY = "coterie", "request", "reply"
 ORDER = "order"
 """The field of a run's configuration that names the file of the order."""
 
-EXECUTOR_WAIT, IDLE_WAIT, IDLE_GROWTH = 0.1, 1.0, 1.05
-"""Seconds between two checks of a site for work: the least, after a message, the most, and the factor of the growth."""
+AGENT = "COTERIE_AGENT"
+"""The environment's variable for the path of the socket at which the site's agent listens."""
 
 START_WAIT = 0.5
 """Seconds between two checks of the server for a run to start; Flower's default is 1."""
@@ -158,8 +159,8 @@ def program(name: str) -> str:
     return str(found)
 
 
-SHORTEST, GROWTH, ANSWER = 0.2, 1.3, 0.1
-"""Seconds of the first pause after a message, its growth, and the longest pause while an answer is awaited."""
+SHORTEST, GROWTH = 0.1, 1.3
+"""Seconds of the first pause after a message, and the factor between two pauses."""
 
 PART = 0.05
 """Seconds before the first retry to fetch a part of a message; Flower's default is 1."""
@@ -173,30 +174,29 @@ HEARTBEAT = "COTERIE_HEARTBEAT"
 After twice as many without a word the server takes the node for gone, and lets another one with its key in.
 """
 
-IDLE = 3
-"""Flower's pauses of at least this many seconds are those between two checks for a message."""
-
 
 class Pauses:
     """Replaces the module ``time`` where the SuperNode waits: short pauses during a run, Flower's own when idle.
 
     >>> slept = []
     >>> pauses = Pauses(slept.append)
-    >>> for asked in (0.5, 3, 3, 3, 0.5, 3):
+    >>> for asked in (3, 3, 3):
     ...     pauses.sleep(asked)
+    >>> pauses.begin_again()
+    >>> pauses.sleep(3)
     >>> [round(seconds, 3) for seconds in slept]
-    [0.1, 0.2, 0.26, 0.338, 0.1, 0.2]
+    [0.1, 0.13, 0.169, 0.1]
     """
 
     def __init__(self, wait: Any = time.sleep) -> None:
         self.wait, self.next = wait, SHORTEST
 
+    def begin_again(self) -> None:
+        """Begin with the shortest pause, after a message."""
+        self.next = SHORTEST
+
     def sleep(self, seconds: float) -> None:
-        """Pause for at most ``seconds``."""
-        if seconds < IDLE:
-            self.next = SHORTEST
-            self.wait(min(seconds, ANSWER))
-            return
+        """Pause for at most ``seconds``, between two checks for a message."""
         self.wait(min(seconds, self.next))
         self.next = min(seconds, self.next * GROWTH)
 
@@ -226,11 +226,22 @@ def shorten_reconnection() -> None:
 
 
 def main() -> None:
-    """Run the SuperNode with the flags of the command line."""
+    """Run the SuperNode with the flags of the command line; it takes messages to the agent that the environment names.
+
+    Its loop fetches a message and sends the reply; both steps are ours, so that no app of the server is ever run.
+    """
     from flwr.supernode import start_client_internal
     from flwr.supernode.cli import flower_supernode
 
-    vars(start_client_internal)["time"] = Pauses()
+    from coterie.deploy.carried import CARRIED, Carried
+    from coterie.deploy.flower_site import Carrier
+    from coterie.wire.unix_socket import call
+
+    counts = Path(os.environ["FLWR_HOME"]) / CARRIED
+    pauses = Pauses()
+    carrier = Carrier(Carried(partial(call, os.environ[AGENT]), counts), pauses.begin_again)
+    loop = vars(start_client_internal)
+    loop["_pull_and_store_message"], loop["_push_messages"], loop["time"] = carrier.pull, carrier.push, pauses
     shorten_retries()
     shorten_reconnection()
     flower_supernode()

@@ -29,19 +29,18 @@ from flwr.supercore.inflatable.inflatable_protobuf_utils import make_pull_object
 from flwr.supercore.inflatable.inflatable_utils import ObjectPullError, inflate_object_from_contents, pull_objects
 
 from coterie.deploy.certificates import server_channels
+from coterie.deploy.drift import look_for_drift
 from coterie.deploy.flower import ORDER, RECORD, REPLY, REQUEST, shorten_retries
-from coterie.deploy.order import Order
+from coterie.deploy.logs import log_to
+from coterie.deploy.order import DRIFT, Order
 from coterie.deploy.processes import end_with_parent
 from coterie.deploy.server_run import JOBS
-from coterie.deploy.status import StatusBoard
+from coterie.deploy.status import EXCHANGES, StatusBoard
 from coterie.errors import FederationError
 from coterie.terminal import line
 from coterie.wire import codec
 from coterie.wire.envelope import HEAD, Channel
 from coterie.wire.remote import PackedReplies
-
-EXCHANGES = "exchanges.jsonl"
-"""The file of a run that records how long each exchange took."""
 
 MOST_PARTS = 8
 """The most parts of a reply; an honest one has three: the message, its record, and the content of the record."""
@@ -94,7 +93,8 @@ def main(grid: Grid, context: Context) -> None:
     record = partial(append_json, Path(order.out) / EXCHANGES)
     transport = GridTransport(grid, SimpleQueue())
     exchange = FlowerExchange(transport, channels, order.timeout, on_sites=board.sites, on_times=record)
-    JOBS[order.job](order, exchange, board)
+    with log_to(path.parent / "logs" / "run.jsonl"):
+        {**JOBS, DRIFT: look_for_drift}[order.job](order, exchange, board)
 
 
 def append_json(path: Path, values: Mapping[str, Any]) -> None:

@@ -1,106 +1,86 @@
-"""A site's end of Flower: take messages from the SuperNode, have them answered, and return the answers.
+"""A site's end of Flower: within the SuperNode, take each message to the site's agent and send its answer back.
 
-Flower would start a process for every message, which runs code that the server ships. Here one resident process takes
-the SuperNode's work as its executor (``--isolation process``): no process is started for a message, and no code of the
-server ever runs at a site. The calls to the SuperNode are those of Flower 1.41's Runtime API.
+Flower would store a message, start a process for it, and run in it the app that the server shipped. Here the two steps
+of the SuperNode's loop, fetch a message and send the reply, are replaced: bytes go to the agent's socket and back, in
+the same process. The app is neither run nor fetched. The two steps are those of Flower 1.41.
 """
 
 from __future__ import annotations
 
 import logging
-import threading
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager, suppress
+import time
+from collections.abc import Callable
+from functools import partial
+from typing import Any, cast
 
-import httpx
 from flwr.app import ConfigRecord, Error, Message, RecordDict
-from flwr.common.constant import ErrorCode, SubStatus
-from flwr.proto.runtime_pb2 import AcquireTaskRequest, SendTaskHeartbeatRequest
-from flwr.supercore.constant import TaskType
-from flwr.supercore.inflatable.inflatable_utils import ObjectPullError, ObjectPushError
-from flwr.supercore.interceptors import (
-    RuntimeTokenHttpInterceptor,
-    RuntimeVersionHttpInterceptor,
-    SuperExecAuthHttpInterceptor,
+from flwr.common.constant import ErrorCode
+from flwr.supercore.inflatable.inflatable_object import (
+    get_all_nested_objects,
+    get_object_tree,
+    iterate_object_tree,
+    no_object_id_recompute,
 )
-from flwr.supercore.retry import make_simple_http_retry_invoker
-from flwr.supercore.runtime import RuntimeHttpClient
-from flwr.supernode.runtime.run_clientapp import pull_task_input, push_message, push_task_output
+from flwr.supercore.inflatable.inflatable_utils import inflate_object_from_contents, pull_objects, push_objects
+from flwr.supercore.run import RunNotRunningException
 
-from coterie.deploy.flower import EXECUTOR_WAIT, IDLE_GROWTH, IDLE_WAIT, RECORD, REPLY, REQUEST, shorten_retries
-
-BEAT = 10.0
-"""Seconds between two heartbeats; Flower abandons work after a minute without one."""
+from coterie.deploy.flower import RECORD, REPLY, REQUEST
 
 Answer = Callable[[bytes], bytes]
 _log = logging.getLogger(__name__)
 
 
-def relay(address: str, secret: bytes, answer: Answer, stop: threading.Event) -> None:
-    """Answer the messages that the SuperNode at ``address`` receives, until ``stop`` is set.
+class Carrier:
+    """The two steps of the SuperNode's loop, with the names of the arguments that Flower gives them."""
 
-    ``secret`` is the one that the SuperNode was started with, so no other user of the machine can take its work.
-    """
-    shorten_retries()
-    acquire = "/flwr.proto.Runtime/AcquireTask"
-    executor = _client(
-        address, "SuperExec", SuperExecAuthHttpInterceptor(master_secret=secret, protected_methods=[acquire])
-    )
-    wanted = AcquireTaskRequest(supported_task_types=[TaskType.CLIENT_APP])
-    wait = EXECUTOR_WAIT
-    while not stop.is_set():
+    def __init__(self, answer: Answer, on_message: Callable[[], None] = lambda: None) -> None:
+        self.answer, self.on_message = answer, on_message
+        self.reply: Message | None = None
+        self.seconds = 0.0
+
+    def pull(self, *, receive: Any, pull_object: Any, confirm_message_received: Any, **others: Any) -> int | None:
+        """Fetch the next message and have it answered; return the number of its run, or None if there is none."""
+        found = None
         try:
-            found = executor.AcquireTask(wanted)
-            wait = min(wait * IDLE_GROWTH, IDLE_WAIT)
-            if found.HasField("task") and found.token:
-                wait = EXECUTOR_WAIT
-                node = _client(address, "flwr-clientapp", RuntimeTokenHttpInterceptor(found.token))
-                threading.Thread(target=_handle, args=(node, answer), daemon=True).start()
-        except httpx.HTTPError as error:
-            _log.warning("the SuperNode at %s cannot be asked (%s); trying again", address, error)
-        stop.wait(wait)
+            found = receive()
+            if found is None:
+                return None
+            head, tree = found
+            run, number = head.metadata.run_id, head.metadata.message_id
+            parts = [each.object_id for each in iterate_object_tree(tree)]
+            contents = pull_objects(parts, pull_object_fn=partial(pull_object, run))
+            confirm_message_received(run, number)
+        except RunNotRunningException:
+            return None
+        except Exception as error:  # as Flower does: one message that cannot be fetched must not end the node
+            if found is None:
+                raise
+            _log.warning("a message was lost: %s", error)
+            return None
+        self.on_message()
+        message = cast(Message, inflate_object_from_contents(number, contents))
+        message.metadata.__dict__["_message_id"] = number
+        began = time.monotonic()
+        self.reply, self.seconds = reply_to(message, self.answer), time.monotonic() - began
+        return cast(int, run)
+
+    def push(self, *, send: Any, push_object: Any, **others: Any) -> None:
+        """Send the reply to the message that ``pull`` fetched."""
+        reply, self.reply = self.reply, None
+        assert reply is not None, "a reply follows a message"
+        reply.metadata.__dict__["_message_id"] = reply.object_id
+        try:
+            with no_object_id_recompute():
+                wanted, session = send(reply, get_object_tree(reply), self.seconds)
+                to_server = partial(push_object, reply.metadata.run_id, session)
+                push_objects(get_all_nested_objects(reply), to_server, object_ids_to_push=wanted)
+        except RunNotRunningException:
+            _log.info("the run was over before its message was answered")
+        except Exception as error:  # as Flower does
+            _log.warning("an answer was lost: %s", error)
 
 
-def _handle(node: RuntimeHttpClient, answer: Answer) -> None:
-    """Fetch one message from the SuperNode, have it answered, and send the reply.
-
-    Each message has its own thread: Flower may hand out work without a message (if the run ended before the message was
-    fetched), and that must not delay the next one.
-    """
-    context, status = None, SubStatus.FAILED
-    try:
-        with _heartbeat(node):
-            message, context, _, _ = pull_task_input(node)
-            push_message(node, _reply(message, answer), context)
-        status = SubStatus.COMPLETED
-    except (RuntimeError, httpx.HTTPError, ObjectPushError, ObjectPullError) as error:
-        _log.warning("a message was lost: %s", error)
-    finally:
-        push_task_output(node, context, status, "")
-        node.close()
-
-
-@contextmanager
-def _heartbeat(node: RuntimeHttpClient) -> Iterator[None]:
-    """Send heartbeats to the SuperNode during the block, however long it takes.
-
-    Flower's own heartbeat interrupts the whole process when the work is no longer wanted; this process has more to do.
-    """
-    done = threading.Event()
-
-    def beat() -> None:
-        while not done.wait(BEAT):
-            with suppress(httpx.HTTPError):
-                node.SendTaskHeartbeat(SendTaskHeartbeatRequest())
-
-    threading.Thread(target=beat, daemon=True).start()
-    try:
-        yield
-    finally:
-        done.set()
-
-
-def _reply(message: Message, answer: Answer) -> Message:
+def reply_to(message: Message, answer: Answer) -> Message:
     """Return the reply to a message: packed bytes, or an error with a reason."""
     try:
         request = message.content[RECORD][REQUEST]
@@ -117,15 +97,3 @@ def _reply(message: Message, answer: Answer) -> Message:
 
 def _failed(message: Message, reason: str) -> Message:
     return Message(Error(code=ErrorCode.CLIENT_APP_RAISED_EXCEPTION, reason=reason), reply_to=message)
-
-
-def _client(
-    address: str, component: str, interceptor: RuntimeTokenHttpInterceptor | SuperExecAuthHttpInterceptor
-) -> RuntimeHttpClient:
-    return RuntimeHttpClient.from_server_address(
-        server_address=address,
-        insecure=True,
-        root_certificates=None,
-        interceptors=[RuntimeVersionHttpInterceptor(component_name=component), interceptor],
-        retry_invoker=make_simple_http_retry_invoker(),
-    )

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 from dataclasses import KW_ONLY, asdict, dataclass, replace
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from coterie.errors import UsageError
 from coterie.experiments.settings import OWN, Settings, make_settings
@@ -13,13 +13,16 @@ from coterie.files import write_atomically
 from coterie.server.exchange import WEIGHT
 from coterie.typed import make
 
+if TYPE_CHECKING:
+    from coterie.experiments.warm_start import Earlier
+
 ABOUT_DATA = (
     *("data", "classes", "partition", "clients", "validation", *OWN),
     *("runtime", "threads", "plan", "device"),
 )
 """Settings of a simulation that mean nothing to a federation: there the sites have the data and the machines."""
 
-TRAIN, DELIVER = "train", "deliver"
+TRAIN, DELIVER, DRIFT = "train", "deliver", "drift"
 """What an order may be for."""
 
 
@@ -30,8 +33,9 @@ class Order:
     A run begins once ``minimum`` sites are ready, or after ``patience`` seconds with those who are, if they are
     ``quorum`` or more (0: as many as ``minimum``). An exchange waits ``timeout`` seconds for answers. ``schema`` is
     the file that says how the sites' tables become arrays, where the server has it. ``job`` is to train, or only to
-    deliver the models of a run that is over; after training they are delivered if ``deliver`` is set, and only to
-    sites that lack them unless it is done ``again``.
+    deliver the models of a run that is over, or to look for drift; after training they are delivered if ``deliver`` is
+    set, and only to sites that lack them unless it is done ``again``. ``earlier`` is the folder of a finished run whose
+    models and clusters this one begins with. ``history`` is the file to which a look for drift is added.
     """
 
     settings: dict[str, Any]
@@ -48,6 +52,8 @@ class Order:
     job: str = TRAIN
     deliver: bool = True
     again: bool = False
+    earlier: str | None = None
+    history: str | None = None
 
     @property
     def run(self) -> str:
@@ -70,6 +76,12 @@ class Order:
             clusters=settings.clusters or 4,
             weight_bound=WEIGHT if settings.weight_bound is None else settings.weight_bound,
         )
+
+    def begins_with(self) -> Earlier | None:
+        """Return the finished run with whose models this one begins, if there is one."""
+        from coterie.experiments.warm_start import load_earlier
+
+        return None if self.earlier is None else load_earlier(Path(self.earlier))
 
     def save(self, path: Path) -> None:
         """Write the order to a file, all or nothing."""

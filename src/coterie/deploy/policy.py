@@ -21,6 +21,9 @@ from coterie.textforms import parse_one
 from coterie.typed import at_least, check_limits, each_one_of, make, option
 
 REPORTS = ("params", "losses", "differences", "metrics", "columns")
+MAJORITY = "majority"
+"""A report that a site gives only if its policy lists it: how many test examples are of its most frequent class."""
+
 PARTS = ("all", "head", "head_weight", "body", "linear", "global", "cluster")
 
 DEFAULT_POLICY_TEXT = f"""\
@@ -33,6 +36,8 @@ DEFAULT_POLICY_TEXT = f"""\
 # "differences" (only how far those losses are from that of the site's own model; "losses" allows them too), "metrics"
 # (accuracy and the like, on one split), "columns" (of a table, until the sites have agreed on a schema: how many values
 # of each column are numbers or missing, means and deviations of numbers, the words of categories, the classes).
+# One more is not listed, add it if you like: "majority" (when the site says hello: how many of its test examples are of
+# its most frequent train class, so that a run knows what guessing gives).
 reports = [{", ".join(f'"{name}"' for name in REPORTS)}]
 
 # The parts of a model that "params" may be of; "all" is the whole model.
@@ -86,7 +91,7 @@ class Policy:
     coterie.errors.Refused: the task takes 6 minibatch steps; this site allows 5 (most_steps in its policy.toml)
     """
 
-    reports: tuple[str, ...] = option(REPORTS, limit=each_one_of("report", *REPORTS))
+    reports: tuple[str, ...] = option(REPORTS, limit=each_one_of("report", *REPORTS, MAJORITY))
     parts: tuple[str, ...] = option(PARTS, limit=each_one_of("part of a model", *PARTS))
     most_steps: int = option(1000, limit=at_least(1))
     largest_batch: int = option(4096, limit=at_least(1))

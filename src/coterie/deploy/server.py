@@ -19,9 +19,10 @@ from coterie.deploy import flower
 from coterie.deploy.config import ServerConfig, load_server
 from coterie.deploy.delivery import LEDGER, read_ledger, waiting
 from coterie.deploy.deployment import SCHEMA
-from coterie.deploy.order import DELIVER, Order
+from coterie.deploy.logs import rotate
+from coterie.deploy.order import DELIVER, DRIFT, Order
 from coterie.deploy.processes import Program, is_listening, running, wait_until
-from coterie.deploy.proxy import nginx_command
+from coterie.deploy.proxy import WORKING, nginx_command
 from coterie.deploy.status import (
     DONE,
     LONGEST_ERROR,
@@ -38,6 +39,7 @@ from coterie.experiments.run_folder import CONFIG, SUMMARY, load_rounds, load_su
 from coterie.experiments.session import Progress
 from coterie.experiments.settings import Settings, load_settings
 from coterie.experiments.sweep import slug
+from coterie.experiments.warm_start import load_earlier
 from coterie.files import write_atomically
 from coterie.terminal import line
 
@@ -54,6 +56,12 @@ RUNS, ONLINE = "runs", "online"
 
 LOOK = 20.0
 """Seconds between two looks for sites that wait for a model and are back."""
+
+HISTORY = "drift.jsonl"
+"""The file in the server's folder to which every look for drift adds a line for each site."""
+
+TEND = 0.5
+"""Seconds between two looks at the programs."""
 
 PAUSE, SILENCE = 0.3, 60.0
 """Seconds between two looks at the status of a run, and seconds after which a run that has not begun is given up."""
@@ -104,6 +112,11 @@ class ServerFolder:
     def ledger(self) -> Path:
         """The file that says which site has which model."""
         return self.folder / LEDGER
+
+    @property
+    def runs(self) -> Path:
+        """The folder of the runs' results."""
+        return self.folder / RUNS
 
     @property
     def number(self) -> Path:
@@ -196,27 +209,70 @@ def online(server: ServerFolder) -> dict[str, str]:
     return {names[node["node-id"]]: node["status"] for node in nodes if node["node-id"] in names}
 
 
-def make_order(server: ServerFolder, settings: Settings, out: Path | None = None, resume: bool = False) -> Order:
-    """Return the order for these settings; refuse now what the run would refuse later."""
+def tend(programs: Sequence[Program], ended: threading.Event, folder: Path) -> None:
+    """Watch the programs of a server until the event, and cut their logs; raise an error if one ends before."""
+    logs = [*(program.log for program in programs), *(folder / WORKING / name for name in ("refused.log", "error.log"))]
+    while not ended.wait(TEND):
+        for program in programs:
+            program.check()
+        for log in logs:
+            rotate(log)
+
+
+def make_order(
+    server: ServerFolder,
+    settings: Settings,
+    out: Path | None = None,
+    resume: bool = False,
+    *,
+    earlier: Path | None = None,
+) -> Order:
+    """Return the order for these settings; refuse now what the run would refuse later.
+
+    ``earlier`` is the folder of a finished run whose models and clusters this one begins with.
+    """
     check_free(server)
-    folder = (out or server.folder / RUNS / f"{slug(settings.algorithm)}-seed-{settings.seed}").resolve()
+    folder = (out or server.runs / f"{slug(settings.algorithm)}-seed-{settings.seed}").resolve()
     if (folder / CONFIG).exists() and not resume:
         raise RunFolderError(f"{folder} already holds a run; continue it with --resume, or give another --out")
-    config, schema = server.config, server.folder / SCHEMA
-    order = Order(
+    schema = server.folder / SCHEMA
+    order = replace(
+        new_order(server, settings, folder),
+        resume=resume,
+        schema=str(schema) if schema.is_file() else None,
+        earlier=None if earlier is None else str(earlier.resolve()),
+    )
+    building.build_algorithm(order.experiment())
+    order.begins_with()
+    return order
+
+
+def new_order(server: ServerFolder, settings: Settings, out: Path) -> Order:
+    """Return an order with what the server's configuration says about the sites."""
+    config = server.config
+    return Order(
         settings=settings.table(),
-        out=str(folder),
+        out=str(out),
         board=str(server.board),
         sites=config.sites,
         minimum=config.needed,
         timeout=config.timeout,
         patience=max(config.timeout, LEAST_PATIENCE),
-        resume=resume,
         quorum=config.quorum,
+    )
+
+
+def drift_order(server: ServerFolder, run: Path) -> Order:
+    """Return the order to look how well the models of a finished run serve the sites now."""
+    check_free(server)
+    settings = load_settings(load_earlier(run).folder / CONFIG, {})
+    schema = run.resolve() / SCHEMA
+    return replace(
+        new_order(server, settings, run.resolve()),
+        job=DRIFT,
+        history=str(server.folder / HISTORY),
         schema=str(schema) if schema.is_file() else None,
     )
-    building.build_algorithm(order.experiment())
-    return order
 
 
 def make_delivery(server: ServerFolder, run: str | None = None, again: bool = False) -> Order:
@@ -226,14 +282,8 @@ def make_delivery(server: ServerFolder, run: str | None = None, again: bool = Fa
     """
     check_free(server)
     folder = _finished_run(server, run)
-    config = server.config
-    return Order(
-        settings=load_settings(folder / CONFIG, {}).table(),
-        out=str(folder),
-        board=str(server.board),
-        sites=config.sites,
-        minimum=config.needed,
-        timeout=config.timeout,
+    return replace(
+        new_order(server, load_settings(folder / CONFIG, {}), folder),
         schema=str(folder / SCHEMA) if (folder / SCHEMA).is_file() else None,
         job=DELIVER,
         again=again,
@@ -246,7 +296,7 @@ def _finished_run(server: ServerFolder, run: str | None) -> Path:
     last = read_ledger(server.ledger).get("run") if status is None else status["out"]
     if run is None and not isinstance(last, str):
         raise UsageError(f"{server.folder} has no run to deliver; name its folder, or order one with federate run")
-    named = server.folder / RUNS / run if run is not None else Path(str(last))
+    named = server.runs / run if run is not None else Path(str(last))
     folder = (named if run is None or named.is_dir() else Path(run)).resolve()
     if not (folder / SUMMARY).exists():
         raise RunFolderError(f"{folder} holds no finished run; name the folder of one, or finish it with run --resume")

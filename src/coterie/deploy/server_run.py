@@ -5,6 +5,7 @@ The training itself is the same loop as in a simulation, on clients that are rea
 
 from __future__ import annotations
 
+import logging
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
@@ -18,9 +19,11 @@ import numpy as np
 from coterie.data import Schema
 from coterie.deploy.delivery import delivery_notes, hand_over
 from coterie.deploy.deployment import SCHEMA
+from coterie.deploy.logs import FACTS
 from coterie.deploy.order import DELIVER, TRAIN, Order
 from coterie.deploy.schema_agreement import agree, schema_file
 from coterie.deploy.status import RUNNING, StatusBoard
+from coterie.deploy.versions import mismatch
 from coterie.errors import FederationError
 from coterie.experiments import building
 from coterie.experiments.conclusion import Conclusion
@@ -30,11 +33,13 @@ from coterie.experiments.run_folder import load_config
 from coterie.experiments.session import Finished, Progress, Session
 from coterie.experiments.settings import Settings
 from coterie.experiments.summary import Row
+from coterie.experiments.warm_start import rounds_before, with_rounds
 from coterie.models.model import Model
 from coterie.models.zoo import build_model
 from coterie.protocol.message import UNKNOWN_SIZES, Sizes
 from coterie.target import BINARY
 from coterie.terminal import line
+from coterie.typing import Array
 from coterie.wire import codec
 from coterie.wire.remote import PackedReplies, Remote
 from coterie.wire.reply_checks import open_reply
@@ -56,6 +61,9 @@ EQUAL = ("shape", "columns", "unit", "class_names")
 """The entries in which the descriptions of all sites must be equal."""
 
 
+_log = logging.getLogger(__name__)
+
+
 class Sites(Protocol):
     """Named sites: which are connected, and an exchange of packed messages with some of them."""
 
@@ -69,7 +77,9 @@ class Sites(Protocol):
 def carry_out(order: Order, sites: Sites, board: StatusBoard) -> Finished:
     """Carry out an order and keep the status up to date."""
     with board.recording_end():
-        settings = order.experiment()
+        out, earlier = Path(order.out), order.begins_with()
+        before = rounds_before(out, order.resume, earlier)
+        settings = with_rounds(order.experiment(), before)
         algorithm = building.build_algorithm(settings)
         descriptions = with_data(order, sites, wait_for_sites(order, sites, board))
         class_names = next(iter(descriptions.values())).class_names
@@ -82,18 +92,20 @@ def carry_out(order: Order, sites: Sites, board: StatusBoard) -> Finished:
 
         def progress(record: dict[str, Any]) -> None:
             board.update(state=RUNNING, record=record)
+            _log.info("round %d is done", record["round"] + 1, extra={FACTS: {"run": order.run, "record": record}})
 
         notes = bounded_weights(descriptions, settings.weight_bound or 0)
+        notes += [] if earlier is None else [earlier.note(order.sites)]
         board.update(state=RUNNING, rounds=settings.rounds, notes=notes)
 
         def train_reference(other: Settings, folder: Path | None, _: Progress | None) -> Sequence[Row]:
             session = Session(building.build_algorithm(other), known, model, other, reach)
             return session.train(folder, True, progress).trained.members
 
-        conclude = partial(Conclusion, facts=known, settings=full, guesses=None, own=False, out=Path(order.out))
+        conclude = partial(Conclusion, facts=known, settings=full, guesses=None, own=False, out=out)
         beside = conclude(make=train_reference) if settings.references else None
-        session = Session(algorithm, known, model, full, reach)
-        finished = session.train(Path(order.out), order.resume, progress, beside)
+        session = Session(algorithm, known, model, full, reach, before)
+        finished = session.train(out, order.resume, progress, beside, earlier)
         if order.deliver:
             sizes = dict(zip(order.sites, reported_sizes(order, descriptions), strict=True))
             delivered = hand_over(order, finished.trained, known.names, sites, sizes=sizes)
@@ -209,9 +221,9 @@ def _check_identity(name: str, about: Greeting) -> None:
     """Refuse a site that has another name than its key, or another version of coterie."""
     if about.name != name:
         raise FederationError(f"calls itself {about.name[:64]!r}; correct its site.toml")
-    if about.version != metadata.version("coterie"):
-        ours = metadata.version("coterie")
-        raise FederationError(f"has coterie {line(about.version, 20)} where the server has {ours}; install the same")
+    other = mismatch(about.version, metadata.version("coterie"))
+    if other is not None:
+        raise FederationError(other)
 
 
 def _check_sizes(about: SiteDescription) -> None:
@@ -221,6 +233,10 @@ def _check_sizes(about: SiteDescription) -> None:
             f"{about.train} train, {about.test} test, {about.validation} validation examples, {about.classes} classes"
         )
         raise FederationError(f"reports impossible sizes: {sizes}; at least 1, 1, 0 and at most {MOST_CLASSES} classes")
+    if about.majority is not None and not 0 <= about.majority <= about.test:
+        raise FederationError(
+            f"reports {about.majority:g} majority examples of {about.test}; it must be 0 to {about.test}"
+        )
 
 
 def _check_kind(about: SiteDescription) -> None:
@@ -263,7 +279,15 @@ def agree_on_data(order: Order, descriptions: Mapping[str, SiteDescription]) -> 
         unit=about.unit,
         columns=about.columns,
         vocabulary=max((number for number in tokens if number is not None), default=None),
+        majority_correct=reported_majority(order, descriptions),
     )
+
+
+def reported_majority(order: Order, descriptions: Mapping[str, SiteDescription]) -> Array | None:
+    """Return how many test examples of each site are of its most frequent class; None unless every site tells."""
+    told = [descriptions[name].majority if name in descriptions else None for name in order.sites]
+    known = [number for number in told if number is not None]
+    return np.array(known) if len(known) == len(told) else None
 
 
 def reported_sizes(order: Order, descriptions: Mapping[str, SiteDescription]) -> list[Sizes]:

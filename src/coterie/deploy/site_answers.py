@@ -21,7 +21,7 @@ import numpy as np
 from coterie.data.federated import Federated
 from coterie.deploy.audit import Audit, AuditLine, task_summary
 from coterie.deploy.model_store import ModelStore, check_version
-from coterie.deploy.policy import Policy
+from coterie.deploy.policy import MAJORITY, Policy
 from coterie.deploy.site_delivery import Asked, keep
 from coterie.deploy.site_schema import UnreadTable
 from coterie.engine.engine import Engine
@@ -143,7 +143,17 @@ class Site:
             unit=float(data.unit),
             columns=data.columns,
             vocabulary=data.vocabulary,
+            majority=self._majority(),
         )
+
+    def _majority(self) -> float | None:
+        """Return how many test examples are of the most frequent train class, if the policy lets that out."""
+        if MAJORITY not in self.policy.reports:
+            return None
+        from coterie.experiments.records import majority_correct  # it loads what only a server needs
+
+        found = majority_correct(self.data)
+        return None if found is None else float(found[0])
 
     def _logged(self, size: int, work: Callable[[AuditLine], _Reply]) -> bytes:
         """Do the work on a message, pack its result or its problem, and write the line of the audit log."""

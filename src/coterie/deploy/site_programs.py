@@ -20,6 +20,7 @@ from coterie.deploy.audit import AUDIT, Audit
 from coterie.deploy.certificates import site_channel
 from coterie.deploy.config import SiteConfig
 from coterie.deploy.deployment import SCHEMA
+from coterie.deploy.logs import log_to, rotate
 from coterie.deploy.model_store import MODELS, ModelStore
 from coterie.deploy.policy import load_policy
 from coterie.deploy.processes import stop_on_signals
@@ -41,7 +42,7 @@ BEGINNING = 1024
 ARRAYS = ".npz"
 """How the names of files of arrays end, which need no schema."""
 
-_POLL = 0.2
+_POLL, POLL = 0.2, 0.5
 
 Ready = Callable[[Site], None]
 """Is called once the site can be asked."""
@@ -108,17 +109,19 @@ def run_agent(config: SiteConfig, threads: int, ready: Ready, tell: Tell) -> Non
     """Answer messages until a signal arrives; ``tell`` shows what the operator should know."""
     stop, site = threading.Event(), build_site(config, threads, tell)
     stop_on_signals(stop)
-    serve(site, config.socket_path, stop, ready=lambda: ready(site.site))
+    with log_to(config.folder / "logs" / "agent.jsonl"):
+        serve(site, config.socket_path, stop, ready=lambda: ready(site.site))
 
 
 def run_both(config: SiteConfig, threads: int, ready: Ready, tell: Tell) -> None:
     """Run agent and node together; each ends when the other does."""
     stop, site = threading.Event(), build_site(config, threads, tell)
-    with node(config) as program:
+    with log_to(config.folder / "logs" / "site.jsonl"), node(config) as program:
         stop_on_signals(stop)
 
         def stop_with_node() -> None:
-            program.process.wait()
+            while program.process.poll() is None and not stop.wait(POLL):
+                rotate(program.log)
             stop.set()
 
         threading.Thread(target=stop_with_node, daemon=True).start()

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import os
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -18,6 +18,9 @@ from coterie.experiments.run_folder import load_labels
 from coterie.experiments.summary import load_clusters
 from coterie.files import write_atomically
 from coterie.terminal import cell, line
+
+EXCHANGES = "exchanges.jsonl"
+"""The file of a run that records how long each exchange took."""
 
 WAITING, RUNNING, DONE, FAILED, STOPPED = "waiting", "running", "done", "failed", "stopped"
 LONGEST_NAME, LONGEST_ERROR = 100, 800
@@ -111,13 +114,16 @@ def _start_time(number: int) -> str | None:
 
 
 def status_table(
-    status: Status | None, online: Mapping[str, str], models: Mapping[str, Mapping[str, Any]] | None = None
+    status: Status | None,
+    online: Mapping[str, str],
+    models: Mapping[str, Mapping[str, Any]] | None = None,
+    warnings: Sequence[str] = (),
 ) -> Table:
-    """Return a table of the sites, with connection, last news, cluster and model of each; below it the run's notes.
+    """Return a table of the sites, with connection, last news, cluster and model of each; below it notes and warnings.
 
     ``models`` are the entries of the ledger of deliveries, by site.
     """
-    notes = [] if status is None else status["notes"]
+    notes = [*([] if status is None else status["notes"]), *warnings]
     table = Table(
         title=None if status is None else cell(_headline(status)),
         title_justify="left",

@@ -17,6 +17,7 @@ from coterie.experiments.records import facts_of
 from coterie.experiments.session import Progress, Session, ShowRun, unseen
 from coterie.experiments.settings import Settings
 from coterie.experiments.summary import Row
+from coterie.experiments.warm_start import Earlier, rounds_before, with_rounds
 from coterie.models.model import Model
 from coterie.models.zoo import build_model
 from coterie.protocol.federation import Federation
@@ -63,11 +64,14 @@ def run_settings(
     data: Federated | None = None,
     model: Model | None = None,
     show: ShowRun = unseen,
+    earlier: Earlier | None = None,
 ) -> Results:
     """Build what the settings name, and train; with ``resume`` continue the run in ``out``.
 
     ``data`` and ``model``: those of these settings, if they are built already. ``show`` shows the rounds of references.
+    ``earlier``: a finished run whose models and clusters this one begins with; ``rounds`` are then further ones.
     """
+    settings = with_rounds(settings, rounds_before(out, resume, earlier))
     algorithm = building.build_algorithm(settings)
     data = building.build_data(settings) if data is None else data
     if model is None:
@@ -75,7 +79,7 @@ def run_settings(
     full = replace(
         building.completed(settings), model=model.text, lr=settings.lr or model.default_lr, clients=len(data)
     )
-    return simulate(algorithm, data, model, full, out, resume, progress, show)
+    return simulate(algorithm, data, model, full, out, resume, progress, show, earlier)
 
 
 def simulate(
@@ -87,6 +91,7 @@ def simulate(
     resume: bool,
     progress: Progress | None,
     show: ShowRun = unseen,
+    earlier: Earlier | None = None,
 ) -> Results:
     """Train on clients of this machine, which are ended with the run, and reach a verdict."""
     facts = facts_of(data)
@@ -110,8 +115,9 @@ def simulate(
             make=train_reference,
             show=show,
         )
-        session = Session(algorithm, facts, model, settings, reach)
-        done = session.train(out, resume, progress, conclude)
+        before = rounds_before(out, resume, earlier)
+        session = Session(algorithm, facts, model, settings, reach, before)
+        done = session.train(out, resume, progress, conclude, earlier)
     return Results(
         summary=done.summary,
         history=done.history,

@@ -27,7 +27,7 @@ from coterie.experiments.records import DataFacts, Record, RoundRecorder
 from coterie.experiments.resuming import check_frozen, check_resumable
 from coterie.experiments.run_folder import APART, CONFIG, FORMAT, SCHEMA, RunFolder
 from coterie.experiments.scores import ask_gradients, check_gradients
-from coterie.experiments.settings import Settings, read_goal
+from coterie.experiments.settings import BEGAN, Settings, read_goal
 from coterie.experiments.summary import (
     Row,
     client_rows,
@@ -39,6 +39,7 @@ from coterie.experiments.summary import (
     summarise,
 )
 from coterie.experiments.verdict import main_score
+from coterie.experiments.warm_start import Earlier, begun_with, check_fits
 from coterie.experiments.worst import worst_of
 from coterie.models.model import Model
 from coterie.protocol.federation import Federation
@@ -81,6 +82,7 @@ class Session:
     """One run: an algorithm, the facts about the clients' data, a network and settings.
 
     ``reach`` returns the federation of clients that train a network; the algorithm may extend the user's network first.
+    ``before`` is the number of rounds, of ``settings.rounds`` in all, that an earlier run has trained the models for.
     """
 
     def __init__(
@@ -90,12 +92,13 @@ class Session:
         model: Model,
         settings: Settings,
         reach: Callable[[Model], Federation],
+        before: int = 0,
     ) -> None:
         # What is trained.
         check_rounds(algorithm, settings.rounds)
         algorithm = advised(algorithm) if settings.advise else algorithm
         algorithm = keeping_momentum(algorithm) if settings.momentum_kept else algorithm
-        self.algorithm, self.facts, self.settings = algorithm, facts, settings
+        self.algorithm, self.facts, self.settings, self.before = algorithm, facts, settings, before
         self.model, self.fedavg_bytes, self.frozen = algorithm.network(model), fedavg_bytes(model), model.frozen
         self.mix = algorithm.serve.mix if algorithm.members else None
         self.goal = None if settings.until is None else read_goal(settings.until)
@@ -126,20 +129,28 @@ class Session:
             check_gradients(facts.train, self.model.layout)
 
     def train(
-        self, out: Path | None, resume: bool, progress: Progress | None, conclude: Conclude | None = None
+        self,
+        out: Path | None,
+        resume: bool,
+        progress: Progress | None,
+        conclude: Conclude | None = None,
+        earlier: Earlier | None = None,
     ) -> Finished:
         """Train, evaluate and record every round, and return the results; Ctrl-C saves the last recorded round.
 
-        ``conclude`` adds to the clients' rows and to the summary before they are written.
+        ``conclude`` adds to the clients' rows and to the summary before they are written. ``earlier``: a run whose
+        models and clusters this one begins with.
         """
-        folder, state = self._open_folder(out, resume)
+        if earlier is not None:
+            check_fits(earlier, self.settings, self.facts, self.frozen)
+        folder, state = self._open_folder(out, resume, earlier)
         history: list[Record] = [] if folder is None else folder.rounds
         test: Replies | None = None
         kept = dict(self.clients.kept)
         steps = rounds(self.algorithm, self.federation, self.settings.seed, state, self.conditions)
         started = time.perf_counter()
         try:
-            while state is None or not self._is_over(state.round, history[-1]):
+            while state is None or not history or not self._is_over(state.round, history[-1]):
                 step = next(steps)
                 test, validation, gradients = self._evaluate(step)
                 record = self.recorder.describe(step, test, validation, gradients)
@@ -168,21 +179,28 @@ class Session:
                 folder.wait()
         return self._finish(folder, history, state, test, conclude)
 
-    def _open_folder(self, out: Path | None, resume: bool) -> tuple[RunFolder | None, State | None]:
-        """Create the run folder, or open it and return the state with which the run resumes."""
+    def _open_folder(
+        self, out: Path | None, resume: bool, earlier: Earlier | None
+    ) -> tuple[RunFolder | None, State | None]:
+        """Create the run folder, or open it; return the state with which the run begins or resumes, if it has one."""
         if out is None:
-            return None, None
+            return None, self._first_state(earlier)
         if resume and (out / CONFIG).exists():
             check_resumable(out, self.settings, self.facts)
             check_frozen(out, self.frozen)
             folder = RunFolder(out)
             state = folder.resume()
             self.clients.kept.update(folder.kept)
-            return folder, state
-        folder = RunFolder.create(out, config_table(self.settings, self.facts, self.frozen))
+            return folder, self._first_state(begun_with(out)) if state is None else state
+        began = {} if earlier is None else {BEGAN: earlier.record(self.facts.names)}
+        folder = RunFolder.create(out, config_table(self.settings, self.facts, self.frozen) | began)
         if self.facts.schema is not None:
             self.facts.schema.save(out / SCHEMA)
-        return folder, None
+        return folder, self._first_state(earlier)
+
+    def _first_state(self, earlier: Earlier | None) -> State | None:
+        """Return the state with which the run begins; None if it begins as its algorithm does."""
+        return None if earlier is None else earlier.state_for(self.algorithm, self.facts.names)
 
     def _evaluate(self, step: Round) -> tuple[Replies | None, Replies | None, Replies | None]:
         """Return the replies about test splits, validation splits and gradients; None for those not asked for.
@@ -223,7 +241,7 @@ class Session:
             test = evaluate(self.algorithm, self.clients, state, seed, clients=present, metric=metric)
         rows = client_rows(self.facts, state, test, self.attendance, self.metric)
         summary = summarise(history, self.settings, self.facts, state, present)
-        summary |= costs_in_models(history, self.fedavg_bytes)
+        summary |= costs_in_models(history, self.fedavg_bytes, self.before)
         summary |= worst_of(rows, main_score(self.facts.classes is None))
         if conclude is not None:
             rows, summary = conclude(rows, summary)

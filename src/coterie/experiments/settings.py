@@ -31,7 +31,10 @@ OF_EVERY_RUN = ("validation", "seed")
 OWN = tuple(each.name for each in fields(Reading) if each.name not in OF_EVERY_RUN)
 """The settings that say how a user's own files are read."""
 
-NOT_SETTINGS = ("made_by", "examples")
+BEGAN = "began"
+"""The table of a run's config.toml that says with which earlier run's models it began."""
+
+NOT_SETTINGS = ("made_by", "examples", BEGAN)
 """What a run's config.toml holds beside its settings."""
 
 

@@ -110,7 +110,7 @@ def _metric(last: Record, settings: Settings) -> Record:
 
 def majority_rate(facts: DataFacts, weigh_by: str, present: Array) -> float:
     """Return the accuracy of always guessing a client's most frequent train class, with the weights of the accuracy."""
-    assert facts.majority_correct is not None, "only a simulation has them"
+    assert facts.majority_correct is not None, "a simulation has them, and a federation whose sites tell"
     rates = facts.majority_correct[present] / np.maximum(facts.test[present], 1)
     return float(np.average(rates, weights=getattr(facts, weigh_by)[present]))
 
@@ -163,12 +163,13 @@ def fedavg_bytes(model: Model) -> FedAvgBytes:
     return FedAvgBytes(sent, received)
 
 
-def costs_in_models(history: Sequence[Record], unit: FedAvgBytes) -> dict[str, float]:
+def costs_in_models(history: Sequence[Record], unit: FedAvgBytes, before: int = 0) -> dict[str, float]:
     """Return the models sent down and up per client and round, and the most models that a client stored at once.
 
     FedAvg has 1 of each; ifca sends down and stores as many as it has clusters, and sends up 1. A warm-up that counts
     as several rounds is one exchange in the place of several. Thesis table 7.6 counts the same storage on a client's
-    device, and only the way down as communication. Empty for runs begun before these costs were recorded.
+    device, and only the way down as communication. Empty for runs begun before these costs were recorded. ``before`` is
+    the number of rounds of an earlier run that this one continued from.
 
     >>> record = {"round": 1, "asked": 5, "bytes_down": 200, "bytes_up": 100, "bytes_stored": 40}
     >>> costs_in_models([record], FedAvgBytes(down=10, up=10))
@@ -176,7 +177,7 @@ def costs_in_models(history: Sequence[Record], unit: FedAvgBytes) -> dict[str, f
     """
     if any("bytes_stored" not in record for record in history):
         return {}
-    numbers = [-1, *(record["round"] for record in history)]
+    numbers = [before - 1, *(record["round"] for record in history)]
     asked = sum(record["asked"] * rounds for record, rounds in zip(history, np.diff(numbers).tolist(), strict=True))
     return {
         "models_down": sum(record["bytes_down"] for record in history) / (asked * unit.down),

@@ -123,7 +123,9 @@ MEMORY_TYPES: dict[str, type] = {}
 def memory_type(kind: Remembered) -> Remembered:
     """Let values of a frozen dataclass be remembered by a rule: saved, loaded and resumed bit for bit.
 
-    Its fields may be arrays, stacks, numbers, strings, mappings, lists, None, and further memory types.
+    Its fields may be arrays, stacks, numbers, strings, mappings, lists, None, and further memory types. A type with
+    values for each client, by position, has a method ``for_clients(rows)`` that returns the memory for other clients:
+    ``rows`` are their old positions, -1 for newcomers (see ``server.roster``).
     """
     MEMORY_TYPES[kind.__name__] = kind
     return kind

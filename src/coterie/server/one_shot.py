@@ -57,6 +57,10 @@ class OneShot:
     shots: int = 0
     formed: Formed | None = None
 
+    def for_clients(self, rows: Array) -> OneShot:
+        """Return the memory for other clients; distances are of those that were there when clusters formed."""
+        return self if self.formed is None else replace(self, formed=replace(self.formed, distances=None))
+
 
 def formed_of(state: State) -> Formed | None:
     """Return how the clusters of a state formed; None if they have not, or not by clustering once."""

@@ -11,6 +11,7 @@ from coterie.protocol.federation import Federation
 from coterie.protocol.task import Describe, Report, Task
 from coterie.seeding import Key
 from coterie.server.contract import Ask, Place, Prepare, Scores, Start, State, memory_type
+from coterie.server.roster import taken
 from coterie.typing import Array
 
 NEVER = -1
@@ -23,6 +24,10 @@ class Estimated:
     """The memory of soft clusters: the round in which each client's memberships were last estimated."""
 
     rounds: Array
+
+    def for_clients(self, rows: Array) -> Estimated:
+        """Return the memory for other clients; newcomers have no estimate."""
+        return Estimated(taken(self.rounds, rows, NEVER))
 
 
 def equal_memberships(start: Start) -> Start:

@@ -52,7 +52,10 @@ def described(model: Model) -> Network:
 
 @dataclass(frozen=True)
 class SiteDescription:
-    """The answer to a hello: a client's name, its version of coterie, and the form and the number of its examples."""
+    """The answer to a hello: a client's name, its version of coterie, and the form and the number of its examples.
+
+    ``majority`` is how many of its test examples are of its most frequent train class, where it tells.
+    """
 
     name: str
     version: str
@@ -65,6 +68,7 @@ class SiteDescription:
     unit: float
     columns: int | None = None
     vocabulary: int | None = None
+    majority: float | None = None
 
 
 @dataclass(frozen=True)
