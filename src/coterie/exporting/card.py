@@ -18,6 +18,13 @@ THIS, GUESS, ONE, LOCAL = "this model", "guessing", "one model", "local model"
 FEW = 30
 """With fewer test examples than this a score says little."""
 
+MISSING = {
+    "error": "A missing value is refused.",
+    "mean": "A missing value takes the mean of the column.",
+    "indicator": "A missing value takes the mean of the column, and is marked where the train data had such gaps.",
+}
+"""What becomes of a missing value, by the option of the run."""
+
 SHOWN = 12
 """Clients, classes and columns that a card lists by name."""
 
@@ -128,9 +135,7 @@ def _inputs(model: Model, schema: Schema | None) -> Iterator[str]:
     columns = [f"`{name}`" for name in schema.columns(labelled=False)]
     yield f"A table with the columns {_some(columns, 60)}; others are passed over."
     yield "`schema.json` says how each becomes numbers."
-    yield (
-        "A missing value is refused." if schema.missing == "error" else "A missing value takes the mean of the column."
-    )
+    yield MISSING[schema.missing]
 
 
 def _limits(card: Card, schema: Schema | None, outputs: Outputs) -> Iterator[str]:

@@ -202,7 +202,7 @@ def read_array(file: str | Path, expected: Mapping[str, Any]) -> Any:
 def _number(word: str) -> float:
     """Return the number that a word spells, infinity beyond 1e100, and NaN if it is none."""
     try:
-        value = float("nan" if "_" in word else word)
+        value = float(word if word.isascii() and "_" not in word else "nan")
     except ValueError:
         return float("nan")
     return value if abs(value) <= 1e100 or value != value else float("inf")
@@ -216,10 +216,12 @@ def _days(word: str) -> float:
     """
     parts = DATE.match(word)
     try:
-        found = parts and datetime.fromisoformat(f"{parts[1]} {parts[2] or '00:00'}:{parts[3] or '00'}")
+        found = parts and datetime.fromisoformat(f"{parts[1]} {parts[2] or '00:00'}")
     except ValueError:
         return float("nan")
-    return (found - datetime(2000, 1, 1)).total_seconds() / 86400 if found else float("nan")
+    if not parts or not found or int(parts[3] or 0) > 60:
+        return float("nan")
+    return ((found - datetime(2000, 1, 1)).total_seconds() + int(parts[3] or 0)) / 86400
 
 
 def _told(column: Column, bad: Any, before: str, after: str) -> Iterable[str]:
