@@ -9,6 +9,7 @@ import subprocess
 import sys
 from dataclasses import replace
 from pathlib import Path
+from typing import ClassVar
 
 import numpy as np
 import pytest
@@ -16,7 +17,7 @@ from local_sites import LocalSites
 from typer.testing import CliRunner
 
 from coterie.cli.main import app
-from coterie.data import load, load_own
+from coterie.data import from_arrays, load, load_own
 from coterie.deploy.deployment import write_deployment
 from coterie.deploy.flower import bundle
 from coterie.deploy.order import Order
@@ -26,6 +27,7 @@ from coterie.deploy.server_run import agree_on_data, carry_out, wait_for_sites
 from coterie.deploy.site_answers import Site
 from coterie.deploy.status import StatusBoard, is_alive, is_over, read_board, status_table
 from coterie.errors import FederationError, RunFolderError, UsageError
+from coterie.experiments.apart import Apart
 from coterie.experiments.run import run_settings
 from coterie.experiments.run_folder import STATE, load_rounds, load_state, load_summary
 from coterie.experiments.settings import Settings
@@ -486,6 +488,47 @@ def test_sites_tell_their_gradients_if_asked_for(data, near, order, board):
     expected = run_settings(replace(SETTINGS, plan="native", threads=1, diagnose=True), data=data)
     for name in ("objective", "gradient_clusterability", "clusterability", "temperature", "bytes_stored"):
         assert [record[name] for record in done.history] == [record[name] for record in expected.history]
+
+
+class TestApart:
+    """What sets the clusters apart is asked of sites only if the run says so, and given only if their policies do."""
+
+    ASKED: ClassVar = ("coterie.client_functions:input_sums", "coterie.client_functions:label_sums")
+
+    @pytest.fixture
+    def tables(self):
+        rng = np.random.default_rng(0)
+        centre = np.repeat([0.0, 3.0], 3)
+        clients = {f"s{i}": (rng.normal(centre[i], 1, (60, 2)), rng.integers(0, 2, 60)) for i in range(6)}
+        return from_arrays(clients)
+
+    @pytest.fixture
+    def wanted(self, tables, order):
+        settings = {"algorithm": "wecfl", "clusters": 2, "model": "mlp(4)", "rounds": 2, "apart": True}
+        return replace(order, settings=settings, sites=tables.names, minimum=6)
+
+    def carried(self, order, tables, tmp_path, functions):
+        sites = LocalSites(tables, tmp_path)
+        for site in sites.sites:
+            site.policy = replace(site.policy, functions=tuple(functions))
+        return carry_out(order, sites, StatusBoard(tmp_path / "status.json", order.run, order.out, tables.names))
+
+    def test_the_sums_of_sites_say_what_those_of_a_simulation_say(self, wanted, tables, tmp_path):
+        done = self.carried(wanted, tables, tmp_path, self.ASKED)
+        settings = Settings(**wanted.settings, plan="native", threads=1)
+        expected = run_settings(settings, tmp_path / "simulated", data=tables)
+        assert done.state.labels.tolist() == expected.state.labels.tolist()
+        assert Apart.load(tmp_path / "run") == Apart.load(tmp_path / "simulated")
+
+    def test_sites_that_do_not_list_them_stay_silent(self, wanted, tables, tmp_path):
+        self.carried(wanted, tables, tmp_path, ())
+        found = Apart.load(tmp_path / "run")
+        assert (found.clusters, found.silent) == ((), tables.names)
+
+    def test_nobody_is_asked_unless_the_run_says_so(self, wanted, tables, tmp_path):
+        settings = {name: value for name, value in wanted.settings.items() if name != "apart"}
+        self.carried(replace(wanted, settings=settings), tables, tmp_path, self.ASKED)
+        assert not (tmp_path / "run" / "apart.json").exists()
 
 
 def test_the_summary_of_a_federation_is_json(near, order, board, tmp_path):

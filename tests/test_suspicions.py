@@ -157,7 +157,7 @@ class TestLabels:
         [
             (["ill", "well"], "classification, because the label 'y' has 2 different words"),
             ([0, 1], "classification, because the label 'y' has 2 different whole numbers"),
-            ([0.5, 1.25], "regression, because the label 'y' has numbers that are not whole"),
+            ([0.5, 1.25], "regression, because the label 'y' has numbers with decimals"),
         ],
     )
     def test_the_task_is_always_said_and_why(self, labels, said):

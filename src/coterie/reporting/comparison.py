@@ -28,6 +28,19 @@ MOST_NAMES = 100
 """Names of a cluster's clients that a table shows, at most."""
 
 
+HUGE = 1e6
+"""Numbers from here on, such as the errors of a model that diverged, are shown with a power of ten."""
+
+
+def number(value: float, digits: int) -> str:
+    """Return a number as tables show it.
+
+    >>> number(3.14159, 2), number(-252_512_345_678.9, 3)
+    ('3.14', '-2.5e+11')
+    """
+    return f"{value:.{digits}f}" if abs(value) < HUGE else f"{value:.1e}"
+
+
 @dataclass(frozen=True)
 class Column:
     """A column of a table: a number of the summaries, its scale and its digits."""
@@ -41,8 +54,8 @@ class Column:
     def text(self, values: Sequence[float]) -> str:
         """Return the mean and the standard deviation over seeds."""
         scaled = np.array(values) * self.scale
-        spread = f" ± {scaled.std(ddof=1):.{self.digits}f}" if len(scaled) > 1 else ""
-        return f"{scaled.mean():.{self.digits}f}{spread}"
+        spread = f" ± {number(scaled.std(ddof=1), self.digits)}" if len(scaled) > 1 else ""
+        return f"{number(scaled.mean(), self.digits)}{spread}"
 
     def cells(self, runs: Mapping[str, Sequence[Summary]]) -> dict[str, Text]:
         """Return the cell of each method, the best in bold; a dash where no summary has the number."""
@@ -88,9 +101,9 @@ class Gain:
 
     def cells(self, digits: int = 1) -> tuple[str, str, str]:
         """Return the gain, the wins and the p-value as a table shows them."""
-        spread = f" ± {self.std:.{digits}f}" if self.seeds > 1 else ""
+        spread = f" ± {number(self.std, digits)}" if self.seeds > 1 else ""
         return (
-            f"{self.mean:+.{digits}f}{spread}",
+            f"{'+' * (self.mean >= 0)}{number(self.mean, digits)}{spread}",
             f"{self.wins}/{self.seeds}",
             "—" if self.p is None else f"{self.p:.2g}",
         )
@@ -166,18 +179,19 @@ def _main_score(regression: bool) -> tuple[str, float, str]:
 
 def _cost_of_staying(runs: dict[str, list[Summary]], regression: bool) -> list[str]:
     """Say by how much the pooled baseline beats the best method that leaves the data where they are."""
-    target, scale, unit = _main_score(regression)
+    target, scale, _ = _main_score(regression)
     scores = {name: [s[target] for s in some] for name, some in runs.items() if None not in (s[target] for s in some)}
     pooled = scores.pop(POOLED, None)
     if pooled is None or not scores:
         return []
     best = max(scores, key=lambda name: scale * float(np.mean(scores[name])))
-    cost = gain(pooled, scores[best], scale)
-    found = f"{cost.cells(3 if regression else 1)[0]} {unit}, {POOLED} against {best}, the best of the others"
-    costs = f"costs {found}" if cost.mean > 0 else f"costs nothing here: {found}"
+    cost, digits = gain(pooled, scores[best], scale), 3 if regression else 1
+    spread = f" ± {number(cost.std, digits)}" if cost.seeds > 1 else ""
+    much = f"{number(abs(cost.mean), digits)}{spread} {'of rmse' if regression else 'points of accuracy'}"
+    how = f"costs {much}" if cost.mean > 0 else f"costs nothing here: it is worse by {much}"
     return [
-        f"{POOLED} is a ceiling, not private: all clients' rows in one place.",
-        f"What 'the data may not move' {costs}.",
+        f"{POOLED} is a ceiling, not private: all clients' rows in one place. That the data may not move",
+        f"{how}, against {best}, the best of the others.",
     ]
 
 

@@ -138,6 +138,6 @@ def _reason(schema: Schema, labels: Sequence[str]) -> str:
     if len(labels) > 1:
         return f"the {len(labels)} label columns hold numbers"
     if schema.classes is None:
-        return f"the label {schema.label!r} has numbers that are not whole"
+        return f"the label {schema.label!r} has numbers with decimals"
     what = "whole numbers" if all(map(is_whole, schema.classes)) else "words"
     return f"the label {schema.label!r} has {len(schema.classes)} different {what}"
