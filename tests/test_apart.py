@@ -96,6 +96,13 @@ def test_clients_count_alike_and_rows_only_for_the_scale():
     assert same.strength != large.strength
 
 
+def test_the_scale_is_the_deviation_of_all_rows_together():
+    rng = np.random.default_rng(0)
+    clients = [rng.normal(centre, spread, (size, 2)) for centre, spread, size in ((0, 1, 5), (3, 4, 50), (9, 2, 20))]
+    found = sums([x.mean(0) for x in clients], squares=[x.var(0) for x in clients])
+    assert found.scales(np.array([5, 50, 20])) == pytest.approx(np.concatenate(clients).std(0))
+
+
 def test_small_clusters_are_not_judged():
     found = compare_clusters(sums(np.arange(6.0)[:, None]), np.array([0, 0, 1, 1, 1, 1]), np.ones(6))
     assert [each.judged for each in found.clusters] == [False, False]  # 2 clients against 4, and 4 against 2

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import csv
 import json
+from contextlib import contextmanager
 from dataclasses import replace
 
 import numpy as np
@@ -18,6 +19,7 @@ from coterie.cli.main import app
 from coterie.errors import UnknownName, UsageError
 from coterie.experiments import baselines
 from coterie.experiments.baselines import ALONE, POOLED, fit_trees
+from coterie.experiments.settings import Settings
 from coterie.seeding import number
 from coterie.target import Target
 
@@ -115,6 +117,33 @@ def test_errors_of_a_regression_are_in_the_user_s_units():
     within = [data.schema.in_units(data.test.of(i)[1]).var() for i in range(3)]
     assert found["r2"] == pytest.approx(1 - found["rmse"] ** 2 / np.average(within, weights=data.test.sizes), rel=1e-4)
     assert r2_score(truth, said) > 0.9
+
+
+def test_metrics_are_in_the_user_s_units_and_clients_weigh_as_asked():
+    rng = np.random.default_rng(0)
+
+    def part(rows, noise):
+        x = rng.normal(size=(rows, 2))
+        return x, x[:, 0] + noise * rng.normal(size=rows)
+
+    sizes = {"a": (200, 10, 0.1), "b": (60, 40, 2.0)}
+    clients = {k: {"train": part(n, noise), "test": part(m, noise)} for k, (n, m, noise) in sizes.items()}
+    data = replace(ct.from_arrays(clients), unit=10.0)
+    for by, weights in (("test", data.test.sizes), ("train", data.train.sizes)):
+        both = baselines.fit_gbm(data, Settings("fedavg", weigh_by=by, metric="mae"), no_progress)
+        found = both[POOLED]
+        own = [row["metric"] for row in found.rows]
+        assert found.summary["metric"] == pytest.approx(np.average(own, weights=weights))
+        squares = [row["rmse"] ** 2 for row in found.rows]
+        assert found.summary["rmse"] == pytest.approx(np.sqrt(np.average(squares, weights=weights)))
+    model = HistGradientBoostingRegressor(random_state=number(1, "gbm") % (1 << 32)).fit(data.train.x, data.train.y)
+    x, y = data.test.of(1)
+    assert own[1] == pytest.approx(10 * np.abs(model.predict(x) - y).mean())
+
+
+@contextmanager
+def no_progress(label, total):
+    yield lambda done: None
 
 
 def test_what_was_not_seen_in_training_is_unlikely_and_never_fails():
