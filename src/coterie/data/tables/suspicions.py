@@ -14,15 +14,15 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from coterie.data.tables.cells import is_whole
-from coterie.data.tables.inputs import inputs_of
 from coterie.data.tables.problems import listed
+from coterie.data.tables.schema import Number
 from coterie.seeding import generator
 from coterie.target import Target
 from coterie.typing import Array
 
 if TYPE_CHECKING:
     from coterie.data.federated import Federated
-    from coterie.data.tables.schema import Schema
+    from coterie.data.tables.schema import Feature, Schema
 
 MOST_ROWS, MOST_NUMBERS = 10_000, 10_000_000
 """Train rows that are looked at, and numbers in them."""
@@ -57,12 +57,13 @@ REGRESSION, FLOATS = "use --task regression", "save y as floats"
 
 @dataclass(frozen=True)
 class Column:
-    """A column among the inputs: its place, and its scaling where it is a number."""
+    """A column among the inputs: its place, its scaling if it is a number, and whether its inputs mark its values."""
 
     name: str
     place: slice
     mean: float = 0.0
     std: float | None = None
+    by_value: bool = False
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -89,13 +90,14 @@ def columns_of(schema: Schema | None, width: int) -> tuple[Column, ...]:
     """Return the columns behind the inputs; without a schema every input is one."""
     if schema is None:
         return tuple(Column(f"input {i}", slice(i, i + 1), std=1.0) for i in range(width))
-    found: list[Column] = []
-    for i, each in enumerate(inputs_of(schema)):
-        if found and each.is_share and found[-1].std is None and found[-1].name == each.column:
-            found[-1] = Column(each.column, slice(found[-1].place.start, i + 1))
-        else:
-            found.append(Column(each.column, slice(i, i + 1), each.mean, None if each.is_share else each.std))
-    return tuple(found)
+    ends = np.cumsum([0, *(feature.width for feature in schema.features)]).tolist()
+    return tuple(_column(each, slice(*ends[i : i + 2])) for i, each in enumerate(schema.features))
+
+
+def _column(feature: Feature, place: slice) -> Column:
+    if isinstance(feature, Number):
+        return Column(feature.name, place, feature.mean, feature.std)
+    return Column(feature.name, place, by_value=not hasattr(feature, "std"))
 
 
 def choose_rows(train: Array, width: int) -> Array:
@@ -267,7 +269,7 @@ def _predicted(looked: Looked, column: Column, fitted: Array, judged: Array) -> 
     from sklearn.tree import DecisionTreeClassifier, DecisionTreeRegressor
 
     x, y = looked.x[:, column.place], looked.y
-    if column.std is None:
+    if column.by_value:
         codes = np.where(x.any(axis=1), x.argmax(axis=1), x.shape[1])
         return _by_value(codes[fitted], y[fitted], codes[judged], looked.target.one_of)
     tree = DecisionTreeRegressor if looked.target.one_of is None else DecisionTreeClassifier
