@@ -110,8 +110,18 @@ class TestWhatIsExportedIsWhatWasScored:
         run = trained(algorithm)
         for client in run.data.names:
             x, expected = answers_of(run, client)
-            path = run.export(tmp_path / client, client, format="safetensors")
-            assert close(answers_in(path, "safetensors", x), expected)
+            found = answers_in(run.export(tmp_path / client, client, format="safetensors"), "safetensors", x)
+            assert close(found, expected)
+            row = next(row for row in run.results.trained.members if row["client"] == client)
+            right = found.argmax(1) == run.data.test.of(run.data.names.index(client))[1]
+            assert right.mean() == pytest.approx(float(row["accuracy"])), "the score was that of another model"
+
+    def test_chosen_again_whatever_was_chosen_before(self):
+        run = trained("ifca(2,fresh=true)")
+        state = replace(run.state, labels=1 - run.labels)
+        other = replace(run, results=replace(run.results, trained=replace(run.results.trained, state=state)))
+        for client in run.data.names:
+            assert close(answers_of(other, client)[1], answers_of(run, client)[1])
 
     @pytest.mark.slow
     @pytest.mark.parametrize("kind", ["onnx", "torch"])
