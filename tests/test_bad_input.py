@@ -126,10 +126,6 @@ WRONG = {
     "negative weight decay": (["fedavg", "--weight-decay", "-1"], ["weight-decay is -1.0; it must be >= 0"]),
     "a growing learning rate": (["fedavg", "--lr-decay", "1.5"], ["lr-decay is 1.5; it must be in (0, 1]"]),
     "an empty batch": (["fedavg", "--batch", "0"], ["batch is 0; it must be at least 1"]),
-    "steps and epochs": (
-        ["fedavg", "--steps", "3", "--epochs", "1"],
-        ["steps and epochs", "both given", "one or the other"],
-    ),
     "no steps": (["fedavg", "--steps", "0"], ["steps is 0; it must be at least 1"]),
     "no participants": (["fedavg", "--participation", "0"], ["participation is 0.0; it must be in (0, 1]"]),
     "all data for validation": (["fedavg", "--validation", "1"], ["validation is 1.0; it must be in [0, 1)"]),

@@ -749,6 +749,6 @@ def test_an_impossible_fit_names_its_value_and_the_limit(field, value):
         Fit(**{field: value})
 
 
-def test_steps_and_epochs_together_are_refused():
-    with pytest.raises(UsageError, match="one or the other"):
-        Fit(steps=1, epochs=1)
+def test_of_steps_and_epochs_together_whichever_is_less_is_trained():
+    fit = Fit(steps=7, epochs=2, batch=10)
+    assert [fit.count(examples) for examples in (5, 30, 31, 1000)] == [2, 6, 7, 7]

@@ -245,9 +245,9 @@ PARQUET: dict[str, tuple[Callable[[], bytes], str]] = {
     "text": (lambda: GOOD.encode(), r"a\.parquet: is damaged or no \.parquet file"),
     "empty": (lambda: b"", r"a\.parquet: is empty"),
     "without rows": (lambda: parquet(FRAME.clear()), r"a\.parquet: holds no rows"),
-    "dates": (
-        lambda: parquet(FRAME.with_columns(pl.lit("2024-01-01").str.to_date().alias("day"))),
-        r"a\.parquet: column 'day' holds Date, neither numbers nor words; .* --ignore day",
+    "durations": (
+        lambda: parquet(FRAME.with_columns(pl.duration(hours=1).alias("stay"))),
+        r"a\.parquet: column 'stay' holds Duration.*, neither numbers, words nor dates; .* --ignore stay",
     ),
     "lists": (lambda: parquet(FRAME.with_columns(pl.lit([1.0]).alias("wave"))), r"column 'wave' holds List\(Float64\)"),
     "a null": (
@@ -276,7 +276,7 @@ def test_words_that_are_too_many_only_together_are_refused(tmp_path):
     for name in "ab":
         rows = [f"{name}{i // 2},{'no' if i % 2 else 'yes'}" for i in range(1200)]
         (tmp_path / f"{name}.csv").write_text("word,label\n" + "\n".join(rows))
-    refuse(tmp_path, r"column 'word' has more than 1000 different words in 2400 rows; leave it out with --ignore word")
+    refuse(tmp_path, r"column 'word' has more than 1000 different words in 2400 rows; if its values recur, declare it")
 
 
 def test_a_pickle_in_an_npz_file_is_never_opened(tmp_path):

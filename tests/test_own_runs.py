@@ -85,7 +85,7 @@ def test_errors_of_a_regression_are_in_the_user_s_units():
     words = ("--data", "visits.csv", "--client", "site", "--label", "cost", "--ignore", "ill,region")
     result = call("run", "fedavg", *words, *QUICK, "--rounds", "1", "--out", "r", "--json")
     summary = json.loads(result.stdout)
-    run = ct.run(ct.fedavg(ct.Fit(steps=5)), ct.load_own("visits.csv", **options), rounds=1)
+    run = ct.run("fedavg", ct.load_own("visits.csv", **options), rounds=1, steps=5)
     assert run.summary["rmse"] == pytest.approx(summary["rmse"])
     # A direct computation: predictions turned back into money, against the costs in the file's own units.
     data, schema = run.data, run.data.schema

@@ -17,7 +17,7 @@ from coterie.cli.main import app
 from coterie.deploy.order import Order
 from coterie.deploy.server_run import carry_out
 from coterie.deploy.status import StatusBoard
-from coterie.experiments.settings import Settings
+from coterie.experiments.settings import make_settings
 from coterie.exporting.folder import read_network
 
 
@@ -252,7 +252,7 @@ class TestFederations:
             "board": str(folder / "status.json"),
             "schema": str(folder / "schema.json"),
         }
-        settings = Settings("ifca", clusters=2, model="mlp(8)", rounds=2)
+        settings = make_settings({"algorithm": "ifca", "clusters": 2, "model": "mlp(8)", "rounds": 2}, tables=True)
         order = Order(settings=settings.table(), sites=data.names, minimum=1, timeout=1.0, patience=0.0, **paths)
         board = StatusBoard(folder / "status.json", order.run, order.out, order.sites)
         carry_out(order, LocalSites(data, folder), board)

@@ -191,7 +191,7 @@ class TestAfterwards:
         x, who = rng.normal(size=400), np.repeat(["a", "b"], 200)
         frame = pl.DataFrame({"x": x, "who": who, "price": 1000 + 50 * x})
         clients = ct.from_frame(frame, client="who", label="price")
-        done = ct.run("fedavg", clients, "linear", rounds=10)
+        done = ct.run("fedavg", clients, "linear", rounds=10, optimizer="sgd", steps=10)
         found = done.predict(frame.select("x"), "a")
         assert np.abs(found - frame["price"].to_numpy()).max() < 20
         with pytest.raises(UsageError, match="proba is True, but the run predicts a number"):

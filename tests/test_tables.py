@@ -262,19 +262,23 @@ def test_a_pooled_npz_file_is_taken_as_it_is(tmp_path):
             DataError,
             r"has no column 'town' but hospital, age, sex, label; name another with --client",
         ),
-        ({"client": "hospital", "missing": "drop"}, UnknownName, "unknown value of missing 'drop'; known: error, mean"),
+        (
+            {"client": "hospital", "missing": "drop"},
+            UnknownName,
+            "unknown value of missing 'drop'; known: error, indicator, mean",
+        ),
         ({"client": "hospital", "task": "ranking"}, UnknownName, "unknown value of task 'ranking'"),
         ({"client": "hospital", "test": 0}, DataError, "test=0 must be between 0 and 1"),
         ({"client": "hospital", "validation": 1}, DataError, "validation=1 must be between 0 and 1"),
         (
             {"client": "label"},
             DataError,
-            "column 'label' is named twice among label, client, group, attribute and ignore",
+            "column 'label' is named twice among label, client, group, attribute, ignore and categorical",
         ),
         (
             {"client": "hospital", "ignore": ["label"]},
             DataError,
-            "column 'label' is named twice among label, client, group, attribute and ignore",
+            "column 'label' is named twice among label, client, group, attribute, ignore and categorical",
         ),
     ],
 )

@@ -272,7 +272,7 @@ class TestTables:
         np.testing.assert_allclose(data.train.y.mean(axis=0), 0, atol=1e-6)
         np.testing.assert_allclose(data.train.y.std(axis=0), 1, atol=1e-6)
         assert data.unit == 1.0
-        run = ct.run("fedavg", data, "linear", rounds=25)
+        run = ct.run("fedavg", data, "linear", rounds=25, optimizer="sgd", steps=10)
         np.testing.assert_allclose(run.predict(table, "bern"), table.select("load", "wind").to_numpy(), atol=0.05)
         assert run.summary["r2"] > 0.999
 

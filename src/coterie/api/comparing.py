@@ -33,7 +33,7 @@ def compare(
     clients: Clients,
     model: Given = None,
     *,
-    rounds: int = 20,
+    rounds: int | None = None,
     seeds: int | Iterable[int] | str = 3,
     local: bool = True,
     last: int | None = None,
@@ -57,11 +57,18 @@ def compare(
     asked, folder = _asked(algorithms, local), None if out is None else Path(out)
     drawn = cache(clients if callable(clients) else lambda seed: clients)
     prepared = {}
+    alike = all(
+        isinstance(each, str) for each in asked
+    )  # a value has its own training, and the others then have it too
     for seed in seeds_of(seeds):
         for each in asked:
             own = {k: v for k, v in options.items() if isinstance(each, str) or k not in (*OF_ALGORITHM, *OF_TRAINING)}
             built, network, settings = python_settings(
-                each, drawn(seed), model, {"rounds": rounds, "seed": seed, **own, "references": False}
+                each,
+                drawn(seed),
+                model,
+                {"rounds": rounds, "seed": seed, **own, "references": False},
+                as_tables=alike,
             )
             prepared[settings.algorithm, seed] = settings, (built, drawn(seed), network)
 

@@ -11,6 +11,7 @@ from coterie.data import Federated, Schema
 from coterie.data.tables.frames import as_frame
 from coterie.errors import DataError, UnknownName, UsageError
 from coterie.experiments.settings import OWN, Settings
+from coterie.experiments.table_defaults import with_table_defaults
 from coterie.models.given import Given, as_model
 from coterie.models.model import Model
 from coterie.protocol.task import Fit
@@ -29,13 +30,20 @@ CLUSTERS = 4
 
 
 def python_settings(
-    algorithm: Algorithm | str, clients: Any, model: Given, options: Mapping[str, Any]
+    algorithm: Algorithm | str, clients: Any, model: Given, options: Mapping[str, Any], *, as_tables: bool = True
 ) -> tuple[Algorithm, Model, Settings]:
-    """Return the algorithm, the network and the settings of a run that Python describes."""
+    """Return the algorithm, the network and the settings of a run that Python describes.
+
+    ``as_tables``: on tables, an algorithm that is a text is trained as the command line trains it there.
+    """
+    options = {name: value for name, value in options.items() if name != "rounds" or value is not None}
     if not isinstance(clients, Federated):
         made = "ct.load(...).partition(...), ct.from_frame, ct.from_arrays or ct.from_datasets make them"
         raise UsageError(f"clients is a {type(clients).__name__}; it must be a coterie.Federated: {made}")
     check_options(algorithm, options)
+    if as_tables and clients.schema is not None and isinstance(algorithm, str):
+        given = with_table_defaults({**options, "model": model})
+        model, options = given.pop("model", None), given
     network = as_model(model, clients.shape, clients.classes, clients.columns, clients.vocabulary)
     words = {"data": clients.data, "partition": clients.partition, **(clients.words or {})}
     known = {**words, "clients": len(clients), "model": network.text, **options, "metric": _metric_text(options)}

@@ -70,7 +70,7 @@ def tune(
     over: Over | None = None,
     tries: int | None = None,
     seeds: int | Iterable[int] | str = 1,
-    rounds: int = 20,
+    rounds: int | None = None,
     validation: float = tuning.VALIDATION,
     progress: bool = False,
     out: str | Path | None = None,

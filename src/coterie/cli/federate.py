@@ -169,12 +169,15 @@ def run(
     **given: Any,
 ) -> None:
     """Run an experiment on the federation of the server in --folder; Ctrl-C stops only the display."""
+    from coterie.deploy.deployment import SCHEMA
     from coterie.deploy.run_names import dated, find_run
     from coterie.deploy.server import ServerFolder, make_order, submit
     from coterie.reporting.comparison import comparison
 
-    settings = settings_from(target, {"data": "federation", **given})  # of a paper's setting only the training applies
     server = ServerFolder.of(folder)
+    tables = (server.folder / SCHEMA).is_file()
+    # Of a paper's settings only the training applies.
+    settings = settings_from(target, {"data": "federation", **given}, tables)
     if name is not None:
         require(out is None and not resume, "name", name, "given without --out and --resume, which name a folder")
         out = server.runs / dated(name)

@@ -289,8 +289,9 @@ app.command()(export)
 
 def _own_data(settings: Settings, quiet: bool) -> Federated | None:
     """Load a user's own data and tell what is suspicious about them; None for data of the catalogue."""
+    from coterie.data.named import is_own
     from coterie.data.tables.suspicions import suspicions_of
-    from coterie.experiments.building import build_data, is_own
+    from coterie.experiments.building import build_data
 
     if not is_own(settings.data):
         return None
@@ -302,10 +303,13 @@ def _own_data(settings: Settings, quiet: bool) -> Federated | None:
 
 def _print_run(summary: dict[str, Any], folder: Path, top: int | None = None) -> None:
     """Print the scores of one run, its clusters, what sets them apart (of clients with names), and the verdict."""
+    from coterie.experiments.learning import learning_lines
     from coterie.reporting.apart_view import TOP, apart_table
     from coterie.reporting.comparison import comparison
 
     console.print(comparison({summary["algorithm"]: [summary]}, console))
+    for each in learning_lines(summary):
+        say(each)
     if "advise" in summary:
         advice = summary["advise"]
         for said in (advice, advice.get("certain")):

@@ -15,6 +15,7 @@ import typer
 from coterie.errors import CoterieError, UsageError
 from coterie.experiments.papers import AS, added_lines, papers
 from coterie.experiments.settings import Settings, in_words, make_settings, read_table
+from coterie.experiments.table_defaults import TABLES
 from coterie.terminal import is_closed, tell
 from coterie.textforms import read_value
 from coterie.typed import COMMAND_LINE, members_of, types_of
@@ -118,6 +119,7 @@ def _flags() -> tuple[inspect.Parameter, ...]:
 
 def _flag(name: str, kind: type, text: str, default: Any) -> inspect.Parameter:
     shown, word = text if default is None else f"{text}; default {default}", name.strip("_").replace("_", "-")
+    shown += f"; for your tables {TABLES[name]}" if name in TABLES else ""
     both = f"--{word}/--no-{word}" if kind is bool else f"--{word}"
     option = typer.Option(both, help=shown, show_default=False)
     annotated: Any = Annotated
@@ -126,21 +128,21 @@ def _flag(name: str, kind: type, text: str, default: Any) -> inspect.Parameter:
     )
 
 
-def settings_from(target: str, given: dict[str, Any]) -> Settings:
-    """Return the settings of flags, or of an experiment file that flags override."""
-    return each_settings_from([target], given)[0]
+def settings_from(target: str, given: dict[str, Any], tables: bool | None = None) -> Settings:
+    """Return the settings of flags, or of an experiment file that flags override; ``tables`` as in make_settings."""
+    return each_settings_from([target], given, tables)[0]
 
 
-def each_settings_from(targets: Sequence[str], given: dict[str, Any]) -> list[Settings]:
+def each_settings_from(targets: Sequence[str], given: dict[str, Any], tables: bool | None = None) -> list[Settings]:
     """Return the settings of each target; print what a paper adds to them, every line once."""
     files = [target if target.endswith(".toml") else None for target in targets]
-    tables = [
+    every = [
         {**given, "algorithm": target} if file is None else _table(file, given)
         for target, file in zip(targets, files, strict=True)
     ]
-    for line in dict.fromkeys(line for table in tables if AS in table for line in added_lines(table)):
+    for line in dict.fromkeys(line for table in every if AS in table for line in added_lines(table)):
         tell(line)
-    return [make_settings(table, file or COMMAND_LINE) for table, file in zip(tables, files, strict=True)]
+    return [make_settings(table, file or COMMAND_LINE, tables) for table, file in zip(every, files, strict=True)]
 
 
 def _table(target: str, given: dict[str, Any]) -> dict[str, Any]:

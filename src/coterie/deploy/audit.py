@@ -80,7 +80,8 @@ def task_summary(task: Task) -> str:
 
 
 def _fit_summary(fit: Fit) -> str:
-    length = f"{fit.count(0)} steps" if fit.epochs is None else f"{fit.epochs} epochs"
+    given = {"steps": fit.count(0) if fit.epochs is None else fit.steps, "epochs": fit.epochs}
+    length = " or ".join(f"{number} {unit}" for unit, number in given.items() if number is not None)
     rate = "the model's lr" if fit.lr is None else f"lr {fit.lr:g}"
     terms = "".join(f", {type(term).__name__}" for term in fit.terms)
     half = "" if fit.half is None else f", half {fit.half}"

@@ -107,7 +107,9 @@ class SiteConfig:
     columns: str | None = None
     attribute: str | None = None
     ignore: str | None = None
+    categorical: str | None = None
     missing: str | None = None
+    drop_missing_labels: bool | None = None
     task: str | None = None
     tokens: bool | None = None
     test: float | None = None

@@ -57,7 +57,9 @@ READING_EXAMPLES = {
     "columns": '"age,sex"',
     "attribute": '"region"',
     "ignore": '"id,date"',
+    "categorical": '"postcode"',
     "missing": '"error"',
+    "drop_missing_labels": "false",
     "task": '"classification"',
 }
 """Keys of ``site.toml`` about reading tables, as its comments show them."""

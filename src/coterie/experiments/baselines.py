@@ -22,12 +22,13 @@ import torch
 from threadpoolctl import threadpool_limits
 
 from coterie.data import Federated
+from coterie.data.named import is_own
 from coterie.data.tables.files import own_hash
 from coterie.engine.evaluation import verdicts
 from coterie.engine.metric_functions import find_metric
 from coterie.engine.metrics import table as metrics_table
 from coterie.errors import UnknownName, UsageError
-from coterie.experiments.building import about_data, is_own
+from coterie.experiments.building import about_data
 from coterie.experiments.records import Record, finite
 from coterie.experiments.scores import client_scores, metric_mean
 from coterie.experiments.settings import Settings

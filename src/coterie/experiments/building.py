@@ -9,8 +9,8 @@ from pathlib import Path
 from typing import Any
 
 from coterie import algorithms
-from coterie.data import SUFFIXES, Dataset, Federated, load, load_own, load_pooled, naturally_federated
-from coterie.data.sources.registry import sources
+from coterie.data import Dataset, Federated, load, load_own, load_pooled, naturally_federated
+from coterie.data.named import is_own
 from coterie.errors import UsageError
 from coterie.experiments.settings import OWN, Settings
 from coterie.outside import is_outside
@@ -99,13 +99,6 @@ def check_enough(settings: Settings, federation: Federation, changes: Iterable[i
             f"participation is {settings.participation:g}, so that at most {most} clients are asked in a round; "
             f"{algorithm.name} needs {least} answers to cluster: raise it"
         )
-
-
-def is_own(data: str) -> bool:
-    """Return whether ``data`` means a user's folder or file; the name of a data set comes first: write ./digits."""
-    return data.partition("(")[0].strip() not in sources.entries and (
-        "/" in data or "\\" in data or Path(data).suffix in SUFFIXES or Path(data).is_dir()
-    )
 
 
 def has_clients(settings: Settings) -> bool:

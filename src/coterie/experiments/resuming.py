@@ -10,9 +10,10 @@ from typing import Any
 
 from coterie import algorithms
 from coterie.data import Reading, parse_partition
+from coterie.data.named import is_own
 from coterie.engine.plan import available_cores
 from coterie.errors import RunFolderError, UsageError
-from coterie.experiments.building import completed, is_own
+from coterie.experiments.building import completed
 from coterie.experiments.records import DataFacts, Record
 from coterie.experiments.run_folder import CONFIG, check_start, load_config, load_summary
 from coterie.experiments.settings import OWN, Settings, in_words, load_settings

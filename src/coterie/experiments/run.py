@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from coterie.data import Federated
+from coterie.data.named import is_own
 from coterie.experiments import building
 from coterie.experiments.conclusion import Conclusion
 from coterie.experiments.guessing import guesses_of
@@ -110,7 +111,7 @@ def simulate(
             facts=facts,
             settings=settings,
             guesses=guesses_of(data, settings.metric),
-            own=data.schema is not None or building.is_own(settings.data),
+            own=data.schema is not None or is_own(settings.data),
             out=out,
             make=train_reference,
             show=show,

@@ -22,6 +22,7 @@ from coterie.engine.plan import available_cores
 from coterie.errors import CoterieError
 from coterie.experiments.apart import Apart, find_apart
 from coterie.experiments.building import build_attendance, build_conditions, check_enough
+from coterie.experiments.learning import epochs_seen, learning
 from coterie.experiments.placement import Trained
 from coterie.experiments.records import DataFacts, Record, RoundRecorder
 from coterie.experiments.resuming import check_frozen, check_resumable
@@ -45,8 +46,9 @@ from coterie.models.model import Model
 from coterie.protocol.federation import Federation
 from coterie.protocol.replies import Replies
 from coterie.runtimes.attendance import Attended
+from coterie.seeding import Key
 from coterie.server.contract import Algorithm, State
-from coterie.server.loop import Round, check_rounds, rounds
+from coterie.server.loop import Round, check_rounds, participants, rounds
 from coterie.server.one_shot import formed_of
 from coterie.server.serving import evaluate
 from coterie.target import Target
@@ -202,6 +204,11 @@ class Session:
         """Return the state with which the run begins; None if it begins as its algorithm does."""
         return None if earlier is None else earlier.state_for(self.algorithm, self.facts.names)
 
+    def _asked(self, number: int) -> Array:
+        """Return the clients that a round asks to train."""
+        there = self.federation.present(number)
+        return there[participants(len(there), self.settings.participation, Key(self.settings.seed, number))]
+
     def _evaluate(self, step: Round) -> tuple[Replies | None, Replies | None, Replies | None]:
         """Return the replies about test splits, validation splits and gradients; None for those not asked for.
 
@@ -242,7 +249,8 @@ class Session:
         rows = client_rows(self.facts, state, test, self.attendance, self.metric)
         summary = summarise(history, self.settings, self.facts, state, present)
         summary |= costs_in_models(history, self.fedavg_bytes, self.before)
-        summary |= worst_of(rows, main_score(self.facts.classes is None))
+        seen = epochs_seen(history, self.algorithm.fit, self.facts.train, self._asked, self.facts.names)
+        summary |= learning(history, seen) | worst_of(rows, main_score(self.facts.classes is None))
         if conclude is not None:
             rows, summary = conclude(rows, summary)
         if folder is not None:

@@ -13,8 +13,10 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from coterie.data import Reading
+from coterie.data.named import is_tables
 from coterie.errors import UnknownName, UsageError
 from coterie.experiments.papers import AS, expand
+from coterie.experiments.table_defaults import with_table_defaults
 from coterie.files import read_toml
 from coterie.limits import CLIENTS, LARGEST, ROUNDS
 from coterie.outside import is_outside
@@ -125,7 +127,7 @@ class Settings:
     model: str | None = option(None, "a network: 'mlp(512,128)', cnn, lenet, package.module:function")
     rounds: int = option(20, "communication rounds", at_least(1, ROUNDS))
     steps: int | None = option(None, "local minibatch steps a round (10 unless --epochs)")
-    epochs: int | None = option(None, "local epochs a round, instead of steps")
+    epochs: int | None = option(None, "local epochs a round, instead of steps; with --steps whichever is less")
     batch: int = option(32, "minibatch size")
     lr: float | None = option(None, "local learning rate (0.1 for dense nets, 0.01 for convolutions)")
     momentum: float = option(0.9, "local momentum, reset every round")
@@ -138,7 +140,9 @@ class Settings:
     group: str | None = _own("group")
     attribute: str | None = _own("attribute")
     ignore: str | None = _own("ignore")
+    categorical: str | None = _own("categorical")
     missing: str | None = _own("missing")
+    drop_missing_labels: bool | None = _own("drop_missing_labels")
     task: str | None = _own("task")
     tokens: bool | None = _own("tokens")
     test: float | None = _own("test")
@@ -247,7 +251,12 @@ def load_settings(path: Path, given: Mapping[str, Any]) -> Settings:
 
 
 def read_table(path: Path) -> dict[str, Any]:
-    """Read the table of settings in an experiment file or a run's config.toml."""
+    """Read the table of settings in an experiment file or a run's config.toml.
+
+    A run that was begun without a number of steps took the general one, whatever its data.
+    """
+    from coterie.protocol.task import Fit
+
     try:
         table = read_toml(path)
     except FileNotFoundError:
@@ -255,7 +264,8 @@ def read_table(path: Path) -> dict[str, Any]:
     except (OSError, ValueError) as error:
         why = getattr(error, "strerror", None) or error
         raise UsageError(f"cannot read {path}: {why}; it must be a TOML file of settings") from None
-    return {name: value for name, value in table.items() if name not in NOT_SETTINGS}
+    begun = {} if "made_by" not in table or {"steps", "epochs"} & table.keys() else {"steps": Fit().count(0)}
+    return begun | {name: value for name, value in table.items() if name not in NOT_SETTINGS}
 
 
 def in_words(path: Path) -> bool:
@@ -264,6 +274,13 @@ def in_words(path: Path) -> bool:
     return bool(examples.get("words", True)) if isinstance(examples, dict) else True
 
 
-def make_settings(table: Mapping[str, Any], where: str = COMMAND_LINE) -> Settings:
-    """Make settings from names and values, and those of a paper where the table names one."""
-    return make(Settings, expand(table) if AS in table else table, where=where)
+def make_settings(table: Mapping[str, Any], where: str = COMMAND_LINE, tables: bool | None = None) -> Settings:
+    """Make settings from names and values; what is not given is a paper's, where one is named, or that of tables.
+
+    ``tables``: whether the data are tables of a user; None: find out from their name.
+    """
+    if AS in table:
+        return make(Settings, expand(table), where=where)
+    if tables is None:
+        tables = isinstance(table.get("data"), str) and is_tables(table["data"])
+    return make(Settings, with_table_defaults(table) if tables else table, where=where)

@@ -13,9 +13,10 @@ from typing import Any, NamedTuple
 from coterie.algorithms import has_number
 from coterie.algorithms.auto import AUTO
 from coterie.data import Federated
+from coterie.data.named import is_own
 from coterie.data.tables.files import own_hash
 from coterie.errors import UsageError
-from coterie.experiments.building import about_data, build_data, is_own
+from coterie.experiments.building import about_data, build_data
 from coterie.experiments.records import Record
 from coterie.experiments.resuming import check_files, finished_summary
 from coterie.experiments.run import run_settings

@@ -149,7 +149,7 @@ def _limits(card: Card, schema: Schema | None, outputs: Outputs) -> Iterator[str
         "Weights can reveal something of the train data (see the threat model in coterie's documentation): treat this "
         "folder as you treat the data."
     )
-    if schema is not None and any(hasattr(feature, "values") for feature in schema.features):
+    if schema is not None and any(getattr(feature, "values", ()) for feature in schema.features):
         yield "`schema.json` lists all values of the categories that the train data have."
     yield from (f"A note of the run: {line(note)}." for note in card.notes)
 

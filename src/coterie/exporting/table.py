@@ -157,11 +157,16 @@ def encode(feature: Mapping[str, Any], column: Column, schema: Mapping[str, Any]
 
 
 def encode_number(feature: Mapping[str, Any], column: Column) -> tuple[Any, Any, str]:
-    """Return ``(value - mean) / std``, which values are none, and what to say of these."""
+    """Return ``(value - mean) / std``, which values are none, and what to say of these.
+
+    Whole numbers of few values have one more input for each value.
+    """
     found = np.array([_number(word) for word in column.words], dtype=np.float64)
     with np.errstate(over="ignore"):
         scaled = ((found - feature["mean"]) / feature["std"]).astype(np.float32)
-    return scaled[:, None], ~np.isfinite(scaled), "where a number is needed that is not too large"
+    values = np.array(feature.get("values", ()), dtype=np.float64)
+    x = np.column_stack([scaled, found[:, None] == values])
+    return x, ~np.isfinite(scaled), "where a number is needed that is not too large"
 
 
 def encode_category(feature: Mapping[str, Any], column: Column) -> tuple[Any, Any, str]:

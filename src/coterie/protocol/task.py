@@ -189,8 +189,9 @@ Term = Proximal | Near | Others | Contrast
 class Fit:
     """One pass of local training: from the received parameters, on one part of the model, the rest frozen.
 
-    ``steps`` minibatches or ``epochs`` passes over the client's data (10 steps when neither is given); ``lr`` None is
-    the model's default; the rate in round t is ``lr * lr_decay ** t``. Optimiser state starts at zero every round.
+    ``steps`` minibatches or ``epochs`` passes over the client's data, whichever is less where both are given (10 steps
+    when neither is); ``lr`` None is the model's default; the rate in round t is ``lr * lr_decay ** t``. Optimiser state
+    starts at zero every round.
     With ``pull`` every step is w <- (1 - pull) w + pull * start - lr * gradient: it also moves back towards the start.
     ``half``: only the first (0) or second (1) half of the client's examples, which are divided at random; the two
     halves under one key are disjoint. A single example is in both. ``keeps``: the name under which the client keeps
@@ -212,7 +213,6 @@ class Fit:
     keeps: str | None = None
 
     def __post_init__(self) -> None:
-        _require(self.steps is None or self.epochs is None, "steps and epochs", "both given", "one or the other")
         _require(self.steps is None or self.steps >= 1, "steps", self.steps, "at least 1")
         _require(self.epochs is None or self.epochs >= 1, "epochs", self.epochs, "at least 1")
         _require(self.batch >= 1, "batch", self.batch, "at least 1")
@@ -239,13 +239,18 @@ class Fit:
         """
         if self.epochs is None:
             return replace(self, steps=self.count(0) * factor)
-        return replace(self, epochs=self.epochs * factor)
+        return replace(self, epochs=self.epochs * factor, steps=None if self.steps is None else self.steps * factor)
 
     def count(self, examples: int) -> int:
-        """Return the number of minibatches of a client with this number of examples."""
+        """Return the number of minibatches of a client with this number of examples.
+
+        >>> [Fit(steps=50, epochs=2, batch=10).count(examples) for examples in (30, 1000)]
+        [6, 50]
+        """
         if self.epochs is None:
             return 10 if self.steps is None else self.steps
-        return self.epochs * -(-self.sees(examples) // self.batch)
+        passes = self.epochs * -(-self.sees(examples) // self.batch)
+        return passes if self.steps is None else min(passes, self.steps)
 
     def walks(self, examples: int) -> int:
         """Return the number of examples that a client sees in the pass, counted as often as they come.

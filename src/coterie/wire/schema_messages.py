@@ -9,10 +9,12 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator, Mapping
 from dataclasses import asdict, fields, is_dataclass
+from itertools import chain
 from typing import Any
 
 from coterie.data.tables.agreement import NUMBERS, TARGETS, WORDS, Facts, Kinds
-from coterie.data.tables.columns import CATEGORY, NUMBER, ColumnCounts
+from coterie.data.tables.cells import is_whole
+from coterie.data.tables.columns import CATEGORY, COUNT, DATE, NUMBER, ColumnCounts
 from coterie.data.tables.reading import LISTS, Reading
 from coterie.data.tables.rows import LabelFacts
 from coterie.data.tables.schema import Schema
@@ -94,15 +96,22 @@ def read_sums(value: Any, kinds: Kinds) -> Sums:
 def _sound(sums: Sums, kinds: Kinds) -> Iterator[bool]:
     """Yield whether each part of the sums can be one."""
     yield type(sums.rows) is int and 0 <= sums.rows <= LARGEST_COUNT
-    yield sums.numbers.keys() == {name for name, kind in kinds.columns.items() if kind == NUMBER}
-    yield sums.categories.keys() == {name for name, kind in kinds.columns.items() if kind == CATEGORY}
+    of = {
+        kind: {name for name, own in kinds.columns.items() if own == kind} for kind in (NUMBER, COUNT, DATE, CATEGORY)
+    }
+    yield sums.numbers.keys() == of[NUMBER] | of[COUNT]
+    yield sums.values.keys() == of[COUNT] and all(map(is_whole, chain.from_iterable(sums.values.values())))
+    yield sums.dates.keys() == of[DATE]
+    yield sums.categories.keys() == of[CATEGORY]
+    yield sums.missing.keys() <= kinds.columns.keys()
+    yield all(type(count) is int and 0 <= count <= sums.rows for count in sums.missing.values())
     yield (sums.target is not None) == (kinds.labels == TARGETS)
     yield not (sums.classes and kinds.labels == TARGETS)
     for each in _moments(sums):
         yield type(each.count) is int and 0 <= each.count <= sums.rows
         yield all(type(number) in (int, float) and math.isfinite(number) for number in (each.mean, each.squares))
         yield each.squares >= 0
-    for words in (*sums.categories.values(), sums.classes):
+    for words in (*sums.categories.values(), *sums.values.values(), sums.classes):
         yield len(words) <= MOST_WORDS and all(map(_is_word, words))
 
 

@@ -20,6 +20,7 @@ from typing import Any
 
 import numpy as np
 
+from coterie.data.tables.cells import canonical
 from coterie.data.tables.columns import ColumnCounts, Profile, check_columns, kinds_of, profile, usable_tables
 from coterie.data.tables.files import open_table
 from coterie.data.tables.problems import Problem, Problems
@@ -34,6 +35,7 @@ from coterie.data.tables.rows import (
     label_numbers,
     read_rows,
     split_rows,
+    with_labels,
 )
 from coterie.data.tables.schema import Schema, make_schema
 from coterie.data.tables.sums import Moments, Sums, merge
@@ -76,7 +78,7 @@ class OwnTable:
         """The rows of the table, with their labels, and the names of its features."""
         problems = Problems()
         tables, features = usable_tables([open_table(self.file, self.name)], self.reading, problems)
-        rows = read_rows(tables, self.reading, problems)
+        rows = read_rows(with_labels(tables, self.reading)[0], self.reading, problems)
         problems.refuse(self.file)
         return rows, features
 
@@ -116,12 +118,18 @@ class OwnTable:
         """Return sums without what rests on fewer than ``least`` rows."""
         if least <= 1:
             return sums
-        words = self._count_words(list(sums.categories))
-        often = {
-            name: tuple(word for word in own if words[name][word] >= least) for name, own in sums.categories.items()
-        }
+        counts = self._count_words([*sums.categories, *sums.values])
+        for name in sums.values:
+            for word, count in list(counts[name].items()):
+                if canonical(word) != word:
+                    counts[name][canonical(word)] += count
+        categories, values = (
+            {name: tuple(word for word in own if counts[name][word] >= least) for name, own in named.items()}
+            for named in (sums.categories, sums.values)
+        )
         enough: Sums = _enough(sums, least)
-        return replace(enough, categories=often)
+        gaps = {name: count for name, count in sums.missing.items() if count >= least}
+        return replace(enough, categories=categories, values=values, missing=gaps)
 
     def _count_words(self, columns: Sequence[str]) -> dict[str, Counter[str]]:
         """Return in how many rows each word of some columns stands."""
@@ -177,7 +185,7 @@ def total_facts(told: Mapping[str, Facts]) -> tuple[dict[str, ColumnCounts], Lab
 def agree_on_schema(told: Mapping[str, Facts], sums: Mapping[str, Sums], kinds: Kinds, reading: Reading) -> Schema:
     """Return the schema that follows from the facts and the sums of all clients; refuse columns that cannot be used."""
     merged, (counts, _), problems = merge(sums.values()), total_facts(told), Problems()
-    check_columns(_ALL, counts, kinds.columns, merged.categories, problems)
+    check_columns(_ALL, counts, kinds.columns, merged.categories, problems, reading.categorical)
     for name, words in merged.categories.items():
         if not words and counts[name].values:
             what = f"column {name!r} has no word that a site has in enough rows to name it"

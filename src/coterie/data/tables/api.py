@@ -45,6 +45,7 @@ from coterie.data.tables.rows import (
     label_numbers,
     read_rows,
     split_rows,
+    with_labels,
 )
 from coterie.data.tables.schema import Schema, make_schema
 from coterie.data.tables.sums import merge
@@ -296,7 +297,8 @@ def _prepare(
         raise DataError(f"tokens are for .npz files and arrays, and {where} is of tables; leave --tokens out")
     if schema is not None:
         return _prepare_by_schema(tables, reading, where, schema, problems)
-    tables, features = usable_tables(tables, reading, problems)
+    usable, features = usable_tables(tables, reading, problems)
+    tables, dropped = with_labels(usable, reading)
     rows = read_rows(tables, reading, problems)
     if not rows.tables:
         return None
@@ -308,10 +310,10 @@ def _prepare(
         return None
     counts = total_counts(profiles, features)
     kinds = kinds_of(counts, reading)
-    check_columns(where, counts, kinds, total_words(profiles, features), problems)
+    check_columns(where, counts, kinds, total_words(profiles, features), problems, reading.categorical)
     targets = reading.labels if labels.are_targets and y.ndim > 1 else ()
     merged = merge(sums for each in profiles for sums in each.sums(kinds, classes or (), targets))
-    notes = (*column_notes(counts, kinds, merged, reading.missing), *((SEVERAL,) if targets else ()))
+    notes = (*dropped, *column_notes(counts, kinds, merged, reading), *((SEVERAL,) if targets else ()))
     schema = make_schema(merged, features, classes, reading, labels.are_flags)
     return _Prepared(rows=rows, y=y, split=split, schema=schema, notes=notes)
 
@@ -329,11 +331,12 @@ def _prepare_by_schema(
             kept.append(table)
         except BadFile as error:
             problems.add(error.problem)
-    rows = read_rows(kept, reading, problems)
+    labelled, dropped = with_labels(kept, reading)
+    rows = read_rows(labelled, reading, problems)
     if not rows.tables:
         return None
     y = label_numbers(rows.labels, schema.classes)
-    return _Prepared(rows=rows, y=y, split=split_rows(rows, y, reading, where, problems), schema=schema)
+    return _Prepared(rows=rows, y=y, split=split_rows(rows, y, reading, where, problems), schema=schema, notes=dropped)
 
 
 class _Labels(NamedTuple):

@@ -1,4 +1,4 @@
-"""Cells: the fields of a column as numbers, as words, or as missing values.
+"""Cells: the fields of a column as numbers, as dates, as words, or as missing values.
 
 Every column is read as text first, so that the meaning of a field never depends on the rows before it.
 """
@@ -8,6 +8,7 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from datetime import datetime
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -25,6 +26,9 @@ LARGEST = 1e100
 
 FLAGS = {"0": 0, "1": 1, "false": 0, "true": 1}
 """How a label that is one of several may be written, in small or capital letters, and the number that it is."""
+
+_DATE = r"^(\d{4}-\d{2}-\d{2})(?:[T ](\d{2}:\d{2})(?::(\d{2})(?:\.\d{1,9})?)?)?(?:Z|[+-]\d{2}:?\d{2})?$"
+"""A date as ISO 8601 writes it, perhaps with a time of day and an offset from universal time."""
 
 _WHOLE = re.compile(r"[+-]?[0-9]{1,1000}")
 """With more digits it is a word: Python itself reads at most 4300."""
@@ -63,6 +67,11 @@ class Cells:
 
         return self.fields if self.fields.dtype == pl.String else _words(self.fields)
 
+    @property
+    def dates(self) -> Array:
+        """The fields as days since the beginning of the year 2000, NaN where there is no date."""
+        return read_dates(self.words)
+
 
 def read_cells(fields: pl.Series) -> Cells:
     """Return the cells of a column's fields.
@@ -85,9 +94,32 @@ def read_cells(fields: pl.Series) -> Cells:
     return Cells(words, _numbers(words), words.is_null().to_numpy())
 
 
+def read_dates(words: pl.Series) -> Array:
+    """Return dates, and times as they are written, as days since the beginning of 2000; NaN where there is none.
+
+    An offset from universal time is left out: the hour of the day is the one that people saw on their clocks.
+
+    >>> import polars as pl
+    >>> read_dates(pl.Series(["2000-01-02", "2000-01-01T06:00+02:00", "2000-02-30", "today", None])).tolist()
+    [1.0, 0.25, nan, nan, nan]
+    """
+    import polars as pl
+
+    parts = words.str.extract_groups(_DATE).struct.unnest()
+    day, minute, second = (parts.to_series(i) for i in range(3))
+    if day.null_count() == len(day):
+        return np.full(len(words), np.nan)
+    text = day + " " + minute.fill_null("00:00") + ":" + second.fill_null("00")
+    found = text.str.to_datetime("%Y-%m-%d %H:%M:%S", strict=False)
+    seconds = (found - datetime(2000, 1, 1)).dt.total_seconds()
+    return (seconds.cast(pl.Float64) / 86400).fill_null(np.nan).to_numpy()
+
+
 def _words(fields: pl.Series) -> pl.Series:
     import polars as pl
 
+    if fields.dtype == pl.Datetime:
+        fields = fields.dt.replace_time_zone(None).dt.to_string("%Y-%m-%d %H:%M:%S")
     words = fields.cast(pl.String).str.strip_chars()
     return words.set(words.str.to_lowercase().is_in(list(MISSING)), None)
 

@@ -1,22 +1,22 @@
 """Columns: which ones a user's tables must have, and of what kind each is.
 
 A site that is alone with its table shares two things about it: first, for each column, the number of values and how
-many of them are numbers, from which all sites agree on the kinds; then its ``Sums`` for these kinds.
+many of them are numbers or dates, from which all sites agree on the kinds; then its ``Sums`` for these kinds.
 """
 
 from __future__ import annotations
 
 from collections.abc import Collection, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 import numpy as np
 
-from coterie.data.tables.cells import Vocabulary
+from coterie.data.tables.cells import Vocabulary, canonical, is_whole
 from coterie.data.tables.problems import BadFile, Problem, Problems
 from coterie.data.tables.reading import Reading
-from coterie.data.tables.sums import RunningMoments, Sums
+from coterie.data.tables.sums import Dates, RunningMoments, Sums
 from coterie.limits import COLUMNS
 from coterie.typing import Array
 
@@ -24,13 +24,19 @@ if TYPE_CHECKING:
     from coterie.data.tables.files import Table
 
 MOSTLY = 0.9
-"""A column with a larger share of numbers than this holds numbers, and its other values are errors."""
+"""A column with a larger share of numbers or dates than this holds these, and its other values are errors."""
 
-NUMBER, CATEGORY = "number", "category"
-"""The kinds of columns."""
+NUMBER, COUNT, DATE, CATEGORY = "number", "count", "date", "category"
+"""The kinds of columns; a count is a number that may also have an input for each of its values."""
+
+MOST_COUNTS, ROWS_EACH = 32, 100
+"""A column of whole numbers has an input for each value, too, if these are few and each has many train rows."""
 
 MOST_VALUES = 1000
-"""Different words that a category may have."""
+"""Different words for which a category has an input each; one with more must be declared, and shares inputs."""
+
+FEW = 3
+"""Columns with missing values that are noted one by one."""
 
 ID_FROM = 20
 ID_SHARE = 0.9
@@ -71,7 +77,7 @@ def usable_tables(tables: Sequence[Table], reading: Reading, problems: Problems)
             continue
         features = features or own
         kept.append(table)
-    _check_ignored(tables, reading, problems)
+    _check_named(tables, reading, problems)
     return kept, features
 
 
@@ -99,15 +105,16 @@ def _check_same(file: str, own: Sequence[str], features: Sequence[str], first: s
             raise BadFile(file, None, what, f"all need the same columns; add it there, or --ignore {name}")
 
 
-def _check_ignored(tables: Sequence[Table], reading: Reading, problems: Problems) -> None:
-    for name in reading.ignore:
+def _check_named(tables: Sequence[Table], reading: Reading, problems: Problems) -> None:
+    named = [("ignore", name) for name in reading.ignore] + [("categorical", name) for name in reading.categorical]
+    for option, name in named:
         if tables and not any(name in table.columns for table in tables):
-            what, remedy = absent(name, tables[0].columns, "correct --ignore")
+            what, remedy = absent(name, tables[0].columns, f"correct --{option}")
             problems.add(Problem(tables[0].file, None, what, remedy))
 
 
 def are_numbers(numbers: int, values: int) -> bool:
-    """Return whether a column holds numbers, from how many of its values are numbers.
+    """Return whether a column holds numbers (or dates), from how many of its values are numbers.
 
     >>> are_numbers(10, 10), are_numbers(95, 100), are_numbers(5, 10)
     (True, True, False)
@@ -117,33 +124,70 @@ def are_numbers(numbers: int, values: int) -> bool:
 
 @dataclass(frozen=True)
 class ColumnCounts:
-    """Of the fields of a column, how many hold a value, how many of these are numbers, and how many are missing."""
+    """Of the fields of a column, how many hold a value, how many of these are numbers or dates; and how many none.
+
+    ``distinct`` is the number of different values where these are few whole numbers, else more than MOST_COUNTS. Over
+    several tables it is the most of any: how many they have together is known when their values are.
+    """
 
     values: int = 0
     numbers: int = 0
     missing: int = 0
+    dates: int = 0
+    distinct: int = 0
 
     def __add__(self, other: ColumnCounts) -> ColumnCounts:
-        return ColumnCounts(self.values + other.values, self.numbers + other.numbers, self.missing + other.missing)
+        return ColumnCounts(
+            self.values + other.values,
+            self.numbers + other.numbers,
+            self.missing + other.missing,
+            self.dates + other.dates,
+            max(self.distinct, other.distinct),
+        )
 
     @property
     def kind(self) -> str:
         """The kind of column that it is, perhaps with some errors."""
-        return NUMBER if are_numbers(self.numbers, self.values) else CATEGORY
+        if are_numbers(self.numbers, self.values):
+            return COUNT if has_inputs_for_values(self.distinct, self.values) else NUMBER
+        return DATE if are_numbers(self.dates, self.values) else CATEGORY
+
+
+def has_inputs_for_values(distinct: int, rows: int) -> bool:
+    """Return whether whole numbers are few enough, and recur often enough, for an input each.
+
+    >>> has_inputs_for_values(12, 336776), has_inputs_for_values(12, 100), has_inputs_for_values(2, 336776)
+    (True, False, False)
+    """
+    return 2 < distinct <= MOST_COUNTS and rows >= ROWS_EACH * distinct
+
+
+def whole_values(vocabulary: Vocabulary) -> tuple[str, ...]:
+    """Return the different whole numbers of a column in order; nothing where it has others, or too many."""
+    words = vocabulary.words
+    whole = {canonical(word) for word in words} if len(words) <= 2 * MOST_COUNTS else set()
+    few = len(whole) <= MOST_COUNTS and all(map(is_whole, whole))
+    return tuple(sorted(whole, key=int)) if few else ()
 
 
 def kinds_of(counts: Mapping[str, ColumnCounts], reading: Reading) -> dict[str, str]:
-    """Return the kind of each column, by its values."""
-    return {name: own.kind for name, own in counts.items()}
+    """Return the kind of each column: by its values, unless the user declared it a category."""
+    return {name: CATEGORY if name in reading.categorical else own.kind for name, own in counts.items()}
 
 
 @dataclass(frozen=True, kw_only=True)
 class Profile:
-    """The columns of one table: counts, words, and the moments of every client's train rows."""
+    """The columns of one table: counts, words, and the moments of every client's train rows.
+
+    ``dates`` holds the moments of days and hours of the columns in which there are dates, and ``gaps`` the number of
+    missing values of every column in the train rows of every client.
+    """
 
     counts: Mapping[str, ColumnCounts]
     words: Mapping[str, Vocabulary]
     moments: RunningMoments
+    dates: Mapping[str, RunningMoments]
+    gaps: Array
     rows: Array
     targets: int
 
@@ -153,9 +197,11 @@ class Profile:
         The ``targets`` of several are among the numbers, by name.
         """
         columns = {name: i for i, name in enumerate(self.counts)}
-        numbers = {name: i for name, i in columns.items() if kinds[name] == NUMBER}
+        numbers = {name: i for name, i in columns.items() if kinds[name] in (NUMBER, COUNT)}
+        values = {name: whole_values(self.words[name]) for name in columns if kinds[name] == COUNT}
         numbers |= {name: len(columns) + i for i, name in enumerate(targets)}
         categories = {name: tuple(sorted(self.words[name].words)) for name in columns if kinds[name] == CATEGORY}
+        dates = [name for name in columns if kinds[name] == DATE]
         return [
             Sums(
                 rows=int(self.rows[client]),
@@ -163,9 +209,16 @@ class Profile:
                 categories=categories,
                 classes=tuple(classes),
                 target=self.moments.of(len(columns), client) if self.targets == 1 else None,
+                dates={name: self._dates(name, client) for name in dates},
+                values=values,
+                missing={name: int(self.gaps[i, client]) for name, i in columns.items() if self.gaps[i, client]},
             )
             for client in range(len(self.rows))
         ]
+
+    def _dates(self, name: str, client: int) -> Dates:
+        found = self.dates.get(name)
+        return Dates() if found is None else Dates(found.of(0, client), found.of(1, client))
 
 
 def profile(
@@ -185,20 +238,32 @@ def profile(
     predicted = () if targets is None else targets.reshape(len(owners), -1).T
     counts = dict.fromkeys(features, ColumnCounts())
     words = {name: Vocabulary(MOST_VALUES) for name in features}
-    moments = RunningMoments(len(features) + len(predicted), clients)
+    moments, dates = RunningMoments(len(features) + len(predicted), clients), dict[str, RunningMoments]()
+    gaps = np.zeros((len(features), clients), np.int64)
     for rows, block in table.numbered_blocks(features, len(owners)):
         for column, name in enumerate(features):
             cells = block.cells(name)
             spelled, missing = int((~np.isnan(cells.numbers)).sum()), int(cells.missing.sum())
-            counts[name] += ColumnCounts(len(block) - missing, spelled, missing)
+            days = cells.dates if spelled < len(block) - missing else np.empty(0)
+            found = int((~np.isnan(days)).sum())
+            counts[name] += ColumnCounts(len(block) - missing, spelled, missing, found)
             words[name].add(cells)
             _add_train(moments, column, owners[rows], train[rows], cells.numbers)
+            if found:
+                own = dates.setdefault(name, RunningMoments(2, clients))
+                for part, values in enumerate((days, days % 1 * 24)):
+                    _add_train(own, part, owners[rows], train[rows], values)
+            if missing:
+                gaps[column] += np.bincount(owners[rows][train[rows] & cells.missing], minlength=clients)
     for column, values in enumerate(predicted, len(features)):
         _add_train(moments, column, owners, train, values)
+    distinct = {name: len(whole_values(own)) or MOST_COUNTS + 1 for name, own in words.items() if counts[name].numbers}
     return Profile(
-        counts=counts,
+        counts={name: replace(own, distinct=distinct.get(name, 0)) for name, own in counts.items()},
         words=words,
         moments=moments,
+        dates=dates,
+        gaps=gaps,
         rows=np.bincount(owners[train], minlength=clients),
         targets=len(predicted),
     )
@@ -225,17 +290,20 @@ def check_columns(
     kinds: Mapping[str, str],
     words: Mapping[str, Collection[str]],
     problems: Problems,
+    declared: Collection[str] = (),
 ) -> None:
-    """Refuse columns without values, and categories with too many words to recur in other rows."""
+    """Refuse columns without values, and categories with too many words to recur in other rows, unless declared."""
     for name, own in counts.items():
         if not own.values:
             _refuse(file, name, "has no value at all", problems)
-        elif kinds[name] == CATEGORY:
+        elif kinds[name] == CATEGORY and name not in declared:
             distinct = len(words[name])
             many = distinct > MOST_VALUES
             if many or (distinct >= ID_FROM and distinct > ID_SHARE * own.values):
                 count = f"more than {MOST_VALUES}" if many else str(distinct)
-                _refuse(file, name, f"has {count} different words in {own.values} rows{_hint(own)}", problems)
+                declare = "if its values recur, declare it with --categorical; or " if many else ""
+                what = f"has {count} different words in {own.values} rows{_hint(own)}"
+                _refuse(file, name, what, problems, declare)
 
 
 def _hint(counts: ColumnCounts) -> str:
@@ -243,19 +311,40 @@ def _hint(counts: ColumnCounts) -> str:
     return f", and {others} that are not numbers among {counts.numbers} numbers" if counts.numbers > others else ""
 
 
-def _refuse(file: str, name: str, what: str, problems: Problems) -> None:
-    problems.add(Problem(file, None, f"column {name!r} {what}", f"leave it out with --ignore {name}"))
+def _refuse(file: str, name: str, what: str, problems: Problems, also: str = "") -> None:
+    problems.add(Problem(file, None, f"column {name!r} {what}", f"{also}leave it out with --ignore {name}"))
 
 
-def column_notes(counts: Mapping[str, ColumnCounts], kinds: Mapping[str, str], merged: Sums, missing: str) -> list[str]:
+def column_notes(
+    counts: Mapping[str, ColumnCounts], kinds: Mapping[str, str], merged: Sums, reading: Reading
+) -> list[str]:
     """Return what a user should know about the columns."""
     notes = []
     for name, own in counts.items():
-        if kinds[name] == NUMBER and merged.numbers[name].squares == 0:
+        kind = kinds[name]
+        if kind in (NUMBER, COUNT) and merged.numbers[name].squares == 0:
             notes.append(f"column {name!r} is constant in the train rows, so nothing can be learned from it")
-        if kinds[name] == CATEGORY and own.numbers:
+        if kind == CATEGORY and own.numbers and name not in reading.categorical:
             notes.append(f"column {name!r} is taken as a category: {own.numbers} of {own.values} are numbers")
-        if own.missing and missing == "mean":
-            instead = "the train mean" if kinds[name] == NUMBER else "none of its values"
-            notes.append(f"column {name!r} has {own.missing} missing values, which become {instead}")
-    return notes
+        if kind == CATEGORY and len(merged.categories[name]) > MOST_VALUES:
+            notes.append(f"column {name!r} has more than {MOST_VALUES} values, so that some share an input")
+        if kind == DATE:
+            hours = "the weekday and the hour" if merged.dates[name].hours.squares else "and the weekday"
+            notes.append(f"column {name!r} holds dates: its inputs are the day, the time of the year, {hours}")
+    return notes if reading.missing == "error" else [*notes, *_missing_notes(counts, kinds, reading)]
+
+
+def _missing_notes(counts: Mapping[str, ColumnCounts], kinds: Mapping[str, str], reading: Reading) -> list[str]:
+    """Return what becomes of missing values: for each column that has some, or for many together."""
+    said = ", with an input that says so" if reading.missing == "indicator" else ""
+    gaps = {name: own.missing for name, own in counts.items() if own.missing}
+    if len(gaps) > FEW:
+        most = max(gaps, key=lambda name: gaps[name])
+        share = gaps[most] / (gaps[most] + counts[most].values)
+        become = f"they become the train mean, and for words none of the values{said}"
+        return [f"{len(gaps)} columns have missing values, most of all {most!r} ({share:.0%}); {become}"]
+    instead = {name: "none of its values" if kinds[name] == CATEGORY else "the train mean" for name in gaps}
+    return [
+        f"column {name!r} has {count} missing values, which become {instead[name]}{said}"
+        for name, count in gaps.items()
+    ]

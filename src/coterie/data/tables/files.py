@@ -174,7 +174,7 @@ def _scan_parquet(path: Path) -> pl.LazyFrame:
 def _scanned(file: str, scan: pl.LazyFrame, client: str | None) -> Table:
     import polars as pl
 
-    words = (pl.Boolean, pl.String, pl.Categorical, pl.Enum, pl.Null)
+    words = (pl.Boolean, pl.String, pl.Categorical, pl.Enum, pl.Null, pl.Date, pl.Datetime)
     schema = scan.collect_schema()
     given = dict(zip(column_names(file, list(schema)), schema, strict=True))
     total = int(scan.select(pl.len()).collect().item())
@@ -183,7 +183,7 @@ def _scanned(file: str, scan: pl.LazyFrame, client: str | None) -> Table:
         for name in columns:
             kind = schema[given[name]]
             if not (kind.is_numeric() or kind in words):
-                what = f"column {name!r} holds {kind}, neither numbers nor words"
+                what = f"column {name!r} holds {kind}, neither numbers, words nor dates"
                 raise BadFile(file, None, what, f"turn it into numbers, or --ignore {name}")
         chosen = scan.select(pl.col(given[name]).alias(name) for name in columns)
         with _guarded(file):

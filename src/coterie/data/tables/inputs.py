@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass
 
-from coterie.data.tables.schema import Number, Schema
+from coterie.data.tables.schema import Category, Date, Feature, Number, Schema
 
 
 @dataclass(frozen=True)
@@ -45,10 +45,23 @@ def inputs_of(schema: Schema) -> tuple[Input, ...]:
 
 def _inputs_of(schema: Schema) -> Iterator[Input]:
     for feature in schema.features:
-        if isinstance(feature, Number):
+        if isinstance(feature, Number | Date):
             yield Input(feature.name, mean=feature.mean, std=feature.std)
-        else:
-            yield from (Input(feature.name, value) for value in feature.values)
+        yield from (Input(feature.name, value) for value in _values(feature))
+        if isinstance(feature, Date):
+            cycles = ("year", "week", *(["day"] if feature.hours else []))
+            yield from (
+                Input(f"{feature.name}, {wave} of the {each}") for each in cycles for wave in ("sine", "cosine")
+            )
+        if feature.indicator:
+            yield Input(feature.name, "missing")
+
+
+def _values(feature: Feature) -> tuple[str, ...]:
+    """Return the values of a column that have an input each; where some share one, the numbers of these inputs."""
+    if isinstance(feature, Number | Category):
+        return feature.values
+    return () if isinstance(feature, Date) else tuple(f"#{number}" for number in range(feature.buckets))
 
 
 def labels_of(schema: Schema) -> tuple[Input, ...]:

@@ -58,7 +58,7 @@ def in_python(remedy: str) -> str:
     """
     named = re.sub(r"--(ignore) (.+)$", r"\1='\2'", remedy)
     valued = re.sub(r"--(missing|task) (\w+)", r"\1='\2'", named)
-    return re.sub(r"--(\w+)", r"\1=", valued)
+    return re.sub(r"--([\w-]+)", lambda option: option[1].replace("-", "_") + "=", valued)
 
 
 class BadFile(DataError):

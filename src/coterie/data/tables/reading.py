@@ -16,7 +16,7 @@ from coterie.errors import DataError, UnknownName
 
 Function = TypeVar("Function", bound=Callable[..., Any])
 
-LISTS = ("attribute", "ignore")
+LISTS = ("attribute", "ignore", "categorical")
 """The options that name several columns."""
 
 
@@ -41,7 +41,15 @@ class Reading:
         (), "own tables: columns with one value for each client, for given(COLUMN) and no features, separated by commas"
     )
     ignore: tuple[str, ...] = _option((), "own tables: columns to leave out, separated by commas")
-    missing: str = _option("error", "own tables: missing values are an error, or take the mean", ("error", "mean"))
+    categorical: tuple[str, ...] = _option(
+        (), "own tables: columns of numbers or dates that are categories, such as postcodes, separated by commas"
+    )
+    missing: str = _option(
+        "error",
+        "own tables: missing values are an error, take the mean, or also say so in an input of their own (indicator)",
+        ("error", "mean", "indicator"),
+    )
+    drop_missing_labels: bool = _option(False, "own tables: leave out rows without a label")
     task: str | None = _option(
         None,
         "own data: classification, regression or multilabel (by the label's values)",
@@ -66,10 +74,10 @@ class Reading:
             raise DataError(f"test={self.test} must be between 0 and 1, such as 0.2")
         if not 0 <= self.validation < 1:
             raise DataError(f"validation={self.validation} must be between 0 and 1, such as 0.1")
-        named = [*self.roles, *self.ignore]
-        for name in self.roles:
+        named = [*self.roles, *self.ignore, *self.categorical]
+        for name in (*self.roles, *self.categorical):
             if named.count(name) > 1:
-                what = f"column {name!r} is named twice among label, client, group, attribute and ignore"
+                what = f"column {name!r} is named twice among label, client, group, attribute, ignore and categorical"
                 raise DataError(f"{what}; name a column once")
 
     @classmethod

@@ -6,7 +6,8 @@ No feature is read here, so this takes one pass over a few columns.
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from functools import partial
 from itertools import chain, pairwise
 from pathlib import Path
 from typing import Any
@@ -70,6 +71,34 @@ class Rows:
     labels: tuple[RawLabels, ...]
     groups: Array | None
     attributes: Mapping[str, tuple[str, ...]]
+
+
+def with_labels(tables: Sequence[Table], reading: Reading) -> tuple[list[Table], tuple[str, ...]]:
+    """Return the tables without the rows that lack a label, where the user asks for that, and a note of how many."""
+    if not reading.drop_missing_labels:
+        return list(tables), ()
+    dropped = sum(int(_unlabelled(block, reading).sum()) for table in tables for block in table.blocks(reading.labels))
+    kept = [replace(table, blocks=partial(_labelled_blocks, table, reading)) for table in tables]
+    return kept, (f"{dropped} rows without a label are left out",) if dropped else ()
+
+
+def _unlabelled(block: Block, reading: Reading) -> Array:
+    """Return which rows of a block lack a label, or one of several."""
+    lacking: Array = np.any([block.cells(name).missing for name in reading.labels], axis=0)
+    return lacking
+
+
+def _labelled_blocks(table: Table, reading: Reading, columns: Sequence[str]) -> Iterator[Block]:
+    """Yield the blocks of a table without the rows that lack a label; rows keep their numbers."""
+    also = [name for name in reading.labels if name not in columns]
+    for block in table.blocks([*columns, *also]):
+        rows = np.flatnonzero(~_unlabelled(block, reading)).tolist()
+        if rows:
+            yield Block(block.frame.select(columns)[rows], partial(_number_of_kept, block, rows))
+
+
+def _number_of_kept(block: Block, rows: Sequence[int], row: int) -> int:
+    return block.number_of(rows[row])
 
 
 def read_rows(tables: Sequence[Table], reading: Reading, problems: Problems) -> Rows:

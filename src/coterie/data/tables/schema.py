@@ -1,15 +1,17 @@
 """The schema of a user's tables: how their rows become arrays.
 
 It is made once from the train rows of all clients and is then the same for everyone: numbers are standardised,
-categories are one-hot, labels become class numbers or standardised targets. It is kept with a run, as JSON, and turns a
-later client's file into exactly the arrays that the run would have made.
+categories are one-hot, dates become a trend and places in the year, the week and the day, labels become class numbers
+or standardised targets. It is kept with a run, as JSON, and turns a later client's file into exactly the arrays that
+the run would have made.
 """
 
 from __future__ import annotations
 
 import json
+import zlib
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -17,7 +19,7 @@ import numpy as np
 
 from coterie.data.array_memory import allocate
 from coterie.data.tables.cells import Block, Cells, class_numbers, flag_numbers, positions
-from coterie.data.tables.columns import absent
+from coterie.data.tables.columns import MOST_VALUES, absent, has_inputs_for_values
 from coterie.data.tables.files import Table, open_table
 from coterie.data.tables.problems import BadFile, Problem, Problems
 from coterie.data.tables.reading import Reading
@@ -32,14 +34,31 @@ if TYPE_CHECKING:
     Source = Path | str | pl.DataFrame
 
 
+BUCKETS = 256
+"""Inputs of a category with too many values for an input each."""
+
+YEAR, WEEK = 365.2425, 7
+"""Days of a year and of a week."""
+
+
 @dataclass(frozen=True)
 class Number:
-    """A column of numbers: one input, ``(value - mean) / std``."""
+    """A column of numbers: one input, ``(value - mean) / std``.
+
+    Whole numbers with few ``values``, such as months, have one more input for each, which is 1 for the value of the row
+    and else 0. With an ``indicator``, here as of other columns, one more input is 1 where the value is missing.
+    """
 
     name: str
     mean: float
     std: float
-    width = 1
+    indicator: bool = False
+    values: tuple[str, ...] = ()
+
+    @property
+    def width(self) -> int:
+        """The number of inputs it becomes."""
+        return 1 + len(self.values) + self.indicator
 
 
 @dataclass(frozen=True)
@@ -48,11 +67,45 @@ class Category:
 
     name: str
     values: tuple[str, ...]
+    indicator: bool = False
 
     @property
     def width(self) -> int:
         """The number of inputs it becomes."""
-        return len(self.values)
+        return len(self.values) + self.indicator
+
+
+@dataclass(frozen=True)
+class Hashed:
+    """A column of too many words to list: each has one of the inputs, by its hash, so that some share one."""
+
+    name: str
+    buckets: int
+    indicator: bool = False
+
+    @property
+    def width(self) -> int:
+        """The number of inputs it becomes."""
+        return self.buckets + self.indicator
+
+
+@dataclass(frozen=True)
+class Date:
+    """A column of dates: the standardised day, and sine and cosine of the place in the year and in the week.
+
+    With ``hours``, because dates have times, also those of the place in the day.
+    """
+
+    name: str
+    mean: float
+    std: float
+    hours: bool = False
+    indicator: bool = False
+
+    @property
+    def width(self) -> int:
+        """The number of inputs it becomes."""
+        return 5 + 2 * self.hours + self.indicator
 
 
 @dataclass(frozen=True)
@@ -62,7 +115,7 @@ class Flag:
     name: str
 
 
-Feature = Number | Category
+Feature = Number | Category | Hashed | Date
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -147,7 +200,7 @@ class Schema:
 
     def encode(self, file: str, block: Block, problems: Problems, labelled: bool = True) -> tuple[Array, Array]:
         """Return the inputs and labels of a block; whatever cannot be used is added to the problems."""
-        encoder = _Encoder(file, block, self.missing, problems)
+        encoder = _Encoder(file, block, self, problems)
         x = encoder.inputs(self.features)
         if not labelled:
             return x, np.empty(len(x))
@@ -205,16 +258,31 @@ class Schema:
             ) from error
 
 
+KINDS: dict[str, type[Feature]] = {"number": Number, "category": Category, "hashed": Hashed, "date": Date}
+"""The kinds of features by their names in a file."""
+
+_READ: dict[str, Callable[[Any], Any]] = {
+    "name": str,
+    "mean": float,
+    "std": float,
+    "values": lambda values: tuple(map(str, values)),
+    "buckets": int,
+    "hours": bool,
+    "indicator": bool,
+}
+"""How each entry of a feature is read from a file; what has its default is not written."""
+
+
 def _table(feature: Feature) -> dict[str, Any]:
-    if isinstance(feature, Number):
-        return {"name": feature.name, "kind": "number", "mean": feature.mean, "std": feature.std}
-    return {"name": feature.name, "kind": "category", "values": feature.values}
+    kind = next(name for name, each in KINDS.items() if type(feature) is each)
+    entries = {each.name: getattr(feature, each.name) for each in fields(feature)}
+    usual = {each.name: each.default for each in fields(feature)}
+    return {"name": entries.pop("name"), "kind": kind} | {k: v for k, v in entries.items() if v != usual[k]}
 
 
 def _feature(table: Mapping[str, Any]) -> Feature:
-    if table["kind"] == "number":
-        return Number(str(table["name"]), float(table["mean"]), float(table["std"]))
-    return Category(str(table["name"]), tuple(map(str, table["values"])))
+    kind = KINDS[table["kind"]]
+    return kind(**{name: read(table[name]) for name, read in _READ.items() if name in table})
 
 
 def _output_table(output: Number | Flag) -> dict[str, Any]:
@@ -235,14 +303,8 @@ def make_schema(
     ``flags``: several label columns are labels, each 0 or 1, and no targets.
     """
     several = reading.labels if len(reading.labels) > 1 else ()
-    features: list[Feature] = []
-    for name in columns:
-        if name in sums.numbers:
-            features.append(Number(name, sums.numbers[name].mean, sums.numbers[name].std))
-        else:
-            features.append(Category(name, sums.categories[name]))
     return Schema(
-        features=tuple(features),
+        features=tuple(_make_feature(name, sums, reading) for name in columns),
         label=reading.label,
         classes=classes,
         target=None if sums.target is None else Number(reading.label, sums.target.mean, sums.target.std),
@@ -256,11 +318,26 @@ def make_schema(
     )
 
 
+def _make_feature(name: str, sums: Sums, reading: Reading) -> Feature:
+    """Return how a column becomes inputs; one that lacks values says where, if the user asks for it."""
+    indicator = reading.missing == "indicator" and sums.missing.get(name, 0) > 0
+    if name in sums.numbers:
+        number, values = sums.numbers[name], tuple(sorted(sums.values.get(name, ()), key=int))
+        few = has_inputs_for_values(len(values), number.count)
+        return Number(name, number.mean, number.std, indicator, values if few else ())
+    if name in sums.dates:
+        dates = sums.dates[name]
+        return Date(name, dates.days.mean, dates.days.std, dates.hours.squares > 0, indicator)
+    values = sums.categories[name]
+    return Category(name, values, indicator) if len(values) <= MOST_VALUES else Hashed(name, BUCKETS, indicator)
+
+
 class _Encoder:
     """A block being turned into arrays: the one place where a field of a table is accepted or refused."""
 
-    def __init__(self, file: str, block: Block, missing: str, problems: Problems) -> None:
-        self.file, self.block, self.missing, self.problems = file, block, missing, problems
+    def __init__(self, file: str, block: Block, schema: Schema, problems: Problems) -> None:
+        self.file, self.block, self.problems = file, block, problems
+        self.missing, self.labels = schema.missing, schema.labels
 
     def inputs(self, features: tuple[Feature, ...]) -> Array:
         """Return the inputs ``(n, width)``, float32."""
@@ -270,14 +347,25 @@ class _Encoder:
             cells = self.block.cells(feature.name)
             if self.missing == "error":
                 self._refuse_missing(feature.name, cells)
-            if isinstance(feature, Number):
-                x[:, start] = self._standardised(feature, cells)
-            else:
-                codes = self._codes(feature, cells)
-                rows = np.flatnonzero(codes >= 0)
-                x[rows, start + codes[rows]] = 1
+            known = self._fill(feature, cells, x[:, start : start + feature.width])
             start += feature.width
+            if feature.indicator:
+                x[:, start - 1] = ~known
         return x
+
+    def _fill(self, feature: Feature, cells: Cells, x: Array) -> Array:
+        """Write the inputs of a column, all but its indicator, and return which rows have a value."""
+        if isinstance(feature, Date):
+            self._write_dates(feature, cells, x)
+            return ~cells.missing
+        if isinstance(feature, Number):
+            x[:, 0] = self._standardised(feature, cells)
+            if feature.values:
+                _mark(x[:, 1:], number_codes(cells.numbers, feature.values))
+            return ~cells.missing
+        codes = self._codes(feature, cells) if isinstance(feature, Category) else hashed(cells.words, feature)
+        _mark(x, codes)
+        return codes >= 0
 
     def targets(self, target: Number) -> Array:
         """Return the targets of a regression, float32."""
@@ -331,8 +419,24 @@ class _Encoder:
         )
         return np.nan_to_num(scaled, nan=0.0, posinf=0.0, neginf=0.0)
 
+    def _write_dates(self, feature: Date, cells: Cells, x: Array) -> None:
+        days, name = cells.dates, feature.name
+        self._refuse(
+            f"date {name}",
+            np.isnan(days) & ~cells.missing,
+            lambda row: f"column {name!r} has {cells.words[row]!r} among its dates",
+            f"write it as 2013-01-31 or 2013-01-31 17:05, leave it empty with --missing mean, or --ignore {name}",
+        )
+        place = [days / YEAR, np.floor(days) / WEEK, *([days] if feature.hours else [])]
+        waves = [wave(2 * np.pi * (each % 1)) for each in place for wave in (np.sin, np.cos)]
+        columns = np.column_stack([(days - feature.mean) / feature.std, *waves])
+        x[:, : columns.shape[1]] = np.nan_to_num(columns, nan=0.0)
+
     def _codes(self, feature: Category, cells: Cells) -> Array:
+        """Return the positions of the words among the values; where gaps are marked an unseen word counts as one."""
         codes = positions(cells.words, list(feature.values))
+        if self.missing == "indicator":
+            return codes
         self._refuse(
             f"category {feature.name}",
             (codes < 0) & ~cells.missing,
@@ -340,7 +444,7 @@ class _Encoder:
                 f"column {feature.name!r} has the value {cells.words[row]!r}, unseen when the schema was made "
                 f"from {_some(feature.values)}"
             ),
-            "correct it, or make a new run that has seen it",
+            "correct it, or make a new run that has seen it, or one with --missing indicator",
         )
         return codes
 
@@ -349,8 +453,13 @@ class _Encoder:
             f"missing {name}",
             cells.missing,
             lambda row: f"column {name!r} is missing a value",
-            "fill it in" if self.missing == "mean" else "fill it in, or use --missing mean (never for a label)",
+            self._remedy(name),
         )
+
+    def _remedy(self, name: str) -> str:
+        if name in self.labels:
+            return "fill it in, or leave such rows out with --drop-missing-labels"
+        return "fill it in, or use --missing indicator or --missing mean"
 
     def _refuse(self, kind: str, bad: Array, what: Callable[[int], str], remedy: str) -> None:
         rows = np.flatnonzero(bad)
@@ -362,6 +471,34 @@ class _Encoder:
                 len(rows),
                 lambda: Problem(self.file, self.block.number_of(first), what(first), remedy),
             )
+
+
+def _mark(x: Array, codes: Array) -> None:
+    """Set the input of every row that its code names; -1 names none."""
+    rows = np.flatnonzero(codes >= 0)
+    x[rows, codes[rows]] = 1
+
+
+def number_codes(numbers: Array, values: Sequence[str]) -> Array:
+    """Return the position of each number among whole numbers in order; -1 where it is none of them.
+
+    >>> number_codes(np.array([3.0, 2.5, 1.0, np.nan]), ("1", "3")).tolist()
+    [1, -1, 0, -1]
+    """
+    known = np.array([float(value) for value in values])
+    at = np.minimum(np.searchsorted(known, numbers), len(known) - 1)
+    return np.where(known[at] == numbers, at, -1)
+
+
+def hashed(words: pl.Series, feature: Hashed) -> Array:
+    """Return the input of each word, the same on every machine; -1 where there is none.
+
+    >>> import polars as pl
+    >>> hashed(pl.Series(["N14228", None, "N14228"]), Hashed("tail", 8)).tolist()
+    [6, -1, 6]
+    """
+    seen = words.unique().drop_nulls().to_list()
+    return positions(words, seen, [zlib.crc32(word.encode()) % feature.buckets for word in seen])
 
 
 def _some(values: tuple[str, ...]) -> str:

