@@ -185,7 +185,7 @@ def test_a_column_that_identifies_rows_is_named_and_its_words_do_not_leave(tmp_p
 def test_sites_with_other_columns_or_another_way_of_reading_are_named(tmp_path):
     write(tmp_path / "all", {name: hospital(i) for i, name in enumerate(NAMES)})
     hospital(1, extra=[1.5] * 60).write_csv(tmp_path / "all" / "chur.csv")
-    with pytest.raises(FederationError, match=r"chur has the column 'extra', which bern has not; add it there, or"):
+    with pytest.raises(FederationError, match=r"chur has the column 'extra', which bern has not; add it to bern's"):
         run(tmp_path, TableSites(tmp_path))
     sites = TableSites(tmp_path)
     sites.sites[2].unread = replace(sites.sites[2].unread, options={"missing": "mean"})

@@ -169,7 +169,7 @@ def agree_on_kinds(told: Mapping[str, Facts], reading: Reading) -> Kinds:
             alone = [column for column in told[one].counts if column not in told[other].counts]
             if alone:
                 what = f"{one} has the column {alone[0]!r}, which {other} has not"
-                raise DataError(f"{what}; add it there, or leave it out with ignore or columns in site.toml")
+                raise DataError(f"{what}; add it to {other}'s table, or leave it out at {one}: ignore in site.toml")
     counts, label = total_facts(told)
     targets = are_targets(_ALL, reading.label, label, reading.task)
     return Kinds(kinds_of(counts, reading), TARGETS if targets else NUMBERS if label.numeric else WORDS)
