@@ -23,7 +23,7 @@ from typer.testing import CliRunner
 
 import coterie as ct
 from coterie.cli.main import app
-from coterie.data.tables.schema import Schema
+from coterie.data.tables.schema import KINDS, Schema
 from coterie.errors import DataError, ModelError, UnknownName, UsageError
 from coterie.experiments.served_run import load_served_run
 from coterie.exporting import folder as folders
@@ -33,8 +33,6 @@ from coterie.exporting.folder import FORMATS, Export, files_of, read_network, wr
 from coterie.exporting.outputs import answering, outputs_of
 from coterie.models.zoo import build_model
 from coterie.target import Target
-
-KINDS = ("number", "category")
 
 SERVED = {
     "fedavg": "one model for everybody",
@@ -358,6 +356,8 @@ words = st.one_of(
 FEATURES = [
     {"name": "v", "kind": "number", "mean": 1.5, "std": 3.0},
     {"name": "v", "kind": "category", "values": ["a", "b b", "c,d"]},
+    {"name": "v", "kind": "hashed", "buckets": 5},
+    {"name": "v", "kind": "date", "mean": 4000.0, "std": 900.0, "hours": True},
 ]
 
 
@@ -365,15 +365,16 @@ class TestTheTable:
     """``table`` is a second reader of schemas, so the first one is the reference."""
 
     @pytest.mark.parametrize("feature", FEATURES, ids=lambda feature: feature["kind"])
-    @settings(max_examples=60)
-    @given(column=st.lists(words, min_size=1, max_size=3), missing=st.sampled_from(["error", "mean"]))
+    @settings(max_examples=40)
+    @given(column=st.lists(words, min_size=1, max_size=3), missing=st.sampled_from(["error", "mean", "indicator"]))
     def test_reads_as_the_library_does(self, feature, column, missing):
         schema = {"label": "y", "classes": ["0", "1"], "target": None, "ignored": ["end"], "missing": missing}
+        own = {**feature, "indicator": missing == "indicator"}
         with TemporaryDirectory() as home:
             folder = Path(home)
             with (folder / "rows.csv").open("w", newline="", encoding="utf-8") as file:
                 csv.writer(file).writerows([["v", "end"], *([word, "."] for word in column)])
-            (folder / "schema.json").write_text(json.dumps({**schema, "features": [feature]}))
+            (folder / "schema.json").write_text(json.dumps({**schema, "features": [own]}))
             try:
                 expected = Schema.load(folder / "schema.json").features_from(folder / "rows.csv")
             except DataError:
@@ -383,7 +384,7 @@ class TestTheTable:
             except SystemExit:
                 found = None
         assert (found is None) == (expected is None)
-        assert expected is None or (found.dtype == np.float32 and np.array_equal(found, expected))
+        assert expected is None or (found.dtype == np.float32 and np.allclose(found, expected, rtol=1e-6, atol=1e-6))
 
     def encoded(self, words, missing="indicator", **feature):
         problems = table.Problems()
