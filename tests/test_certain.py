@@ -83,7 +83,7 @@ class TestHalves:
             Report(losses=True, half=2)
         for report in ({"half": 0}, {"half": 0, "losses": True, "sample": Sample(0, 8)}):
             with pytest.raises(
-                UsageError, match=r"report\.half is 0; it must be None without losses, or with a sample"
+                UsageError, match=r"report\.half is 0; it must be None without losses or metrics of train data"
             ):
                 Report(**report)
 

@@ -43,7 +43,15 @@ def test_one_model_is_not_praised_where_a_gain_that_matters_is_possible():
     found = losses_of(local=0.5)
     found[LOCAL] = found[ONE] + np.where(np.arange(20) % 2, 0.3, -0.31)
     assert decide(found).what == CANNOT_TELL
-    assert "too small" in decide(found).why
+    assert "may matter or not" in decide(found).why
+
+
+@pytest.mark.parametrize(("clusters", "decision"), [(0.46, ONE), (0.42, CLUSTERS)])
+def test_a_sure_gain_of_less_than_a_tenth_does_not_matter(clusters, decision):
+    """One model has a loss of 0.5 and has learnt 0.5, so that a gain of 0.04 is less than a tenth, and 0.08 is more."""
+    found = losses_of(clusters=clusters)
+    assert gain(found[CLUSTERS], found[ONE]).low > 0
+    assert decide(found).what == decision
 
 
 def test_few_clients_decide_nothing():

@@ -9,7 +9,7 @@ from coterie.protocol.federation import Federation
 from coterie.protocol.replies import Replies
 from coterie.protocol.task import Fit, Task
 from coterie.seeding import Key
-from coterie.server.clustering.advice import probe
+from coterie.server.clustering.probe import probe
 from coterie.server.contract import Algorithm, Ask, Assignment, State, go_on
 from coterie.typing import Array
 

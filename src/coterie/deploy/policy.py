@@ -188,8 +188,8 @@ def _rests_on(task: Task, sizes: Mapping[str, int]) -> list[tuple[str, int]]:
     found += [("the choice of a model", _looked_at(score, task.fit, examples)) for score in task.choose]
     found += [("a pass of training", min(fit.sees(examples), fit.count(examples) * fit.batch)) for fit in task.fit]
     if report.sample is not None or report.half is not None:
-        part = "a sample" if report.half is None else "a half"
-        found.append((f"the losses of {part}", int(report.sees(np.array(examples)))))
+        part, what = "a sample" if report.half is None else "a half", "losses" if report.losses else "metrics"
+        found.append((f"the {what} of {part}", int(report.sees(np.array(examples)))))
     if report.metrics is not None:
         found.append((f"the metrics on the {report.metrics} split", sizes.get(report.metrics, 0)))
     return found

@@ -137,7 +137,7 @@ class Engine:
             fields["losses"] = table.losses
             fields["spreads"] = table.spreads if report.sample else None
         if report.metrics is not None:
-            found = self._metrics(report, report.metrics, sent, labels, clients, trained)
+            found = self._metrics(report, report.metrics, sent, labels, clients, trained, key)
             fields["metrics"], fields["metric"] = found[:, :4], found[:, 4] if report.metric else None
         if fits:
             fields["loss"] = np.mean([fit.loss for fit in fits], axis=0)
@@ -154,7 +154,8 @@ class Engine:
 
         Where a row is several numbers the models of those numbers are mixed.
         """
-        pool, everything = self._judged_pool(split, self._like(stack)), np.array([0])
+        pool = self._judged_pool(split, self._like(stack))
+        everything = pool.rows_of(np.array([0]))
         found = self.workers.map(
             lambda row: self._served_metrics(stack.take(np.atleast_1d(row)), mix, pool, everything)[0],
             np.arange(len(stack)) if rows is None else rows,
@@ -183,7 +184,7 @@ class Engine:
         if task.sequential or len(task.fit) > 1 or task.fit[0].part != "all":
             out.params[:] = received.params[labels]
         for number, fit in enumerate(task.fit):
-            loss += self._train(work, fit, number) / len(task.fit)
+            loss += self._train(work, fit, number + fit.draw) / len(task.fit)
         return _Fitted(out, loss, work.failures)
 
     def _train(self, work: Work, fit: Fit, number: int) -> Array:
@@ -280,7 +281,7 @@ class Engine:
         return found, failures
 
     def _metrics(
-        self, report: Report, split: str, sent: Sent, labels: Array, clients: Array, trained: list[Stack]
+        self, report: Report, split: str, sent: Sent, labels: Array, clients: Array, trained: list[Stack], key: Key
     ) -> Array:
         """Return each client's metrics on one of its splits, with its trained models or the rows its label names."""
         pool, rows = self._pool(split, sent.models), np.atleast_2d(labels.T).T
@@ -293,8 +294,9 @@ class Engine:
             jobs = [_Served(sent.take(row), positions) for row, positions in own_shards]
         metric = None if report.metric is None else find_metric(report.metric)
         found = np.empty((len(clients), 4 if metric is None else 5))
+        rows_of = pool.rows_of if report.half is None else rows_of_half(report.half, pool, self.data.names, key)
         parts = self.workers.map(
-            lambda j: self._served_metrics(j.models, report.mix, pool, clients[j.positions], metric), jobs
+            lambda j: self._served_metrics(j.models, report.mix, pool, rows_of(clients[j.positions]), metric), jobs
         )
         for job, part in zip(jobs, parts, strict=True):
             found[job.positions] = part
@@ -305,11 +307,14 @@ class Engine:
         models: Stack,
         mix: str | None,
         pool: Pool,
-        clients: Array,
+        rows: tuple[Array, Array],
         metric: tuple[Metric, Call] | None = None,
     ) -> Array:
-        """Return the metrics of clients that are served one model, or the mixture of several, and ``metric`` beside."""
-        where, offsets = pool.rows_of(clients)
+        """Return the metrics of clients that are served one model, or the mixture of several, and ``metric`` beside.
+
+        ``rows``: on which rows of the pool, and the offset at which each client's begin.
+        """
+        where, offsets = rows
         target, truth = self.model.target, pool.y.numpy()[where]
         each = [self._outputs(models, row, pool, where) for row in range(len(models))]
         outputs = each[0][0] if mix is None else mix_outputs([own for own, _ in each], mix, target)

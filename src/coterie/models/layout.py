@@ -17,9 +17,10 @@ MIXES = ("softmax", "logits", "majority")
 class Layout:
     """Sizes and named parts of a model's two flat vectors: parameters and normalisation buffers.
 
-    The parts are ``all``, ``head`` (last linear layer), ``head_weight`` (its weight alone), ``body`` (all but the
-    head), ``linear`` (every linear layer), ``projection`` (every linear layer after the convolutions; the head where
-    nothing convolves) and ``features`` (all before). Buffers belong to the part that holds their module's parameters.
+    The parts are ``all``, ``head`` (last linear layer), ``head_weight`` and ``head_bias`` (each alone), ``body`` (all
+    but the head), ``linear`` (every linear layer), ``projection`` (every linear layer after the convolutions; the head
+    where nothing convolves) and ``features`` (all before). Buffers belong to the part that holds their module's
+    parameters.
     A sum of two networks has the parts ``global`` and ``cluster`` too, and the names above are of its cluster part.
     """
 

@@ -211,6 +211,7 @@ class Model:
             "all": names,
             "head": inside,
             "head_weight": {n for n in inside if n.rpartition(".")[2] == "weight"},
+            "head_bias": {n for n in inside if n.rpartition(".")[2] == "bias"},
             "body": own - inside,
             "linear": {n for n in own if any(n.startswith(prefix) for prefix in linear)},
             "projection": projection,

@@ -198,7 +198,9 @@ def form(
     if report.sample is not None:
         found["spreads"] = Field((1, models), real, 0.0, worst)
     if report.metrics:
-        found["metrics"] = _metrics(classes, getattr(sizes, report.metrics))
+        examples = getattr(sizes, report.metrics)
+        halved = report.half is not None and examples
+        found["metrics"] = _metrics(classes, int(report.sees(np.array(examples))) if halved else examples)
     if report.metric is not None:
         found["metric"] = Field((1,), real, -DESCRIBED, math.inf)
     if task.fit:

@@ -12,7 +12,7 @@ from math import isfinite
 import numpy as np
 
 from coterie.errors import require as _require
-from coterie.limits import BATCH, EPOCHS, LARGEST, PASS, STEPS, check_most
+from coterie.limits import BATCH, EPOCHS, LARGEST, PASS, ROUNDS, STEPS, check_most
 from coterie.models.layout import MIXES
 from coterie.typing import Array
 
@@ -194,8 +194,9 @@ class Fit:
     starts at zero every round.
     With ``pull`` every step is w <- (1 - pull) w + pull * start - lr * gradient: it also moves back towards the start.
     ``half``: only the first (0) or second (1) half of the client's examples, which are divided at random; the two
-    halves under one key are disjoint. A single example is in both. ``keeps``: the name under which the client keeps
-    the momentum at the end of this pass; the next pass of that name begins with it.
+    halves under one key are disjoint. A single example is in both. ``draw``: which draw of minibatches it is, where a
+    rule trains several times under one key. ``keeps``: the name under which the client keeps the momentum at the end of
+    this pass; the next pass of that name begins with it.
     """
 
     steps: int | None = None
@@ -210,6 +211,7 @@ class Fit:
     terms: tuple[Term, ...] = ()
     pull: float = 0.0
     half: int | None = None
+    draw: int = 0
     keeps: str | None = None
 
     def __post_init__(self) -> None:
@@ -227,6 +229,8 @@ class Fit:
         _require(0 < self.lr_decay <= 1, "lr-decay", self.lr_decay, "in (0, 1]")
         _require(0 <= self.pull < 1, "pull", self.pull, "in [0, 1)")
         _require(self.half in (None, 0, 1), "half", self.half, "0 or 1, or none")
+        _require(self.draw >= 0, "draw", self.draw, "at least 0")
+        check_most("draw", self.draw, ROUNDS)
         kept = self.keeps is None or (self.optimizer == "sgd" and self.momentum > 0)
         _require(kept, "the momentum to keep", f"{self.momentum} of {self.optimizer}", "sgd's, above 0")
         _require(self.optimizer in ("sgd", "adam"), "optimizer", repr(self.optimizer), "sgd or adam")
@@ -310,7 +314,8 @@ class Report:
     With ``differences`` each loss comes as |L(w) - L(own)|, own the model that the client's label names, which may be a
     reference; the losses themselves do not leave the client.
     With a ``sample`` the losses are means over a part of the train split, and their spread comes back beside them; with
-    a ``half``, over the half that ``Fit.half`` names, which a pass of the same key on the other half does not see.
+    a ``half``, losses, or metrics on the train split, are those of the half that ``Fit.half`` names, which a pass of
+    the same key on the other half does not see.
     ``mix``: how the outputs of several models become one (``models.layout.MIXES``), where a client is served several.
     ``describe``: a client function whose array comes back (``protocol.client_function``). ``metric``: the name of one
     more number of the evaluated model, from its outputs and the truth: ``package.module:function`` is a user's own.
@@ -341,8 +346,9 @@ class Report:
         whole = not self.differences or (self.losses and self.sample is None)
         _require(whole, "report.differences", "true", "false without losses, or with a sample of them")
         _require(self.half in (None, 0, 1), "report.half", self.half, "0 or 1, or none")
-        alone = self.half is None or (self.losses and self.sample is None)
-        _require(alone, "report.half", self.half, "None without losses, or with a sample of them")
+        judged = self.losses or self.metrics == "train"
+        alone = self.half is None or (judged and self.metrics in (None, "train") and self.sample is None)
+        _require(alone, "report.half", self.half, "None without losses or metrics of train data, or with a sample")
         _require(self.sample is None or self.losses, "report.sample", self.sample, "None where no losses are reported")
 
     def sees(self, sizes: Array) -> Array:

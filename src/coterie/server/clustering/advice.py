@@ -12,26 +12,12 @@ from scipy.cluster.hierarchy import fcluster
 from scipy.cluster.hierarchy import linkage as merges
 from scipy.spatial.distance import squareform
 
-from coterie.errors import FederationError
-from coterie.protocol.federation import Federation
-from coterie.protocol.replies import Replies
-from coterie.protocol.task import Fit, Task
 from coterie.seeding import Key
-from coterie.server.aggregate import average
 from coterie.server.clustering.by_sample import for_sample
 from coterie.server.clustering.clusterers import Clusterer, together
 from coterie.server.clustering.methods import merged
-from coterie.server.contract import Ask, by_examples
-from coterie.server.distances.many_clients import Distances, Sampled, drawn, too_many
-from coterie.server.distances.vectors import columns, cosine_from_products
-from coterie.server.start import initial
+from coterie.server.distances.many_clients import Distances, Sampled
 from coterie.typing import Array
-
-STEPS = 10
-"""Steps that every client takes in a probe, whatever the run's local training, so that updates can be compared."""
-
-FEWEST = 2
-"""A client with fewer examples cannot be divided."""
 
 MOST = 10
 """More clusters than this are not tried."""
@@ -46,47 +32,10 @@ ROUNDING = 1e-9
 """Errors of unit vectors that differ by less are equal."""
 
 Advice = Mapping[str, Any]
-"""JSON values: one_model_enough, clusters, confidence, pairs, votes, by, text."""
+"""JSON values: one_model_enough, clusters, confidence, pairs, votes, by, text; of a probe also a decision and more."""
 
 Find = Callable[[Array], Array]
 """``clients -> labels``: the clusters of some of the clients, from 0 without gaps."""
-
-
-def probe(federation: Federation, key: Key, ask: Ask, fit: Fit) -> Advice:
-    """Return advice from three exchanges: a round of FedAvg, then a training on each half from its result.
-
-    Clients that do not answer, or cannot be divided, do not count; of many, a sample does. Clients are taken in the
-    order of their names, so that their order in the federation plays no part.
-    """
-    names, clients = federation.names, np.arange(len(federation.names))
-    same, short = np.zeros_like(clients), replace(fit, steps=STEPS, epochs=None)
-    first = initial(federation, key, 1)
-    warm = ask(Task(fit=(short,)), first, same, clients)
-    model = average(warm, warm.labels, by_examples(warm), first)[0] if len(warm) else first
-    one, other = (ask(Task(fit=(replace(short, half=half),)), model, same, clients) for half in (0, 1))
-    known = np.intersect1d(one.clients, other.clients[other.examples >= FEWEST])
-    if not len(known):
-        raise FederationError(
-            f"none of {len(clients)} clients answered the probe with {FEWEST} examples or more; "
-            f"give the number of clusters, or leave out --advise; reasons: {dict(list(one.missing.items())[:3])}"
-        )
-    if too_many(one):
-        known = known[drawn(len(known), one.sketching)]
-    return on_halves(_cosines_of_halves(one, other, model.params, known, names), key)
-
-
-def _cosines_of_halves(one: Replies, other: Replies, start: Array, known: Array, names: tuple[str, ...]) -> Array:
-    """Return the cosines of the known clients' updates: first halves, then second, clients ordered by name."""
-    both = [replies.without(~np.isin(replies.clients, known), {}) for replies in (one, other)]
-    products = np.zeros((2 * len(known), 2 * len(known)))
-    starts = np.broadcast_to(start[0], (len(known), start.shape[1]))
-    for blocks in zip(*(columns(replies, starts) for replies in both), strict=True):
-        rows = np.concatenate(blocks)
-        products += rows @ rows.T
-    order = np.array(sorted(range(len(known)), key=lambda i: names[known[i]]))
-    rows = np.concatenate([order, order + len(known)])
-    found: Array = cosine_from_products(products)[np.ix_(rows, rows)]
-    return found
 
 
 def on_halves(products: Array, key: Key) -> Advice:
@@ -184,7 +133,7 @@ def clusters_of(products: Array, clients: Array) -> Array:
     """
     both = np.concatenate([clients, clients + len(products) // 2])
     known = products[np.ix_(both, both)]
-    mean: Array = np.mean([_block(known, a, b) for a in (0, 1) for b in (0, 1)], axis=0)
+    mean: Array = np.mean([block(known, a, b) for a in (0, 1) for b in (0, 1)], axis=0)
     return next(iter(cuts(mean, [by_halves(known)])))
 
 
@@ -210,8 +159,8 @@ def held_out(products: Array, most: int = MOST) -> Array:
     numbers = range(1, max(1, min(most, count - 1)) + 1)
     errors = np.zeros((count, len(numbers)))
     for seen, unseen in ((0, 1), (1, 0)):
-        inside, across = _block(products, seen, seen), _block(products, unseen, seen)
-        own = np.diag(_block(products, unseen, unseen))
+        inside, across = block(products, seen, seen), block(products, unseen, seen)
+        own = np.diag(block(products, unseen, unseen))
         for column, labels in enumerate(cuts(inside, numbers)):
             in_cluster = labels[:, None] == np.arange(labels.max() + 1)
             weights = in_cluster / in_cluster.sum(axis=0)
@@ -232,7 +181,8 @@ def cuts(products: Array, numbers: Iterable[int]) -> Iterable[Array]:
         yield fcluster(tree, number, criterion="maxclust").astype(np.int64) - 1
 
 
-def _block(products: Array, rows: int, columns: int) -> Array:
+def block(products: Array, rows: int, columns: int) -> Array:
+    """Return the inner products of one half of all clients, 0 or 1, with one half of all."""
     count = len(products) // 2
     part: Array = products[rows * count : (rows + 1) * count, columns * count : (columns + 1) * count]
     return part

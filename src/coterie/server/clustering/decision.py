@@ -24,7 +24,10 @@ LEVEL = 0.95
 """The level of the intervals of gains."""
 
 SMALL = 0.1
-"""One model is enough if nothing else gains more than this share of what has been learnt."""
+"""A gain matters if it is more than this share of what has been learnt, or of the loss that one model still has."""
+
+NEGLIGIBLE = 0.02
+"""Less than this share of what has been learnt never matters, however small the loss that one model still has."""
 
 FEWEST = 4
 """With fewer clients there is no interval, and so no decision."""
@@ -77,7 +80,8 @@ def decide(losses: Mapping[str, Array]) -> Decision:
     gains["learnt"] = best
     if not any(each.low > 0 for each in learnt.values()):
         return Decision(CANNOT_TELL, NOT_LEARNT, gains)
-    better = [name for name in others if gains[name].low > 0 and learnt[name].low > 0]
+    matters = max(SMALL * min(best.mean, float(losses[ONE].mean())), NEGLIGIBLE * best.mean)
+    better = [name for name in others if gains[name].low > 0 and gains[name].mean > matters and learnt[name].low > 0]
     if better == [CLUSTERS]:
         return Decision(CLUSTERS, "clusters predict held-out data better than one model, local models do not", gains)
     if better == [LOCAL]:
@@ -90,6 +94,6 @@ def decide(losses: Mapping[str, Array]) -> Decision:
             CLUSTERS, "clusters predict held-out data better than one model, and local models no better", gains
         )
     room = max((gains[name].high for name in others), default=0.0)
-    if room > SMALL * best.mean:
-        return Decision(CANNOT_TELL, "the difference to one model is too small for these data to show", gains)
+    if room > matters:
+        return Decision(CANNOT_TELL, "the gain over one model may matter or not, these data do not show it", gains)
     return Decision(ONE, "neither clusters nor local models predict held-out data better", gains)
