@@ -302,7 +302,7 @@ def test_the_program_of_a_node_loads_flower_and_neither_torch_nor_data(tmp_path)
     names |= {node.module for node in top if isinstance(node, ast.ImportFrom)}
     assert {name.partition(".")[0] for name in names} <= sys.stdlib_module_names
     environment = {**flower.environment(tmp_path), flower.AGENT: str(tmp_path / "agent.sock")}
-    shown = subprocess.run([*command[:3], "--help"], capture_output=True, text=True, check=True, env=environment).stdout
+    shown = subprocess.run([*command[:4], "--help"], capture_output=True, text=True, check=True, env=environment).stdout
     assert "--superlink" in shown
     code = (
         "import sys, coterie.deploy.flower_site, coterie.deploy.carried, coterie.wire.unix_socket; print(*sys.modules)"

@@ -1,11 +1,12 @@
-"""All names, commands and flags of Flower 1.41 in one place, and its SuperNode with shorter pauses.
+"""All names, commands and flags of Flower 1.41 in one place, and its SuperLink and SuperNode with shorter pauses.
 
-A site starts its SuperNode by running this file as a program. It imports only the standard library at the top, so that
-the program loads Flower and little of coterie, above all not torch.
+The server and the sites start these two by running this file as a program. It imports only the standard library at the
+top, so that the programs load Flower and little of coterie, above all not torch.
 """
 
 from __future__ import annotations
 
+import gc
 import os
 import sys
 import time
@@ -23,6 +24,9 @@ RECORD, REQUEST, REPLY = "coterie", "request", "reply"
 
 ORDER = "order"
 """The field of a run's configuration that names the file of the order."""
+
+SUPERLINK, SUPERNODE = "superlink", "supernode"
+"""The programs that this file is, by the first word of its command line."""
 
 AGENT = "COTERIE_AGENT"
 """The environment's variable for the path of the socket at which the site's agent listens."""
@@ -47,8 +51,9 @@ def environment(home: Path) -> dict[str, str]:
 def superlink(port: int, folder: Path, database: Path) -> list[str]:
     """Return the command of the server's process: on loopback, with the folder's certificates, for registered nodes."""
     ca, certificate, key = (str(folder / name) for name in ("ca.crt", "server.crt", "server.key"))
+    program("flower-superlink")  # raises an error if Flower is not installed
     return [
-        program("flower-superlink"),
+        *(sys.executable, "-P", str(Path(__file__).resolve()), SUPERLINK),
         *("--host", "127.0.0.1", "--port", str(port)),
         *("--ssl-ca-certfile", ca, "--ssl-certfile", certificate, "--ssl-keyfile", key),
         *("--database", str(database)),
@@ -63,7 +68,7 @@ def supernode(server: str, port: int, *, ca: Path, key: Path, secret: Path) -> l
     """
     program("flower-supernode")  # raises an error if Flower is not installed
     return [
-        *(sys.executable, "-P", str(Path(__file__).resolve())),
+        *(sys.executable, "-P", str(Path(__file__).resolve()), SUPERNODE),
         *("--superlink", server, "--root-certificates", str(ca)),
         *("--auth-supernode-private-key", str(key)),
         *("--host", "127.0.0.1", "--port", str(port)),
@@ -165,6 +170,9 @@ SHORTEST, GROWTH = 0.1, 1.3
 PART = 0.05
 """Seconds before the first retry to fetch a part of a message; Flower's default is 1."""
 
+COLLECT = 20_000
+"""New objects after which garbage is collected; Python's default is 700."""
+
 RETRY = 3.0
 """The most seconds between two tries to reach a server that does not answer; Flower's default is 20."""
 
@@ -225,7 +233,26 @@ def shorten_reconnection() -> None:
             vars(module)["HEARTBEAT_DEFAULT_INTERVAL"] = float(os.environ[HEARTBEAT])
 
 
-def main() -> None:
+def spare_collections() -> None:
+    """Have the garbage collection, in this process, leave alone what exists now, and look less often at the rest.
+
+    Flower's programs hold some hundred thousand objects that live as long as they do. With Python's own thresholds the
+    server went through all of them several times in every exchange.
+    """
+    gc.collect()
+    gc.freeze()
+    gc.set_threshold(COLLECT, 20, 20)
+
+
+def run_superlink() -> None:
+    """Run the SuperLink with the flags of the command line."""
+    from flwr.superlink.cli import flower_superlink
+
+    spare_collections()
+    flower_superlink()
+
+
+def run_supernode() -> None:
     """Run the SuperNode with the flags of the command line; it takes messages to the agent that the environment names.
 
     Its loop fetches a message and sends the reply; both steps are ours, so that no app of the server is ever run.
@@ -244,7 +271,14 @@ def main() -> None:
     loop["_pull_and_store_message"], loop["_push_messages"], loop["time"] = carrier.pull, carrier.push, pauses
     shorten_retries()
     shorten_reconnection()
+    spare_collections()
     flower_supernode()
+
+
+def main() -> None:
+    """Run the program that the first word of the command line names, with the flags after it."""
+    which = sys.argv.pop(1)
+    {SUPERLINK: run_superlink, SUPERNODE: run_supernode}[which]()
 
 
 if __name__ == "__main__":
