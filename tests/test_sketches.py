@@ -20,9 +20,10 @@ from coterie.protocol.task import Fit, Task
 from coterie.reporting.progress import watch
 from coterie.seeding import Key
 from coterie.server import one_shot
-from coterie.server.clustering.advice import on_distances, probe
+from coterie.server.clustering.advice import on_distances
 from coterie.server.clustering.by_sample import find_clusters, for_sample
 from coterie.server.clustering.clusterers import agglomerative, clusterers, dbscan, hdbscan, kmedoids
+from coterie.server.clustering.probe import probe
 from coterie.server.descriptions import Descriptor, compared, differing
 from coterie.server.distances.landmarks import of_landmark_losses
 from coterie.server.distances.many_clients import Sampled, drawn
@@ -305,10 +306,16 @@ class TestRuns:
     def test_no_note_where_all_pairs_were_compared(self):
         assert ct.run("gradcos(clusters=3)", parted(), "logistic", 2).summary["notes"] == []
 
-    def test_a_probe_asks_everybody_and_compares_a_sample(self, simulator):
-        sim = simulator(parted(90), "logistic", threads=1)
-        asked = Meter(sim, KEY, limits=Limits(sketching=replace(FEW, exact_clients=45, sample=45))).ask
-        assert probe(sim, KEY, asked, Fit(lr=0.1))["clusters"] == 3
+    def test_of_many_clients_a_probe_asks_a_sample(self, simulator, monkeypatch):
+        monkeypatch.setattr("coterie.server.clustering.probe.MOST_CLIENTS", 45)
+        sim, asked = simulator(parted(90), "logistic", threads=1), set[int]()
+
+        def ask(task, models, labels, clients, references=None):
+            asked.update(clients.tolist())
+            return Meter(sim, KEY).ask(task, models, labels, clients, references)
+
+        assert probe(sim, KEY, ask, Fit(lr=0.1))["clusters"] == 3
+        assert len(asked) == 45
 
     def test_options_have_limits(self):
         for name, value in (("exact_clients", 1), ("sketch", 15), ("sketch_sample", 1)):
