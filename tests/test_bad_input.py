@@ -390,7 +390,7 @@ def test_a_damaged_checkpoint_without_another_is_an_error(call, tmp_path):
 
 
 def test_an_internal_error_is_one_line_and_exit_1(call, monkeypatch):
-    monkeypatch.setattr("coterie.experiments.run.run_settings", lambda *a: 1 / 0)
+    monkeypatch.setattr("coterie.experiments.run.run_settings", lambda *a, **k: 1 / 0)
     result = call("run", "fedavg", *QUICK)
     assert result.exit_code == 1
     assert result.stdout == ""

@@ -40,7 +40,7 @@ def constant_outputs(labels: Array, target: Target) -> Array:
 
     They are the logarithms of the classes' shares, the log odds of each of several labels, or the means of numbers.
 
-    >>> constant_outputs(np.array([0, 0, 2]), Target(3)).round(2).tolist()
+    >>> [round(each, 2) for each in constant_outputs(np.array([0, 0, 2]), Target(3)).tolist()]
     [-0.59, -2.2, -1.1]
     >>> constant_outputs(np.array([1.0, 2.0, 6.0]), Target()).tolist()
     [3.0]

@@ -86,7 +86,7 @@ class Reading:
 
         >>> Reading.from_options({"lable": "outcome"})
         Traceback (most recent call last):
-        coterie.errors.UnknownName: unknown option 'lable'; did you mean 'label'? known: attribute, client, group, ...
+        coterie.errors.UnknownName: unknown option 'lable'; did you mean 'label'? known: attribute, categorical, ...
         """
         names = [option.name for option in fields(cls)]
         for name in options:

@@ -45,6 +45,7 @@ class Gain:
 def gain(losses: Array, others: Array) -> Gain:
     """Return the gain of ``losses`` over those of ``others``, paired by client, with its t interval.
 
+    >>> import numpy as np
     >>> found = gain(np.array([1.0, 2.0, 3.0, 4.0]), np.array([2.0, 4.0, 4.0, 6.0]))
     >>> found.mean, round(found.low, 3), round(found.high, 3)
     (1.5, 0.581, 2.419)
