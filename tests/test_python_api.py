@@ -95,11 +95,11 @@ def test_own_tables_are_gone_on_with_from_either_side(tmp_path):
         (tmp_path / "here").mkdir(exist_ok=True)
         (tmp_path / "here" / f"{name}.csv").write_text(f"u,v,sick\n{rows}\n")
     clients = ct.load_own(tmp_path / "here", label="sick", ignore=["v"], test=0.3)
-    ct.run(ct.fedavg(), clients, rounds=1, out=tmp_path / "run")
+    ct.run("fedavg", clients, rounds=1, out=tmp_path / "run")
     words = ["fedavg", "--data", f"{tmp_path}/run/../here", "--label", "sick", "--ignore", "v", "--test", "0.3"]
     done = CliRunner().invoke(app, ["run", *words, "--rounds", "2", "--out", str(tmp_path / "run"), "--resume"])
     assert done.exit_code == 0, done.output
-    assert ct.run(ct.fedavg(), clients, rounds=3, out=tmp_path / "run", resume=True).summary["rounds"] == 3
+    assert ct.run("fedavg", clients, rounds=3, out=tmp_path / "run", resume=True).summary["rounds"] == 3
 
 
 def test_data_without_words_are_gone_on_with_in_python_and_the_command_line_says_so(tmp_path, images):

@@ -193,6 +193,6 @@ def test_every_commented_setting_of_a_site_is_one(own):
     path.write_text(
         "\n".join(line.removeprefix("# ") if " = " in line else line for line in path.read_text().splitlines())
     )
-    assert len(tomllib.loads(path.read_text())) == 15
+    assert len(tomllib.loads(path.read_text())) == 17
     assert load_site(path.parent).ignore == "id,date"
     assert load_site(path.parent).attribute == "region"

@@ -14,8 +14,8 @@ LONGEST = 20
 def series(version: str) -> tuple[int, int] | None:
     """Return the first two numbers of a version; None if it has none.
 
-    >>> series("0.1.3"), series("0.2rc1"), series("new")
-    ((0, 1), (0, 2), None)
+    >>> series("1.4.3"), series("1.5rc1"), series("new")
+    ((1, 4), (1, 5), None)
     """
     found = _NUMBERS.fullmatch(version[: 2 * LONGEST])
     return None if found is None else (int(found[1]), int(found[2]))
@@ -24,11 +24,11 @@ def series(version: str) -> tuple[int, int] | None:
 def mismatch(site: str, server: str) -> str | None:
     """Return why a site of one version cannot work with a server of another, and what to do; None if it can.
 
-    Messages do not change within a series, so 0.1.3 works with 0.1.0 and 0.2.0 does not.
+    Messages do not change within a series, so 1.4.3 works with 1.4.0 and 1.5.0 does not.
 
-    >>> mismatch("0.1.3", "0.1.0")
-    >>> mismatch("0.2.0", "0.1.5")
-    "has coterie 0.2.0 where the server has 0.1.5; install 0.1.* at the site: pip install 'coterie[flower]==0.1.*'"
+    >>> mismatch("1.4.3", "1.4.0")
+    >>> mismatch("1.5.0", "1.4.5")
+    "has coterie 1.5.0 where the server has 1.4.5; install 1.4.* at the site: pip install 'coterie[flower]==1.4.*'"
     """
     ours = series(server)
     if ours is not None and series(site) == ours:
