@@ -37,14 +37,17 @@ def reference_settings(settings: Settings, rounds: int) -> dict[str, Settings]:
     plain = replace(
         settings, clusters=None, choose=None, advise=None, until=None, stop=None, diagnose=None, references=False
     )
-    names = {which: name for which, name in ALGORITHMS.items() if name != settings.algorithm.strip()}
-    return {which: replace(plain, algorithm=name, rounds=rounds) for which, name in names.items()}
+    return {which: replace(plain, algorithm=name, rounds=rounds) for which, name in _others(settings).items()}
 
 
 def without_references(settings: Settings) -> dict[str, str]:
     """Return, for each reference that was not trained, how to get it."""
-    names = {which: name for which, name in ALGORITHMS.items() if name != settings.algorithm.strip()}
-    return {which: f"not compared; --references trains {name} too" for which, name in names.items()}
+    return {which: f"not compared; --references trains {name} too" for which, name in _others(settings).items()}
+
+
+def _others(settings: Settings) -> dict[str, str]:
+    """Return the references that are not the run's own algorithm."""
+    return {which: name for which, name in ALGORITHMS.items() if name != settings.algorithm.strip()}
 
 
 def reference_rows(
