@@ -24,7 +24,7 @@ from coterie.deploy.config import load_site
 from coterie.deploy.drift import read_history
 from coterie.deploy.server import HISTORY, drift_order, follow, make_order, online, serving, stop, submit
 from coterie.deploy.server import current_run as going_on
-from coterie.deploy.site_answers import SiteModels
+from coterie.deploy.site_models import SiteModels
 from coterie.deploy.site_programs import load_data
 from coterie.deploy.status import is_alive, read_board
 from coterie.deploy.trial import STARTS, free_ports, has_nginx, part_running, trial

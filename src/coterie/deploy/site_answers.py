@@ -1,7 +1,7 @@
 """What a site answers to a request and what it refuses: bytes come in, are checked, and the task's report goes out.
 
 A request is opened (``SealedSite``), checked against the policy, the site's data and its own arrays (``Site``), done by
-an engine (``SiteModels``), and written to the audit log before the reply leaves. The reply to any request is a message:
+an engine (``site_models``), and written to the audit log before the reply leaves. The reply to a request is a message:
 the arrays that the report names, or a problem in words that reveal nothing about this machine or its data.
 """
 
@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import re
 import time
-from collections import OrderedDict
 from collections.abc import Callable, Mapping
 from dataclasses import asdict, dataclass, replace
 from datetime import UTC, datetime
@@ -23,17 +22,14 @@ from coterie.deploy.audit import Audit, AuditLine, task_summary
 from coterie.deploy.model_store import ModelStore, check_version
 from coterie.deploy.policy import MAJORITY, Policy
 from coterie.deploy.site_delivery import Asked, keep
+from coterie.deploy.site_models import SiteModels
 from coterie.deploy.site_schema import UnreadTable
-from coterie.engine.engine import Engine
 from coterie.errors import CoterieError, FederationError, Refused
-from coterie.models.zoo import count_numbers
 from coterie.protocol.message import FIELDS, GROUPS, Arrays
 from coterie.protocol.stack import UNPLACED
 from coterie.protocol.task import Report, Task
 from coterie.seeding import Key
-from coterie.target import Target
 from coterie.terminal import line
-from coterie.textforms import Call, parse_one
 from coterie.wire import codec
 from coterie.wire import requests as answering
 from coterie.wire.requests import Network, Parcel, SiteDescription, Unread
@@ -45,13 +41,6 @@ if TYPE_CHECKING:
 TYPES = {"params": "F32", "buffers": "F32", "row": "I64"}
 COMMON = {"common_params": "F32", "common_buffers": "F32"}
 """The arrays of a task's message and their types; the latter only where one half of all models is sent once."""
-
-ENGINES_KEPT = 2
-"""Engines that are kept: the model of the current run, and one more."""
-
-LARGEST_ARGUMENT = 8192
-LONGEST_MODEL = 200
-"""The largest argument of a model, and the most letters of its text."""
 
 _PATH = re.compile(r"""(?<!\w)(?:[A-Za-z]:)?[\\/][^\s'",;:)]*""")
 
@@ -283,102 +272,6 @@ class SealedSite:
         """Return the sealed reply to a message of ``size`` bytes if it is too large to be read; otherwise None."""
         reply = self.site.refuse(size - self.channel.overhead, beginning)
         return None if reply is None else self.channel.reply(reply, beginning)
-
-
-class SiteModels:
-    """The models that a server may name: checked before they are built, each with its engine; the last few are kept."""
-
-    def __init__(self, data: Federated, policy: Policy, threads: int = 1) -> None:
-        self.data, self.policy, self.threads = data, policy, threads
-        self._engines: OrderedDict[Network, Engine] = OrderedDict()
-
-    def engine(self, network: Network, params: int, buffers: int) -> Engine:
-        """Return the engine of a network; refuse one with other numbers of parameters and buffers than the message.
-
-        Its frozen part does not travel, so that the one built here must be the server's.
-        """
-        named = replace(network, frozen="")
-        if named not in self._engines:
-            self._check(network, params, buffers)
-            while len(self._engines) >= ENGINES_KEPT:
-                self._engines.popitem(last=False)
-            self._engines[named] = Engine(named.build(), self.data, threads=self.threads, plan="native")
-        self._engines.move_to_end(named)
-        engine = self._engines[named]
-        _check_frozen(network, engine.model.frozen)
-        _check_numbers(network, (engine.model.layout.size, engine.model.layout.buffer_size), (params, buffers))
-        return engine
-
-    def _check(self, network: Network, params: int, buffers: int) -> None:
-        """Refuse a model that the policy does not list, does not fit the data, or would be larger than the message."""
-        own = self.data
-        if len(network.text) > LONGEST_MODEL:
-            raise FederationError(f"the model's text has {len(network.text)} letters; at most {LONGEST_MODEL} are read")
-        self.policy.check_model(network.text)
-        if network.half not in ("", "cluster"):
-            raise FederationError(f"the half of the model is {network.half!r}; it must be 'cluster' or empty")
-        if network.shape != own.shape:
-            raise FederationError(f"the model is for examples of shape {network.shape}; this site has {own.shape}")
-        if (network.classes is None) != (own.classes is None):
-            kinds = "a regression", "a classification"
-            raise FederationError(
-                f"the model is for {kinds[network.classes is not None]}; this site has {kinds[own.classes is not None]}"
-            )
-        if network.classes is not None and not (own.classes or 0) <= network.classes <= params:
-            raise FederationError(
-                f"the model has {network.classes} classes and {params} parameters; this site has {own.classes} classes"
-            )
-        self._check_kind(network, params)
-        call = parse_one(network.text)
-        if ":" not in call.name:
-            _check_arguments(call)
-            _check_numbers(network, _count(call, network), (params, buffers))
-
-    def _check_kind(self, network: Network, params: int) -> None:
-        """Refuse a model for another number of labels or targets, or for another vocabulary."""
-        own = self.data
-        if network.columns != own.columns:
-            theirs, ours = (Target(each.classes, each.columns) for each in (network, own))
-            raise FederationError(f"the model is for {theirs}; this site has {ours}")
-        tokens = network.vocabulary is not None
-        if tokens != (own.vocabulary is not None):
-            kinds = "numbers", "tokens"
-            raise FederationError(f"the model is for {kinds[tokens]}; this site has {kinds[not tokens]}")
-        if network.vocabulary is not None and not (own.vocabulary or 0) <= network.vocabulary <= params:
-            theirs_and_ours = f"{network.vocabulary} tokens and {params} parameters; this site has {own.vocabulary}"
-            raise FederationError(f"the model has {theirs_and_ours} tokens")
-
-
-def _check_arguments(call: Call) -> None:
-    for value in (*call.args, *(value for _, value in call.kwargs)):
-        if isinstance(value, int | float) and abs(value) > LARGEST_ARGUMENT:
-            raise FederationError(f"the model {str(call)[:60]!r} has an argument above {LARGEST_ARGUMENT}")
-
-
-def _count(call: Call, network: Network) -> tuple[int, int]:
-    """Return how many parameters and buffers a named network will have, counting both halves if it has two."""
-    params, buffers = count_numbers(
-        call, network.shape, Target(network.classes, network.columns).width, network.vocabulary
-    )
-    halves = 2 if network.half else 1
-    return halves * params, halves * buffers
-
-
-def _check_numbers(network: Network, wanted: tuple[int, int], sent: tuple[int, int]) -> None:
-    if wanted != sent:
-        raise FederationError(
-            f"the model {network.text!r} has {wanted[0]} parameters and {wanted[1]} buffers; the message has rows of "
-            f"{sent[0]} and {sent[1]}; do the versions match?"
-        )
-
-
-def _check_frozen(network: Network, own: str) -> None:
-    if network.frozen != own:
-        theirs = line(network.frozen, LONGEST_MODEL) or "nothing"
-        raise FederationError(
-            f"the frozen part of the model {network.text!r} is {own or 'nothing'} here and {theirs} at the server; "
-            "install the same weights at both"
-        )
 
 
 def _new_line(size: int) -> AuditLine:
