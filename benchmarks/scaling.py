@@ -39,7 +39,7 @@ FIGURE: Mapping[str, Sequence[Mapping[str, Any]]] = {
     "clients": [{"clients": n} for n in (100, 1000, 10_000, 100_000)],
     "parameters": [{"clients": 8, "features": 100, "model": f"mlp({width})"} for width in (10, 97, 970, 9700, 97_000)],
     "clusters": [{"clients": 2000, "groups": k, "features": 100} for k in (2, 5, 10, 20, 50, 100)],
-    "cores": [{"clients": 2000, "threads": t} for t in (1, 2)],
+    "cores": [{"clients": 200, "features": 100, "model": "mlp(500)", "threads": t} for t in (1, 2)],
 }
 """The curves of the figure: what changes, and the runs of each point."""
 

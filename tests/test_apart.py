@@ -61,7 +61,7 @@ def halved(data):
 
 
 def client(x, y, classes):
-    return ClientData(x, y, classes, model=None, models=(), rng=None)
+    return ClientData(x, y, classes, make_model=None, models=(), make_rng=None)
 
 
 def test_clients_give_means_and_squared_deviations_and_nothing_else():

@@ -102,6 +102,16 @@ def test_a_function_reads_the_model_that_its_client_has_trained(data, simulator)
     np.testing.assert_allclose(found.description, found.params, rtol=1e-6)
 
 
+def test_no_model_is_built_for_a_function_that_reads_none(data, simulator, monkeypatch):
+    federation, built = simulator(data), []
+    whole = type(federation.model).with_row
+    monkeypatch.setattr(type(federation.model), "with_row", lambda *row: built.append(row) or whole(*row))
+    asked(federation, label_counts.report())
+    assert not built
+    asked(federation, parameters.report())
+    assert len(built) == 3
+
+
 def test_draws_have_an_address(data, simulator):
     alone, together = asked(simulator(data), draws.report(), [1]), asked(simulator(data), draws.report())
     np.testing.assert_array_equal(alone.description[0], together.description[1])

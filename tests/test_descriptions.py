@@ -49,7 +49,9 @@ def client(x, y, classes=None, **known):
     torch.manual_seed(0)
     for weights in module.parameters():
         torch.nn.init.normal_(weights)
-    return ClientData(x, y, classes, model=module.eval(), models=(), rng=np.random.default_rng(0), **known)
+    return ClientData(
+        x, y, classes, make_model=module.eval, models=(), make_rng=lambda: np.random.default_rng(0), **known
+    )
 
 
 def some(seed=0, n=30, features=8, classes=3):

@@ -137,6 +137,7 @@ class TestWithoutTheLibrary:
 
     def test_pytorch_takes_over_and_it_is_said_once(self, digits, monkeypatch, caplog):
         monkeypatch.setattr(library_module, "FILE", Path("/nowhere/engine.so"))
+        monkeypatch.delenv(library_module.SWITCH, raising=False)
         library_module._load.cache_clear()
         warn_once.cache_clear()
         model = build_model("mlp(3)", digits.shape, digits.classes)

@@ -102,7 +102,9 @@ class TestPenalty:
 
 
 def seen_by(models, x, y, classes=None):
-    return ClientData(x, y, classes, model=models[0], models=tuple(models), rng=np.random.default_rng(0))
+    return ClientData(
+        x, y, classes, make_model=lambda: models[0], models=tuple(models), make_rng=lambda: np.random.default_rng(0)
+    )
 
 
 def line(slope):

@@ -60,7 +60,8 @@ def input_sums(client: ClientData) -> Array:
 def label_sums(client: ClientData) -> Array:
     """Return the mean and the mean squared deviation of every target or label; of classes, their shares and p (1 - p).
 
-    >>> label_sums(ClientData(np.zeros((4, 1)), np.array([0, 1, 1, 1]), 2, model=None, models=(), rng=None)).tolist()
+    >>> x, y = np.zeros((4, 1)), np.array([0, 1, 1, 1])
+    >>> label_sums(ClientData(x, y, 2, make_model=None, models=(), make_rng=None)).tolist()
     [[0.25, 0.75], [0.1875, 0.1875]]
     """
     if client.classes is None or client.y.ndim > 1:

@@ -41,7 +41,7 @@ from coterie.models.combined import mix_outputs
 from coterie.models.model import Model
 from coterie.models.trunk import Rest
 from coterie.outside import reason
-from coterie.protocol.client_function import ClientData, compute, declared_shape
+from coterie.protocol.client_function import ClientData, compute, declared_shape, find_client_function
 from coterie.protocol.replies import Replies
 from coterie.protocol.stack import Sent, Stack
 from coterie.protocol.task import Describe, Fit, Report, Task, check_bounded
@@ -262,18 +262,24 @@ class Engine:
     ) -> tuple[Array, dict[int, str]]:
         """Return the array of a client function for each client, and by position why it failed at some."""
         shape = declared_shape(describe, self.model, len(sent.models))
+        function, call = find_client_function(describe.function)
         everyone = sent.models if describe.all_models else sent.models.take([])
         models = tuple(self.model.with_row(*row) for row in zip(*everyone, strict=True))
         found, failures = np.zeros((len(clients), *shape)), dict[int, str]()
 
         def one(position: int) -> None:
-            name, (x, y) = self.data.names[clients[position]], self.data.train.of(clients[position])
-            model = self.model.with_row(own.params[position], own.buffers[position])
-            rng = key.generator(name, "describe", describe.function)
-            known = self.data.attributes_of(clients[position])
-            client = ClientData(x, y, self.model.classes, model=model, models=models, rng=rng, attributes=known)
+            x, y = self.data.train.of(clients[position])
+            client = ClientData(
+                x,
+                y,
+                self.model.classes,
+                make_model=partial(self.model.with_row, own.params[position], own.buffers[position]),
+                models=models,
+                make_rng=partial(key.generator, self.data.names[clients[position]], "describe", describe.function),
+                attributes=self.data.attributes_of(clients[position]),
+            )
             try:
-                found[position] = compute(describe.function, client, shape)
+                found[position] = compute(function, call, client, shape)
             except Exception as error:  # a client function may fail in any way, and at some clients only
                 failures[position] = line(f"{describe.function} failed: {reason(error)}", LONGEST_REASON)
 

@@ -10,6 +10,7 @@ import inspect
 import math
 from collections.abc import Callable, Mapping
 from dataclasses import KW_ONLY, dataclass, field
+from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -50,10 +51,20 @@ class ClientData:
     y: Array
     classes: int | None
     _: KW_ONLY
-    model: nn.Module
+    make_model: Callable[[], nn.Module]
     models: tuple[nn.Module, ...]
-    rng: np.random.Generator
+    make_rng: Callable[[], np.random.Generator]
     attributes: Mapping[str, str] = field(default_factory=dict)
+
+    @cached_property
+    def model(self) -> nn.Module:
+        """Return the client's model; it is built when it is first read, which most functions never do."""
+        return self.make_model()
+
+    @cached_property
+    def rng(self) -> np.random.Generator:
+        """Return the client's generator, at its beginning when it is first read."""
+        return self.make_rng()
 
 
 @dataclass(frozen=True)
@@ -158,9 +169,8 @@ def declared_shape(describe: Describe | None, model: Model, models: int) -> tupl
     return sizes
 
 
-def compute(text: str, client: ClientData, shape: tuple[int, ...]) -> Array:
+def compute(found: ClientFunction, call: Call, client: ClientData, shape: tuple[int, ...]) -> Array:
     """Compute the array of one client; refuse another shape, or numbers that are not finite."""
-    found, call = find_client_function(text)
     array = np.asarray(found(client, *call.args, **dict(call.kwargs)), dtype=np.float64)
     if array.shape != shape:
         raise UsageError(f"{call} gave an array of shape {array.shape}; {shape} is declared")
