@@ -10,9 +10,10 @@ import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from scipy.cluster.hierarchy import cut_tree
 from scipy.spatial.distance import cdist
 from sklearn.cluster import MeanShift
-from sklearn.metrics import adjusted_rand_score
+from sklearn.metrics import adjusted_rand_score, silhouette_score
 
 from coterie.errors import UnknownName, UsageError
 from coterie.seeding import Key
@@ -20,7 +21,14 @@ from coterie.server.clustering import kmedoids
 from coterie.server.clustering import methods as raw_clusters
 from coterie.server.clustering import number_of_clusters as how_many
 from coterie.server.clustering.clusterers import clusterers, renumbered, settled
-from coterie.server.clustering.number_of_clusters import by_gap, by_silhouette, clearest, scaled, spread
+from coterie.server.clustering.number_of_clusters import (
+    by_gap,
+    by_silhouette,
+    clearest,
+    scaled,
+    silhouette,
+    spread,
+)
 from coterie.textforms import parse
 
 KEY = Key(1, 0)
@@ -276,6 +284,27 @@ def test_hdbscan_wants_a_fifth_of_all_points_in_a_cluster():
     rng = np.random.default_rng(0)
     points = [*rng.normal(size=8), *(50 + rng.normal(size=8)), -9.0, -9.1, 60.0, 60.1]
     assert clusterers.build("hdbscan")(between(points), KEY).max() == 1
+
+
+@pytest.mark.parametrize("linkage", ["average", "complete", "single", "ward"])
+@pytest.mark.parametrize("equal", [False, True])
+def test_merged_clusters_are_those_of_scipy_also_where_heights_are_equal(linkage, equal):
+    for seed in range(5):
+        rng = np.random.default_rng(seed)
+        matrix = between(rng.integers(0, 4, (20, 2)).astype(float) if equal else rng.normal(size=(20, 2)))
+        tree = raw_clusters._tree(matrix, linkage)
+        for count in (2, 3, 7, 19, 20):
+            wanted = cut_tree(tree, n_clusters=count)[:, 0]
+            assert raw_clusters.merged(matrix, count, 0, linkage).tolist() == wanted.tolist()
+
+
+@pytest.mark.parametrize("seed", range(20))
+def test_the_silhouette_is_that_of_scikit_learn_bit_for_bit(seed):
+    """Of clusters of one, of noise, of points that coincide."""
+    rng = np.random.default_rng(seed)
+    matrix = between(rng.integers(0, 3, (15, 2)).astype(float) if seed % 2 else rng.normal(size=(15, 2)))
+    labels = rng.integers(-1, 2 + seed // 4, 15)
+    assert silhouette(matrix, labels) == silhouette_score(matrix, labels, metric="precomputed")
 
 
 class TestHowMany:

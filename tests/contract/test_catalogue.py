@@ -17,6 +17,7 @@ from coterie.errors import UnknownName, UsageError
 from coterie.experiments.placement import load_trained
 from coterie.protocol.task import Fit
 from coterie.server import aggregate
+from coterie.server.clustering import advice, probe
 from coterie.server.loop import rounds
 from coterie.testing.contract import (
     CHECKS,
@@ -106,6 +107,15 @@ LATE = {"sattler(minimum=0)": 4}
 
 ELSEWHERE = (layout_changes_only_rounding, bytes_give_the_same_numbers, the_name_builds_it_again)
 """Checks that are made below, or in test_runtimes, more strictly."""
+
+
+@pytest.fixture(scope="module", autouse=True)
+def _few_samples_in_an_advice():
+    """What the contract says of an advice holds of ten samples as of fifty; one that differs weighs more."""
+    with pytest.MonkeyPatch.context() as patched:
+        for module in (advice, probe):
+            patched.setattr(module, "SAMPLES", 10)
+        yield
 
 
 @pytest.fixture(scope="module")

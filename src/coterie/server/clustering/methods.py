@@ -36,8 +36,14 @@ def _tree(distances: Array, linkage: str) -> Array:
 
 
 def merged(distances: Array, clusters: int, seed: int, linkage: str) -> Array:
-    """Merge the nearest clusters until ``clusters`` are left."""
-    labels: Array = cut_tree(_tree(distances, linkage), n_clusters=clusters)[:, 0]
+    """Merge the nearest clusters until ``clusters`` are left; they are numbered in the order of their first points."""
+    tree = _tree(distances, linkage)
+    heights, done = tree[:, 2], len(distances) - clusters
+    if done and heights[:done].max() < heights[done:].min():  # as almost always: no tie decides what is merged
+        found = fcluster(tree, heights[:done].max(), criterion="distance")
+        _, first, numbers = np.unique(found, return_index=True, return_inverse=True)
+        return np.asarray(first.argsort().argsort()[numbers], dtype=np.int64)
+    labels: Array = cut_tree(tree, n_clusters=clusters)[:, 0]
     return labels
 
 

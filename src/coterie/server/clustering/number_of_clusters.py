@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 
 import numpy as np
-from sklearn.metrics import silhouette_score
 
 from coterie.seeding import Key
 from coterie.typing import Array
@@ -33,14 +32,32 @@ def by_silhouette(distances: Array, most: int, cut: Cut, least: float = LEAST_SI
 
 def clearest(distances: Array, clusterings: Sequence[Array], least: float) -> int | None:
     """Return the index of the clustering of the highest silhouette, the first of equals; None below ``least``."""
-    scores = [
-        float(silhouette_score(distances, labels, metric="precomputed"))
-        if 1 < len(np.unique(labels)) < len(labels)
-        else -np.inf
-        for labels in clusterings
-    ]
+    scores = [silhouette(distances, labels) for labels in clusterings]
     best = int(np.argmax(scores)) if scores else 0
     return best if scores and scores[best] > least else None
+
+
+def silhouette(distances: Array, labels: Array) -> float:
+    """Return the mean silhouette (Rousseeuw, 1987): 0 for a point alone; minus infinity if all are, or are together.
+
+    A point at mean distance a from the others of its cluster and at least b from those of another has (b - a) / max(a,
+    b). The number is that of scikit-learn, bit for bit, without its checks, which take longer for a few hundred points.
+
+    >>> points = np.array([0.0, 1.0, 9.0, 10.0])
+    >>> round(silhouette(np.abs(np.subtract.outer(points, points)), np.array([0, 0, 1, 1])), 4)
+    0.8885
+    """
+    found, numbers, sizes = np.unique(labels, return_inverse=True, return_counts=True)
+    if not 1 < len(found) < len(labels):
+        return float(-np.inf)
+    totals = np.array([np.bincount(numbers, row) for row in distances])
+    own = np.arange(len(labels)), numbers
+    inside = totals[own] / np.maximum(sizes[numbers] - 1, 1)
+    totals[own] = np.inf
+    nearest = (totals / sizes).min(axis=1)
+    larger = np.maximum(inside, nearest)
+    counts = (sizes[numbers] > 1) & (larger > 0)
+    return float(np.divide(nearest - inside, larger, out=np.zeros(len(labels)), where=counts).mean())
 
 
 def by_gap(distances: Array, most: int, cut: Cut, key: Key) -> int:
