@@ -433,7 +433,7 @@ class TestTheMethod:
         assert set(keys) == {KEY}
 
     @pytest.mark.parametrize("losses", ["data", "models"])
-    @pytest.mark.parametrize("seed", [1, 2, 3])
+    @pytest.mark.parametrize("seed", [1, *(pytest.param(seed, marks=pytest.mark.slow) for seed in (2, 3))])
     def test_on_rotated_digits_it_finds_the_same_clusters_for_a_quarter_of_the_evaluations(
         self, losses, seed, simulator, train
     ):
