@@ -85,17 +85,44 @@ def test_python_trains_tables_like_the_command_line():
     run = ct.run("fedavg", clients, rounds=2)
     assert (run.settings.optimizer, run.settings.batch, run.settings.lr) == ("adam", TABLES["batch"], TABLES["lr"])
     assert run.settings.model.startswith("tabular")
-    own = ct.run(ct.fedavg(), clients, rounds=2)
-    assert (own.settings.optimizer, own.settings.batch, own.settings.model) == ("sgd", 32, "mlp(64)")
     arrays = ct.from_arrays({"a": (x[:, None], x), "b": (x[:, None], x)})
     assert ct.run("fedavg", arrays, rounds=1).settings.optimizer == "sgd"
 
 
-def test_in_a_comparison_with_a_value_all_are_trained_alike():
+@pytest.fixture
+def clients():
     x = np.random.default_rng(0).normal(size=80)
-    clients = ct.from_frame(pl.DataFrame({"x": x, "y": x**2, "site": ["a", "b"] * 40}), client="site", label="y")
-    networks = ct.compare([ct.fedavg()], clients, seeds=1, rounds=1).summaries
-    assert {summary["model"] for each in networks.values() for summary in each} == {"mlp(64)"}
+    return ct.from_frame(pl.DataFrame({"x": x, "y": x**2, "site": ["a", "b"] * 40}), client="site", label="y")
+
+
+@pytest.mark.parametrize(
+    ("value", "text"),
+    [
+        (ct.fedavg(), "fedavg"),
+        (ct.fedprox(0.1), "fedprox(0.1)"),
+        (ct.wecfl(clusters=2) + ct.cks(strength=0.1) + ct.finetune(), "wecfl(clusters=2)+cks(strength=0.1)+finetune"),
+        (ct.vote("fedavg", "ifca", clusters=2), "vote(fedavg,ifca,clusters=2)"),
+        (ct.ifca(clusters="auto"), "ifca(clusters=auto)"),
+    ],
+)
+def test_a_value_is_trained_like_its_text(clients, value, text):
+    given = {"rounds": 2, "references": False}
+    one, other = ct.run(value, clients, **given), ct.run(text, clients, **given)
+    names = [name for name in TABLES if name != "rounds"]
+    assert [getattr(one.settings, name) for name in names] == [getattr(other.settings, name) for name in names]
+    assert one.history[-1]["test_loss"] == other.history[-1]["test_loss"]
+
+
+def test_a_value_with_a_training_of_its_own_keeps_it(clients):
+    algorithm = ct.fedavg(fit=ct.Fit(steps=3, lr=0.05)) + ct.finetune()
+    found = ct.run(algorithm, clients, references=False).settings
+    assert (found.optimizer, found.steps, found.batch, found.lr) == ("sgd", 3, 32, 0.05)
+    assert (found.model[:7], found.rounds) == ("tabular", TABLES["rounds"])
+
+
+def test_in_a_comparison_values_and_texts_are_trained_alike(clients):
+    networks = ct.compare([ct.fedavg(), "fedprox"], clients, seeds=1, rounds=1).summaries
+    assert {summary["model"].partition("(")[0] for each in networks.values() for summary in each} == {"tabular"}
 
 
 def test_a_run_that_was_begun_with_the_general_defaults_is_resumed_with_them(tables, tmp_path):

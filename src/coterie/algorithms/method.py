@@ -22,19 +22,23 @@ Configure = TypeVar("Configure", bound=Callable[..., Change])
 def method(compose: Compose, name: str | None = None) -> Compose:
     """Name an algorithm by the text of the call that made it, and record the local training it was given.
 
-    A method that changes the local training sets ``Algorithm.fit`` itself. ``name``: what the text calls it, if that is
+    A method that changes the local training sets ``Algorithm.fit`` itself. Where the call gives no ``fit``, the
+    algorithm can be made again with another one (``Algorithm.refitted``). ``name``: what the text calls it, if that is
     not the name of the function.
     """
-    called = name or _name_of(compose)
+    called, signature = name or _name_of(compose), inspect.signature(compose)
 
     @functools.wraps(compose)
     def build(*args: Any, **kwargs: Any) -> Algorithm:
-        bound = inspect.signature(compose).bind(*args, **kwargs)
+        bound = signature.bind(*args, **kwargs)
         text = text_of(bound, called, leave_out=("fit",), keep=("clusters",))
         made = compose(*args, **kwargs)
         if not isinstance(made, Algorithm):
             raise UsageError(f"{text} gives a {type(made).__name__}; a method must return a coterie.Algorithm")
-        return replace(made, name=text, fit=bound.arguments.get("fit", Fit()) if made.fit == Fit() else made.fit)
+        fit = bound.arguments.get("fit", Fit()) if made.fit == Fit() else made.fit
+        open_fit = "fit" in signature.parameters and "fit" not in bound.arguments
+        refitted = (lambda other: build(*args, **kwargs, fit=other)) if open_fit else None
+        return replace(made, name=text, fit=fit, refitted=refitted)
 
     return cast(Compose, build)
 
@@ -66,7 +70,9 @@ class Named:
 
     def __call__(self, algorithm: Algorithm) -> Algorithm:
         """Return the changed algorithm, named ``algorithm+add-on``."""
-        return replace(self.change(algorithm), name=f"{algorithm.name}+{self.name}")
+        again = algorithm.refitted
+        refitted = None if again is None else (lambda fit: self(again(fit)))
+        return replace(self.change(algorithm), name=f"{algorithm.name}+{self.name}", refitted=refitted)
 
 
 def add_on(configure: Configure, name: str | None = None) -> Configure:

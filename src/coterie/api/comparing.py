@@ -57,19 +57,11 @@ def compare(
     asked, folder = _asked(algorithms, local), None if out is None else Path(out)
     drawn = cache(clients if callable(clients) else lambda seed: clients)
     prepared = {}
-    alike = all(
-        isinstance(each, str) for each in asked
-    )  # a value has its own training, and the others then have it too
     for seed in seeds_of(seeds):
         for each in asked:
             own = {k: v for k, v in options.items() if isinstance(each, str) or k not in (*OF_ALGORITHM, *OF_TRAINING)}
-            built, network, settings = python_settings(
-                each,
-                drawn(seed),
-                model,
-                {"rounds": rounds, "seed": seed, **own, "references": False},
-                as_tables=alike,
-            )
+            own = {"rounds": rounds, "seed": seed, **own, "references": False}
+            built, network, settings = python_settings(each, drawn(seed), model, own)
             prepared[settings.algorithm, seed] = settings, (built, drawn(seed), network)
 
     def folder_of(settings: Settings) -> Path | None:

@@ -281,12 +281,12 @@ def run(
 
     ``algorithm`` is a value, ``ct.wecfl(clusters=4) + ct.cks(strength=0.1)``, or the same as text,
     ``"wecfl(clusters=4)+cks(strength=0.1)"``. ``model``: a text (``"mlp(64)"``), a ``torch.nn.Module``, a function that
-    makes one, or None for a default. ``rounds``: 20 if not given. On tables an algorithm that is a text is trained with
-    the defaults that ``coterie run`` has for tables. ``progress``: True shows a bar; a function is called with the
-    record of every round, and may hand it to a tracker. ``options`` are those of the command line, with underscores:
-    participation, join, leave, eval_every, robust, threads, ...; for an algorithm that is a text also clusters, choose,
-    and local training (steps, epochs, batch, lr, momentum, optimizer, ...), which a value has in its ``fit``:
-    ``ct.wecfl(clusters=4, fit=ct.Fit(steps=20, lr=0.05))``.
+    makes one, or None for a default. ``rounds``: 20 if not given. On tables an algorithm without a ``fit`` of its own
+    is trained with the defaults that ``coterie run`` has for tables. ``progress``: True shows a bar; a function is
+    called with the record of every round, and may hand it to a tracker. ``options`` are those of the command line, with
+    underscores: participation, join, leave, eval_every, robust, threads, ...; for an algorithm that is a text also
+    clusters, choose, and local training (steps, epochs, batch, lr, momentum, optimizer, ...), which a value has in its
+    ``fit``: ``ct.wecfl(clusters=4, fit=ct.Fit(steps=20, lr=0.05))``.
     """
     built, network, settings = python_settings(algorithm, clients, model, {"rounds": rounds, "seed": seed, **options})
     folder = None if out is None else Path(out)

@@ -30,20 +30,19 @@ CLUSTERS = 4
 
 
 def python_settings(
-    algorithm: Algorithm | str, clients: Any, model: Given, options: Mapping[str, Any], *, as_tables: bool = True
+    algorithm: Algorithm | str, clients: Any, model: Given, options: Mapping[str, Any]
 ) -> tuple[Algorithm, Model, Settings]:
     """Return the algorithm, the network and the settings of a run that Python describes.
 
-    ``as_tables``: on tables, an algorithm that is a text is trained as the command line trains it there.
+    On tables it is trained as the command line trains it there, except for a value that has a ``fit`` of its own.
     """
     options = {name: value for name, value in options.items() if name != "rounds" or value is not None}
     if not isinstance(clients, Federated):
         made = "ct.load(...).partition(...), ct.from_frame, ct.from_arrays or ct.from_datasets make them"
         raise UsageError(f"clients is a {type(clients).__name__}; it must be a coterie.Federated: {made}")
     check_options(algorithm, options)
-    if as_tables and clients.schema is not None and isinstance(algorithm, str):
-        given = with_table_defaults({**options, "model": model})
-        model, options = given.pop("model", None), given
+    if clients.schema is not None:
+        algorithm, model, options = _as_tables(algorithm, model, options)
     network = as_model(model, clients.shape, clients.classes, clients.columns, clients.vocabulary)
     words = {"data": clients.data, "partition": clients.partition, **(clients.words or {})}
     known = {**words, "clients": len(clients), "model": network.text, **options, "metric": _metric_text(options)}
@@ -72,6 +71,21 @@ def check_options(algorithm: Algorithm | str, options: Mapping[str, Any]) -> Non
                 f"{name} is given, but the algorithm is a value and has it already; set it in {fit}"
                 f"ct.wecfl(clusters=4, fit=ct.Fit(lr=0.05)), or give the algorithm as text"
             )
+
+
+def _as_tables(
+    algorithm: Algorithm | str, model: Given, options: Mapping[str, Any]
+) -> tuple[Algorithm | str, Given, dict[str, Any]]:
+    """Return what is trained on tables: with their defaults where nothing else is given.
+
+    A value has its local training within it: it is made again with that of tables, unless it was given a ``fit``.
+    """
+    given = with_table_defaults({**options, "model": model})
+    model = given.pop("model", None)
+    if isinstance(algorithm, str):
+        return algorithm, model, given
+    training = {name: given.pop(name) for name in OF_TRAINING if name in given}
+    return (algorithm if algorithm.refitted is None else algorithm.refitted(Fit(**training))), model, given
 
 
 def _metric_text(options: Mapping[str, Any]) -> str | None:

@@ -271,6 +271,7 @@ class Algorithm:
     least_rounds  how many rounds its warm-up and its shots need
     least_answers  how many clients must answer in a round for it to cluster
     name, fit the text that names it, and how its clients train, for tables and run folders only
+    refitted  the same algorithm with another local training, where nobody gave it one (None: somebody did)
     opinion   what it can add where advice is asked for
     """
 
@@ -294,6 +295,7 @@ class Algorithm:
     least_answers: int = 1
     name: str = "nameless"
     fit: Fit = Fit()
+    refitted: Callable[[Fit], Algorithm] | None = None
     opinion: Opinion | None = None
 
     def __repr__(self) -> str:
