@@ -31,6 +31,7 @@ from coterie.cli.options import (
     settings_from,
     with_settings,
 )
+from coterie.cli.reproduce import reproduce
 from coterie.terminal import console, say, say_json, tell
 
 if TYPE_CHECKING:
@@ -285,6 +286,7 @@ def assign(
 
 app.command()(predict)
 app.command()(export)
+app.command()(reproduce)
 
 
 def _own_data(settings: Settings, quiet: bool) -> Federated | None:

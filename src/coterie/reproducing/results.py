@@ -1,0 +1,81 @@
+"""Ours beside theirs: the mean over seeds, its interval, the difference, and whether it is beyond chance."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from statistics import mean, stdev
+
+from coterie.reproducing.measures import Numbers
+from coterie.reproducing.planning import Cell, Plan
+from coterie.reproducing.running import numbers_of
+
+ERRORS = 2
+"""A difference beyond this many standard errors is marked."""
+
+
+@dataclass(frozen=True)
+class Found:
+    """A cell with our numbers, one for each seed that has one; ``missing`` says why there are none."""
+
+    cell: Cell
+    values: tuple[float, ...]
+    missing: str = ""
+    published_seeds: int | None = None
+
+    @property
+    def ours(self) -> float | None:
+        """Return the mean over seeds."""
+        return mean(self.values) if self.values else None
+
+    @property
+    def difference(self) -> float | None:
+        """Return ours less the published number."""
+        printed, ours = self.cell.printed, self.ours
+        return None if printed is None or ours is None else ours - printed.mean
+
+    @property
+    def error(self) -> float | None:
+        """Return the standard error of our mean; None of a single seed."""
+        return stdev(self.values) / math.sqrt(len(self.values)) if len(self.values) > 1 else None
+
+    def interval(self, level: float = 0.95) -> tuple[float, float] | None:
+        """Return the interval of our mean over seeds, by Student's t; None of a single seed."""
+        from scipy.stats import t
+
+        if self.error is None or self.ours is None:
+            return None
+        half = float(t.ppf((1 + level) / 2, len(self.values) - 1)) * self.error
+        return self.ours - half, self.ours + half
+
+    @property
+    def beyond(self) -> bool | None:
+        """Return whether the difference is beyond two standard errors of both means; None if nobody can tell.
+
+        A published number without a standard deviation counts as exact.
+        """
+        printed = self.cell.printed
+        if printed is None or self.difference is None or self.error is None:
+            return None
+        theirs = 0.0 if printed.std is None else printed.std**2 / (self.published_seeds or 1)
+        return abs(self.difference) > ERRORS * math.sqrt(self.error**2 + theirs)
+
+
+def collect(plan: Plan, out: Path, wrong: Mapping[str, str]) -> list[Found]:
+    """Return every cell with our numbers."""
+    known = {run.name: numbers_of(run, out) for run in plan.runs()}
+    seeds = plan.experiment.published_seeds
+    return [_found(cell, known, wrong, seeds) for cell in plan.cells]
+
+
+def _found(cell: Cell, known: Mapping[str, Numbers | None], wrong: Mapping[str, str], seeds: int | None) -> Found:
+    if cell.missing:
+        return Found(cell, (), cell.missing, seeds)
+    problems = [wrong[run.name] for run in (*cell.runs, *cell.others) if run.name in wrong]
+    others: Sequence[Numbers | None] = [known[run.name] for run in cell.others] or [None] * len(cell.runs)
+    pairs = zip([known[run.name] for run in cell.runs], others, strict=True)
+    values = [cell.measure.value(run, other) for run, other in pairs if run is not None]
+    reached = tuple(value for value in values if value is not None)
+    return Found(cell, reached, "" if reached else (problems[0] if problems else "not reached"), seeds)
