@@ -90,12 +90,9 @@ def _print_plan(plan: Plan, out: Path, jobs: int, each_cell: bool) -> None:
     todo = [run for run in runs if numbers_of(run, out) is None]
     seconds = sum(estimated_seconds(run.settings) for run in todo)
     lacking = sum(bool(cell.missing) for cell in plan.cells)
-    say(
-        f"{len(plan.cells)} cells ({lacking} cannot be filled), {len(runs)} runs, {len(runs) - len(todo)} of them finished"
-    )
-    say(
-        f"estimated: {in_words(seconds)} of one core, {in_words(seconds / min(jobs, max(len(todo), 1)))} with {jobs} jobs"
-    )
+    finished, together = len(runs) - len(todo), in_words(seconds / min(jobs, max(len(todo), 1)))
+    say(f"{len(plan.cells)} cells ({lacking} cannot be filled), {len(runs)} runs, {finished} of them finished")
+    say(f"estimated: {in_words(seconds)} of one core, {together} with {jobs} jobs")
 
 
 def _run(plan: Plan, out: Path, jobs: int, quiet: bool) -> None:
