@@ -11,8 +11,10 @@ import polars as pl
 import pytest
 from rich.console import Console
 from sklearn import metrics as reference
+from typer.testing import CliRunner
 
 import coterie as ct
+from coterie.cli.main import app
 from coterie.deploy.audit import task_summary
 from coterie.deploy.policy import Policy
 from coterie.engine.metric_functions import METRICS, find_metric
@@ -104,8 +106,28 @@ class TestCatalogue:
     def test_unknown_names_and_arguments_are_refused(self):
         with pytest.raises(UnknownName, match="unknown metric 'acuracy'; did you mean 'accuracy'"):
             Settings("fedavg", metric="acuracy")
-        with pytest.raises(UsageError, match="accuracy has no arguments"):
+        with pytest.raises(UsageError, match=r"accuracy\(2\): too many positional arguments; `coterie list accuracy`"):
             find_metric("accuracy(2)")
+        with pytest.raises(UsageError, match="average is all; classes count by macro"):
+            Settings("fedavg", metric="auroc(average=all)")
+        for bins, what in (("0", "takes 1 to 1000"), ("1001", "takes 1 to 1000"), ("1.5", "must be a whole number")):
+            with pytest.raises(UsageError, match=f"bins is {bins}; .*{what}"):
+                find_metric(f"calibration_error(bins={bins})")
+
+    def test_every_one_says_what_it_is(self):
+        for name, each in METRICS.items():
+            assert each.low < each.high, name
+            assert each.meaning.startswith("Return the "), name
+            assert each.better == ("lower" if each.smaller else "higher")
+        shown = CliRunner().invoke(app, ["list", "metrics"], env={"COLUMNS": "80"})
+        assert shown.exit_code == 0
+        assert [
+            " ".join(line.split()[1:5]) for line in shown.stdout.splitlines() if line.startswith(("r2", "brier"))
+        ] == [
+            "lower 0 to 2",
+            "higher -inf to 1",
+        ]
+        assert "range: 0 to inf, in the target's unit" in CliRunner().invoke(app, ["list", "mae"]).stdout
 
 
 class TestRuns:

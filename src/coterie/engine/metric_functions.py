@@ -1,7 +1,8 @@
 """Metrics by name: one number of a client from a network's outputs and the truth, on one of its splits.
 
 A metric is a function ``(outputs, y) -> float`` of arrays ``(n, outputs)`` and ``(n,)``, or ``(n, k)`` of several
-labels or targets. To add one, write it here and list it in ``METRICS``; a user's own is ``package.module:function``.
+labels or targets. To add one, write it here and list it in ``METRICS`` with its facts: which way is better, its range
+and its unit; the first line of its docstring is its meaning. A user's own is ``package.module:function``.
 """
 
 from __future__ import annotations
@@ -17,7 +18,7 @@ from coterie.engine.metrics import multilabel
 from coterie.errors import UsageError
 from coterie.outside import find_outside, is_outside, reason
 from coterie.target import BINARY, Target
-from coterie.textforms import Call, Catalogue, parse_one
+from coterie.textforms import Call, Catalogue, first_line, parse_one
 from coterie.typing import Array
 
 Function = Callable[..., Any]
@@ -26,7 +27,16 @@ LARGEST = 1e30
 """Outputs beyond this, such as the logarithm of a probability of 0, are ranked as if they were this."""
 
 BINS = 10
-"""The bins of confidence by which calibration is judged."""
+"""The bins of confidence by which calibration is judged, unless a text says otherwise."""
+
+MACRO, SUPPORT = "macro", "support"
+"""How classes count in a mean over classes: all alike, or by their examples."""
+
+MOST_BINS = 1000
+"""The most bins of confidence."""
+
+SHARE, NATS, TARGET_UNIT = "share", "nats", "the target's unit"
+"""Units of metrics; one without a unit has an empty one."""
 
 
 @dataclass(frozen=True)
@@ -35,14 +45,41 @@ class Metric:
 
     needs             what it is for: "classes" (and labels), "one class" an example, "numbers", or "anything"
     smaller           whether a smaller value is better
-    in_unit           whether it is in units of the target, as errors are
+    low, high         its range; None: it is not known
+    unit              what it is measured in
     """
 
     name: str
     function: Function
     needs: str = "anything"
     smaller: bool = False
-    in_unit: bool = False
+    low: float | None = None
+    high: float | None = None
+    unit: str = ""
+
+    @property
+    def in_unit(self) -> bool:
+        """Return whether it is in units of the target, as errors are."""
+        return self.unit == TARGET_UNIT
+
+    @property
+    def better(self) -> str:
+        """Return which way is better, in a word."""
+        return "lower" if self.smaller else "higher"
+
+    @property
+    def range(self) -> str:
+        """Return its range in words.
+
+        >>> METRICS["r2"].range, METRICS["brier"].range
+        ('-inf to 1', '0 to 2')
+        """
+        return "" if self.low is None or self.high is None else f"{self.low:g} to {self.high:g}"
+
+    @property
+    def meaning(self) -> str:
+        """Return what it is, in a sentence."""
+        return first_line(self.function)
 
     def check(self, target: Target) -> None:
         """Refuse data that it is not defined for."""
@@ -86,21 +123,37 @@ def macro_f1(outputs: Array, y: Array) -> float:
     return float(macro_f1_of_clients(said, y, everyone, outputs.shape[1])[0])
 
 
-def calibration_error(outputs: Array, y: Array) -> float:
-    """Return how far confidence is from being right: the mean gap of both over ten bins of confidence, by examples.
+def calibration_error(outputs: Array, y: Array, bins: int = BINS) -> float:
+    """Return the expected calibration error: the mean gap of confidence and accuracy over bins of confidence.
 
-    The confidence is the probability of the predicted class. 0 is perfect; a network that is sure and always wrong
-    has 1. Here half of four examples with confidence 0.9 are right.
+    The confidence is the probability of the predicted class; bins count by their examples. 0 is perfect; a network that
+    is sure and always wrong has 1. Here half of four examples with confidence 0.9 are right.
 
     >>> sure = np.log(np.array([[0.9, 0.1]] * 4))
     >>> round(calibration_error(sure, np.array([0, 0, 1, 1])), 3)
     0.4
     """
-    shifted = outputs - outputs.max(axis=1, keepdims=True)
-    confidence = 1 / np.exp(shifted).sum(axis=1)
-    bins = np.minimum((confidence * BINS).astype(np.int64), BINS - 1)
-    gaps = np.bincount(bins, (_said(outputs, y) == y) - confidence, minlength=BINS)
+    if not 1 <= bins <= MOST_BINS:
+        raise UsageError(f"bins is {bins}; calibration_error takes 1 to {MOST_BINS}")
+    confidence = _probabilities(outputs).max(axis=1)
+    places = np.minimum((confidence * bins).astype(np.int64), bins - 1)
+    gaps = np.bincount(places, (_said(outputs, y) == y) - confidence, minlength=bins)
     return float(np.abs(gaps).sum() / len(y))
+
+
+def brier(outputs: Array, y: Array) -> float:
+    """Return the Brier score: the mean squared error of the probabilities.
+
+    Of two classes it is the squared error of the second's probability, 0 to 1; of more the sum over classes, 0 to 2; of
+    several labels the mean over them.
+
+    >>> round(brier(np.log([[0.2, 0.8], [0.6, 0.4]]), np.array([1, 0])), 3)
+    0.1
+    """
+    if y.ndim > 1:
+        return float(np.mean((np.exp(-np.logaddexp(0.0, -outputs.astype(np.float64))) - y) ** 2))
+    errors = ((_probabilities(outputs) - np.eye(outputs.shape[1])[y]) ** 2).sum(axis=1)
+    return float(errors.mean() / (2 if outputs.shape[1] == BINARY else 1))
 
 
 def rmse(outputs: Array, y: Array) -> float:
@@ -123,19 +176,20 @@ def r2(outputs: Array, y: Array) -> float:
     return 1 - float(np.mean((outputs.reshape(y.shape) - y) ** 2)) / total if total > 0 else float("nan")
 
 
-def auroc(outputs: Array, y: Array) -> float:
+def auroc(outputs: Array, y: Array, average: str = MACRO) -> float:
     """Return the area under the ROC curve: how often an example of a class is ranked above one of another class.
 
-    Of two classes it is that of the second; of more, or of several labels, the mean over those that some examples have
-    and others have not. NaN if there is none, as where all examples are of one class.
+    Of two classes it is that of the second; of more (one against the rest), or of several labels, the mean over those
+    that some examples have and others have not: all alike, or with ``average=support`` by their examples. NaN if there
+    is none, as where all examples are of one class.
 
     >>> auroc(np.array([[0, 1], [0, 2], [0, 3], [0, 4]]), np.array([0, 1, 0, 1]))
     0.75
     """
-    return _mean_over_classes(_area, outputs, y)
+    return _mean_over_classes(_area, outputs, y, average)
 
 
-def average_precision(outputs: Array, y: Array) -> float:
+def average_precision(outputs: Array, y: Array, average: str = MACRO) -> float:
     """Return the mean precision over the examples of a class, each at the threshold that just includes it.
 
     Classes are taken as in ``auroc``. A model that knows nothing has the share of the class.
@@ -143,7 +197,7 @@ def average_precision(outputs: Array, y: Array) -> float:
     >>> average_precision(np.array([[0, 1], [0, 2], [0, 3], [0, 4]]), np.array([0, 1, 0, 1]))
     0.8333333333333333
     """
-    return _mean_over_classes(_precision, outputs, y)
+    return _mean_over_classes(_precision, outputs, y, average)
 
 
 def log_loss(outputs: Array, y: Array) -> float:
@@ -158,22 +212,25 @@ def log_loss(outputs: Array, y: Array) -> float:
     return float((np.logaddexp.reduce(exact, axis=1) - exact[np.arange(len(y)), y]).mean())
 
 
-def _mean_over_classes(score: Callable[[Array, Array], float], outputs: Array, y: Array) -> float:
+def _mean_over_classes(score: Callable[[Array, Array], float], outputs: Array, y: Array, average: str) -> float:
     """Return the mean of a score of rankings over the classes, or labels, that some examples have and others have not.
 
     A model whose outputs are no numbers ranks nothing.
     """
+    if average not in (MACRO, SUPPORT):
+        raise UsageError(f"average is {average}; classes count by {MACRO} (all alike) or by {SUPPORT} (examples)")
     if np.isnan(outputs).any():
         return float("nan")
     truth = y.T > 0 if y.ndim > 1 else y == np.arange(outputs.shape[1])[:, None]
-    ranked = outputs.T if y.ndim > 1 else _log_odds(outputs)
+    ranked = outputs.T if y.ndim > 1 else log_odds(outputs)
     pairs = list(zip(ranked, truth, strict=True))
     two_classes = y.ndim == 1 and len(pairs) == BINARY
-    found = [score(own, has) for own, has in pairs[1 if two_classes else 0 :] if has.any() and not has.all()]
-    return float(np.mean(found)) if found else float("nan")
+    split = [(own, has) for own, has in pairs[1 if two_classes else 0 :] if has.any() and not has.all()]
+    found, shares = [score(own, has) for own, has in split], [float(has.sum()) for _, has in split]
+    return float(np.average(found, weights=shares if average == SUPPORT else None)) if found else float("nan")
 
 
-def _log_odds(outputs: Array) -> Array:
+def log_odds(outputs: Array) -> Array:
     """Return the log odds of each class against all others, ``(classes, n)``; they do not saturate, as shares do."""
     exact = np.clip(outputs.T.astype(np.float64), -LARGEST, LARGEST)
     none = np.full((1, exact.shape[1]), -np.inf)
@@ -198,30 +255,44 @@ def _precision(ranked: Array, has: Array) -> float:
     return float((right / said)[place][has].mean())
 
 
+def _probabilities(outputs: Array) -> Array:
+    """Return the probabilities of the classes, ``(n, classes)``."""
+    exact = np.clip(outputs.astype(np.float64), -LARGEST, LARGEST)
+    powers = np.exp(exact - exact.max(axis=1, keepdims=True))
+    shares: Array = powers / powers.sum(axis=1, keepdims=True)
+    return shares
+
+
 def _said(outputs: Array, y: Array) -> Array:
     """Return the predicted classes, or labels where an example has several."""
     said: Array = outputs.argmax(axis=1) if y.ndim == 1 else (outputs > 0).astype(np.int64)
     return said
 
 
+_SHARE: dict[str, Any] = {"low": 0, "high": 1, "unit": SHARE}
+_ERROR: dict[str, Any] = {"smaller": True, "low": 0, "high": np.inf}
+
 METRICS = {
     each.name: each
     for each in (
-        Metric("accuracy", accuracy, "classes"),
-        Metric("balanced_accuracy", balanced_accuracy, "one class"),
-        Metric("macro_f1", macro_f1, "classes"),
-        Metric("auroc", auroc, "classes"),
-        Metric("average_precision", average_precision, "classes"),
-        Metric("log_loss", log_loss, "classes", smaller=True),
-        Metric("calibration_error", calibration_error, "one class", smaller=True),
-        Metric("rmse", rmse, "numbers", smaller=True, in_unit=True),
-        Metric("mae", mae, "numbers", smaller=True, in_unit=True),
-        Metric("r2", r2, "numbers"),
+        Metric("accuracy", accuracy, "classes", **_SHARE),
+        Metric("balanced_accuracy", balanced_accuracy, "one class", **_SHARE),
+        Metric("macro_f1", macro_f1, "classes", **_SHARE),
+        Metric("auroc", auroc, "classes", **_SHARE),
+        Metric("average_precision", average_precision, "classes", **_SHARE),
+        Metric("log_loss", log_loss, "classes", unit=NATS, **_ERROR),
+        Metric("brier", brier, "classes", smaller=True, low=0, high=2),
+        Metric("calibration_error", calibration_error, "one class", smaller=True, **_SHARE),
+        Metric("rmse", rmse, "numbers", unit=TARGET_UNIT, **_ERROR),
+        Metric("mae", mae, "numbers", unit=TARGET_UNIT, **_ERROR),
+        Metric("r2", r2, "numbers", low=-np.inf, high=1, unit=SHARE),
     )
 }
 """The metrics that come with coterie."""
 
-metrics = Catalogue("metric", {name: each.function for name, each in METRICS.items()}, hidden=("outputs", "y"))
+metrics = Catalogue(
+    "metric", {name: each.function for name, each in METRICS.items()}, hidden=("outputs", "y"), typed=True
+)
 """Their functions, for ``coterie list``."""
 
 
@@ -229,6 +300,8 @@ def find_metric(text: str) -> tuple[Metric, Call]:
     """Return the metric that a text names, with its arguments; a user's function is imported.
 
     A function of which a smaller value is better says so by an attribute, ``function.smaller = True``.
+
+    Arguments are tried on two examples, so that a wrong one is refused before a run.
 
     >>> find_metric("rmse")[0].smaller
     True
@@ -239,5 +312,5 @@ def find_metric(text: str) -> tuple[Metric, Call]:
         return Metric(call.name, function, smaller=bool(getattr(function, "smaller", False))), call
     metrics.find(call.name)
     if call.args or call.kwargs:
-        raise UsageError(f"metric is {text}, and {call.name} has no arguments; write metric={call.name}")
+        metrics.build(call, outputs=np.eye(BINARY), y=np.arange(BINARY))
     return METRICS[call.name], call

@@ -48,14 +48,52 @@ def catalogue(which: str) -> Catalogue:
 
 
 def overview(which: str) -> Table:
-    """Return a table of the names of a catalogue, with a sentence each."""
-    table = Table(title=which, title_justify="left", show_header=False, box=None, pad_edge=False, padding=(0, 2, 0, 0))
-    table.add_column(no_wrap=True, style="bold")
-    table.add_column()
+    """Return a table of the names of a catalogue, with a sentence each; metrics also with their facts."""
+    heads, facts = _FACTS.get(which, ((), _no_facts))
+    layout: dict[str, Any] = {"box": None, "pad_edge": False, "padding": (0, 2, 0, 0)}
+    table = Table(title=which, title_justify="left", show_header=bool(heads), **layout)
+    table.add_column("", no_wrap=True, style="bold")
+    for head in heads:
+        table.add_column(head, no_wrap=True)
+    table.add_column("")
     for name, function in catalogue(which).entries.items():
         arguments = signature(function)
-        table.add_row(name, Text.assemble(first_line(function), (f" {arguments}" if arguments else "", "dim")))
+        sentence = Text.assemble(first_line(function), (f" {arguments}" if arguments else "", "dim"))
+        table.add_row(name, *facts(name), sentence)
     return table
+
+
+def _no_facts(name: str) -> tuple[str, ...]:
+    return ()
+
+
+def _metric_facts(name: str) -> tuple[str, ...]:
+    """Return which way a metric is better, its range and its unit."""
+    from coterie.engine.metric_functions import METRICS
+
+    found = METRICS[name]
+    return found.better, found.range, found.unit.removeprefix("the ")
+
+
+_FACTS: dict[str, tuple[tuple[str, ...], Callable[[str], tuple[str, ...]]]] = {
+    "metrics": (("better", "range", "unit"), _metric_facts),
+}
+"""The facts that a list has beside names and sentences: their heads, and those of a name."""
+
+
+def metric_in_words(name: str) -> str:
+    """Return the facts of a metric as lines.
+
+    >>> print(metric_in_words("mae").strip())
+    better: lower
+    range: 0 to inf, in the target's unit
+    for: numbers
+    """
+    from coterie.engine.metric_functions import METRICS
+
+    found = METRICS[name]
+    unit = f", in {found.unit}" if found.in_unit else f" ({found.unit})" if found.unit else ""
+    return f"\n\nbetter: {found.better}\nrange: {found.range}{unit}\nfor: {found.needs}"
 
 
 def entry(name: str) -> Text:
@@ -87,7 +125,7 @@ def _entry(which: str, name: str) -> Text:
     function = catalogue(which).find(name)
     shown = f"--as {name}" if which == "papers" else name + signature(function)
     text = Text.assemble((shown, "bold"), "\n\n", inspect.getdoc(function) or "")
-    more = {"algorithms": searched, "algorithm-add-ons": searched, "papers": settings_of}
+    more = {"algorithms": searched, "algorithm-add-ons": searched, "papers": settings_of, "metrics": metric_in_words}
     return text.append(more[which](name)) if which in more else text
 
 
