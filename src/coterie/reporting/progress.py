@@ -9,6 +9,7 @@ from typing import Any
 from rich.progress import BarColumn, MofNCompleteColumn, TextColumn, TimeElapsedColumn, TimeRemainingColumn
 from rich.progress import Progress as Bar
 
+from coterie.experiments.main_score import main_score
 from coterie.experiments.session import Progress, ShowRun
 from coterie.experiments.settings import Settings
 from coterie.terminal import errors, plain, tell
@@ -44,11 +45,14 @@ def watch(settings: Settings, label: str | None = None, quiet: bool = False) -> 
         )
         with Bar(*columns, console=errors) as bar:
             task = bar.add_task(head, total=settings.rounds, now="")
-            yield once(lambda record: bar.update(task, completed=record["round"] + 1, now=describe(record)))
+            yield once(
+                lambda record: bar.update(task, completed=record["round"] + 1, now=describe(record, settings.metric))
+            )
     else:
         yield once(
             lambda record: tell(
-                f"{head} round {record['round'] + 1}/{settings.rounds} {describe(record)} {record['seconds']:.1f} s"
+                f"{head} round {record['round'] + 1}/{settings.rounds} {describe(record, settings.metric)} "
+                f"{record['seconds']:.1f} s"
             )
         )
 
@@ -79,16 +83,13 @@ def count_models(label: str, total: int, quiet: bool = False) -> Iterator[Callab
         yield lambda done: tell(f"{label}: {total} models are fitted") if done == total else None
 
 
-def describe(record: dict[str, Any]) -> str:
-    """Return the few numbers of a round that are shown."""
+def describe(record: dict[str, Any], metric: str | None = None) -> str:
+    """Return the few numbers of a round that are shown; ``metric``: that the user named."""
     words = []
-    if record.get("accuracy") is not None:
-        words.append(f"accuracy {record['accuracy']:.3f} worst {record['worst']:.3f}")
-    elif record.get("rmse") is not None:
-        words.append(f"rmse {record['rmse']:.4g}")
+    words.append(main_score("rmse" in record, metric).of_round(record))
     words.append(f"clusters {sum(size > 0 for size in record['clusters'])}")
     if record["moved"]:
         words.append(f"moved {record['moved']}")
     if "missing" in record:
         words.append(f"missing {len(record['missing'])}")
-    return " ".join(words)
+    return " ".join(filter(None, words))
