@@ -12,8 +12,8 @@ from typer.testing import CliRunner
 
 from coterie.cli.main import app
 from coterie.errors import UsageError
-from coterie.experiments.run_folder import load_rounds
 from coterie.experiments.main_score import main_score
+from coterie.experiments.run_folder import load_rounds
 from coterie.experiments.summary import add_shown, default_last, mean_of_last
 from coterie.reporting.comparison import comparison
 from coterie.reporting.plots import gains_by_seed

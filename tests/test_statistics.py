@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import ClassVar
+
 import numpy as np
 import pytest
 from hypothesis import given
@@ -42,13 +44,13 @@ def fewer_samples(monkeypatch):
 
 
 class TestCoverage:
-    """Shares of 0.95 with 400 tries have a standard error of 0.011; seeds are fixed."""
+    """Shares of 0.95 with 300 tries have a standard error of 0.013; seeds are fixed."""
 
-    @pytest.mark.parametrize("count", [10, 20, 50])
-    @pytest.mark.parametrize("shape", SCORES)
+    @pytest.mark.parametrize("count", [10, 20])
+    @pytest.mark.parametrize("shape", ["even", "nearly all right", "of 30 examples"])
     def test_of_means_over_clients(self, fewer_samples, shape, count):
         draw, mean = SCORES[shape]
-        held = coverage_over_clients(draw, mean, count, lambda rng, n: rng.uniform(30, 300, n), 400, seed=count)
+        held = coverage_over_clients(draw, mean, count, lambda rng, n: rng.uniform(30, 300, n), 300, seed=count)
         assert 0.95 - 0.03 <= held <= 0.95 + 0.03
 
     @pytest.mark.slow
@@ -71,7 +73,7 @@ class TestCoverage:
     @pytest.mark.parametrize("count", [3, 5, 10])
     @pytest.mark.parametrize("shape", ["even", "mean of 40 skewed clients"])
     def test_of_means_over_seeds(self, shape, count):
-        rng, tries = np.random.default_rng(count), 4000
+        rng, tries = np.random.default_rng(count), 2000
         drawn = rng.normal(size=(tries, count)) if shape == "even" else rng.beta(8, 2, (tries, count, 40)).mean(axis=2)
         mean = 0.0 if shape == "even" else 0.8
         held = np.mean([low <= mean <= high for low, high in map(interval_over_seeds, drawn)])
@@ -148,7 +150,12 @@ class TestTests:
 
 
 class TestGains:
-    SCORES = {"first": [0.5, 0.6, 0.55], "a": [0.6, 0.72, 0.65], "b": [0.5, 0.59, 0.56], "lost": [0.5, None, 0.6]}
+    SCORES: ClassVar = {
+        "first": [0.5, 0.6, 0.55],
+        "a": [0.6, 0.72, 0.65],
+        "b": [0.5, 0.59, 0.56],
+        "lost": [0.5, None, 0.6],
+    }
 
     def test_p_values_are_paired_by_seed_and_corrected_for_all_methods(self):
         found = gains_over_first(self.SCORES, 100.0)

@@ -24,6 +24,10 @@ SQUASHED = 2.0
 """By what log odds are divided before they are squashed; of 0.5 to 4 it has the smallest errors on the test cases."""
 
 
+FAR = 100.0
+"""Squashed log odds beyond this are 0 or 1."""
+
+
 class Pooled(NamedTuple):
     """A score of all clients' examples together, and by how much the bins may have changed it at most."""
 
@@ -64,14 +68,14 @@ def histogram_size(target: Target) -> int:
 def score_histograms(outputs: Array, y: Array) -> Array:
     """Return how many examples without and with a class have scores in each bin, ``(rankings * 2 * bins,)``.
 
-    Outputs that are no numbers rank nothing: they are at even odds.
+    Outputs that are no numbers rank nothing: they are taken for zeros.
 
     >>> score_histograms(np.array([[0.0, 0.0], [0.0, 90.0]]), np.array([0, 1])).nonzero()[0].tolist()
     [50, 199]
     """
-    scores, has = ranked(outputs, y)
-    even = np.nan_to_num(scores.astype(np.float64), nan=0.0) / SQUASHED
-    shares = 1 / (1 + np.exp(-np.clip(even, -(LARGEST**0.05), LARGEST**0.05)))
+    sound = np.where(np.isnan(outputs).any(axis=1, keepdims=True), 0.0, outputs)
+    scores, has = ranked(sound, y)
+    shares = 1 / (1 + np.exp(np.clip(-scores.astype(np.float64) / SQUASHED, -FAR, FAR)))
     places = np.minimum((shares * SCORE_BINS).astype(np.int64), SCORE_BINS - 1)
     rows = 2 * np.arange(len(scores))[:, None] + has
     size = 2 * SCORE_BINS * len(scores)

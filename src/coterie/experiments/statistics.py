@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import lru_cache
 from typing import NamedTuple
 
 import numpy as np
@@ -69,7 +70,7 @@ def interval_over_clients(ours: Array, theirs: Array, weights: Array, squared: b
     reach = float(stats.t.ppf(level, max(effective - 1, 1.0))) * error
     low, high = value - reach, value + reach
     if LEAST <= count <= MOST and error > 0:
-        drawn = _change(_drawn(count), sums, squared)
+        drawn = _change(_drawn(count, SAMPLES), sums, squared)
         sound = drawn.error > EQUAL * error
         if sound.mean() > 0.5:
             far = (drawn.value[sound] - value) / drawn.error[sound]
@@ -78,9 +79,10 @@ def interval_over_clients(ours: Array, theirs: Array, weights: Array, squared: b
     return Interval(low, high)
 
 
-def _drawn(count: int) -> Array:
+@lru_cache(maxsize=4)
+def _drawn(count: int, samples: int) -> Array:
     """Return how often each client is drawn in each sample."""
-    return generator(0, "verdict").multinomial(count, np.full(count, 1 / count), size=SAMPLES).astype(np.float64)
+    return generator(0, "verdict").multinomial(count, np.full(count, 1 / count), size=samples).astype(np.float64)
 
 
 class _Sums(NamedTuple):
