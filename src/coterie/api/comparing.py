@@ -23,6 +23,7 @@ from coterie.models.given import Given
 from coterie.reporting.compared import Comparison, compared
 from coterie.reporting.progress import count_models
 from coterie.server.contract import Algorithm
+from coterie.tracking.track import track
 
 Clients = Federated | Callable[[int], Federated]
 """The same clients for all seeds, or a function that draws those of a seed."""
@@ -74,7 +75,7 @@ def compare(
 
     def make(settings: Settings, at: Path | None, report: Progress | None) -> Made:
         parts = prepared[settings.algorithm, settings.seed][1]
-        done = simulate(*parts, settings, at, resume=True, progress=report)
+        done = simulate(*parts, settings, at, resume=True, progress=report, track=track)
         return Made(done.summary, done.history, done.trained.members)
 
     plan = [settings for settings, _ in prepared.values()]

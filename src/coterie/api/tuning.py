@@ -25,6 +25,7 @@ from coterie.models.given import Given
 from coterie.reporting.comparison import ranking
 from coterie.reporting.progress import watch
 from coterie.textforms import Value
+from coterie.tracking.track import track
 
 Over = Mapping[str, Iterable[Value] | str]
 """By name the values to try: a list, or ``"0.001..0.1"`` for all numbers between two, with ``tries``."""
@@ -89,7 +90,7 @@ def tune(
     points = tuning.candidates(ranges, tries)
 
     def make(settings: Settings, folder: Path | None, report: Progress | None) -> Made:
-        done = run_settings(settings, folder, resume=True, progress=report, data=split, model=network)
+        done = run_settings(settings, folder, resume=True, progress=report, data=split, model=network, track=track)
         return Made(done.summary, done.history, done.trained.members)
 
     def show(settings: Settings, label: str) -> AbstractContextManager[Progress | None]:

@@ -52,6 +52,7 @@ FIXED = (
     "threads",
     "plan",
     "device",
+    "track",
 )
 """Settings that cannot be searched: candidates with other values of these could not be compared."""
 
