@@ -32,7 +32,7 @@ from coterie.models.given import Given
 from coterie.models.model import Model
 from coterie.reporting.html import html_pairs
 from coterie.reporting.plots import draw_run, svg
-from coterie.reporting.progress import watch, watch_with_references
+from coterie.reporting.progress import watch_with_references
 from coterie.runtimes.attendance import Attended
 from coterie.runtimes.simulator import Simulator
 from coterie.server.contract import Algorithm, State
@@ -296,17 +296,10 @@ def run(
         return Run(simulate(built, clients, network, settings, folder, resume, report, show, track=track), folder)
 
 
-def shown(settings: Settings, progress: Progress | bool | None) -> AbstractContextManager[Progress | None]:
-    """Give what is called with the record of every round: a bar, the user's function, or nothing."""
-    if callable(progress):
-        return nullcontext(progress)
-    return watch(settings) if progress else nullcontext(None)
-
-
 def shown_with_references(
     settings: Settings, progress: Progress | bool | None
 ) -> AbstractContextManager[tuple[Progress | None, ShowRun]]:
-    """Give what ``shown`` gives for a run, and what shows the rounds of its references, where a bar does."""
+    """Give what shows the rounds of a run, a bar, the user's function or nothing, and those of its references."""
     if progress is True:
         return watch_with_references(settings)
     return nullcontext((progress if callable(progress) else None, unseen))

@@ -185,7 +185,7 @@ def compare(
     from coterie.experiments.sweep import folder_for, folder_name, from_settings, grid, parse_seeds, run_all
     from coterie.reporting.compared import compared
     from coterie.reporting.comparison import comparison, verdict_table
-    from coterie.reporting.progress import count_models, watch
+    from coterie.reporting.progress import count_models, watch_plan
     from coterie.tracking.track import track
 
     if baseline is not None:
@@ -203,7 +203,8 @@ def compare(
     if baseline is not None:
         source = baselines.named_source(build_data)
         beside = baselines.run_baseline(plan[:: len(names)], source, folder, partial(count_models, quiet=quiet))
-    done = list(run_all(plan, partial(folder_for, out=folder), partial(watch, quiet=quiet), from_settings(track)))
+    with watch_plan(plan, quiet=quiet) as show_run:
+        done = list(run_all(plan, partial(folder_for, out=folder), show_run, from_settings(track)))
     found = compared(done, last, folder, beside)
     found.save(folder)
     if as_json:
@@ -212,7 +213,7 @@ def compare(
     console.print(comparison(found.summaries, console))
     folders = {name: [folder_for(replace(base, algorithm=name, seed=n), folder) for n in numbers] for name in names}
     _print_together(folders, done[0].summary)
-    console.print(verdict_table(found.verdicts))
+    console.print(verdict_table(found.verdicts, console.width))
     say(f"table: {folder / 'comparison.csv'}, .tex, .json")
     say(f"picture: {folder / 'comparison.png'}")
 
@@ -240,7 +241,7 @@ def tune(
     from coterie.experiments import tuning
     from coterie.experiments.sweep import folder_name, from_settings, parse_seeds, slug
     from coterie.reporting.comparison import ranking
-    from coterie.reporting.progress import watch
+    from coterie.reporting.progress import watch_plan
     from coterie.tracking.track import track
 
     base = settings_from(target, given)
@@ -248,7 +249,7 @@ def tune(
     ranges = tuning.ranges_for(base, over or ())
     points = tuning.candidates(ranges, tries)
     results = tuning.search(
-        base, points, parse_seeds(seeds), folder, show=partial(watch, quiet=quiet), make=from_settings(track)
+        base, points, parse_seeds(seeds), folder, show=partial(watch_plan, quiet=quiet), make=from_settings(track)
     )
     best = tuning.write_best(base, results[0].candidate, folder)
     if as_json:
