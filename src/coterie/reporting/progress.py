@@ -5,7 +5,7 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager, ExitStack, contextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any
 
 from rich.progress import BarColumn, MofNCompleteColumn, TextColumn, TimeElapsedColumn, TimeRemainingColumn
@@ -70,7 +70,7 @@ class Rounds:
     """The rounds of the runs of a plan: how many were made here, and how many are left."""
 
     plan: Sequence[Settings]
-    began: float = field(default_factory=lambda: time.monotonic())
+    began: float
     made: int = 0
 
     def so_far(self, finished: int, number: int = 0, now: str = "") -> SoFar:
@@ -85,7 +85,7 @@ def watch_plan(
     plan: Sequence[Settings], label_of: Callable[[Settings], str] | None = None, quiet: bool = False
 ) -> Iterator[ShowRun]:
     """Give what shows the rounds of each run of a plan as part of the whole: runs done of all, and the time left."""
-    rounds = Rounds(plan)
+    rounds = Rounds(plan, time.monotonic())
     with overall(quiet) as show_so_far:
 
         @contextmanager
