@@ -180,7 +180,7 @@ def test_the_command_line_takes_several_trackers(tmp_path, book):
 
 
 def test_the_time_of_trackers_is_no_time_of_the_run(clients, monkeypatch):
-    """On a clock that a tracker moves by 1000 s a round, and every look at it by 0.001, the rounds take next to nothing."""
+    """On a clock that a tracker moves by 1000 s a round, and every look at it by 0.001, rounds take next to nothing."""
     passed, looks = [], itertools.count()
     monkeypatch.setattr("time.perf_counter", lambda: 1000.0 * len(passed) + 0.001 * next(looks))
     run = train(clients, None, 3, progress=passed.append)
