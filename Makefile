@@ -23,7 +23,7 @@ ENGINE := $(wildcard hatch_build.py src/coterie/native/compile.py src/coterie/na
 $(STAMP): pyproject.toml constraints.txt $(ENGINE)
 	@# the compiler works while pip downloads; without one PyTorch does the work, and that is said
 	@$(PYTHON) src/coterie/native/compile.py >/dev/null & $(PYTHON) -m venv $(VENV) && \
-	  COTERIE_COMPILE=no $(INSTALL) --no-compile -e '.[dev,flower,metrics,onnx,ray]' && wait
+	  COTERIE_COMPILE=no $(INSTALL) --no-compile -e '.[dev,flower,metrics,onnx,ray,tensorboard]' && wait
 	@# pip would compile on one core, and what nobody imports; templates do not compile
 	@$(BIN)/python -m compileall -qq -j 0 -x '/tests/|/sympy/|/networkx/|/pip/|/uv/|/_inductor/|/setuptools/' $(VENV)/lib src || true
 	@touch $@
@@ -33,8 +33,10 @@ $(DOCS_STAMP): $(STAMP)
 	@touch $@
 
 demo: setup  ## recover four hidden groups of rotated digits: a table and a picture, under two minutes
-	$(BIN)/coterie compare fedavg local ifca wecfl --data digits --partition 'rotation(0,90,180,270)' \
+	@# 80 columns, whoever reads it
+	COLUMNS=$${COLUMNS:-80} $(BIN)/coterie compare fedavg local ifca wecfl --data digits --partition 'rotation(0,90,180,270)' \
 	  --clients 40 --clusters 4 --rounds 20 --seeds 1..5 --out runs/demo
+	@$(BIN)/coterie report runs/demo -o runs/demo/report.html
 
 # Three processes on two cores: federations wait for each other most of their time, so their tests come first.
 TESTS := OMP_NUM_THREADS=1 OPENBLAS_NUM_THREADS=1 $(BIN)/pytest -m 'not slow' -n 3 --dist loadfile --no-loadscope-reorder tests/deploy tests/contract tests src
