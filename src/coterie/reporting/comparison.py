@@ -156,7 +156,7 @@ def _table(runs: dict[str, list[Summary]], columns: list[Column], score: Score, 
         table.add_column(title.replace(" ", "\n") if narrow else title, justify="right", no_wrap=True)
     cells, gains = [column.cells(runs) for column in columns], gains_of(runs, score)
     for name in runs:
-        paired = gain_cells(gains.get(name), score.digits) if len(runs) > 1 else ()
+        paired: tuple[str, ...] = gain_cells(gains.get(name), score.digits) if len(runs) > 1 else ()
         paired = tuple(each.replace(" [", "\n[") for each in paired) if narrow else paired
         table.add_row(cell(name), *paired, *(each[name] for each in cells))
     return table
