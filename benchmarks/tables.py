@@ -24,10 +24,9 @@ from rich.console import Console
 from rich.table import Table as Printed
 
 import coterie as ct
-from coterie.experiments.table_defaults import TABLES
 
 VALIDATION = 0.2
-MOST_ROWS = 30_000
+MOST_ROWS = 10_000
 
 
 @dataclass(frozen=True)
@@ -99,17 +98,17 @@ TASKS: dict[str, Task] = {
 GENERAL = {"model": "mlp(64)", "optimizer": "sgd", "lr": 0.1, "steps": 10, "batch": 32, "rounds": 20, "lr_decay": 1.0}
 """What is trained where data are no tables."""
 
+LONGER = {**GENERAL, "model": "tabular", "rounds": 30, "optimizer": "adam", "lr": 0.002, "lr_decay": 0.95}
+"""What the candidates for tables have in common."""
+
+EPOCH = {**LONGER, "epochs": 1, "steps": 400}
+"""At most an epoch a round, in small minibatches."""
+
 CANDIDATES: dict[str, dict[str, Any]] = {
     "general": GENERAL,
-    "tables": dict(TABLES),
-    "rate 0.001": {**TABLES, "lr": 0.001},
-    "rate 0.0005": {**TABLES, "lr": 0.0005},
-    "2 epochs": {**TABLES, "epochs": 2},
-    "1 epoch": {**TABLES, "epochs": 1},
-    "2 epochs, 0.001": {**TABLES, "epochs": 2, "lr": 0.001},
-    "decay 0.9": {**TABLES, "lr_decay": 0.9},
-    "dropout 0.3": {**TABLES, "model": "tabular(128,2,0.3)"},
-    "weight decay": {**TABLES, "weight_decay": 0.01},
+    "4 epochs of 128": {**LONGER, "epochs": 4, "steps": 100, "batch": 128},
+    "1 epoch of 32, decay 0.001": {**EPOCH, "weight_decay": 0.001},
+    "1 epoch of 32, decay 0.003": {**EPOCH, "weight_decay": 0.003},
 }
 """What is compared; a candidate of that name is trained with these settings."""
 
