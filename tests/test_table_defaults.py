@@ -143,4 +143,4 @@ def test_the_defaults_learn_what_ten_steps_of_sgd_do_not():
     clients = ct.from_frame(frame, client="site", label="late")
     general = {"optimizer": "sgd", "steps": 10, "batch": 32, "model": "mlp(64)", "rounds": 20}
     before, after = ct.run("fedavg", clients, **general), ct.run("fedavg", clients)
-    assert after.summary["r2"] > before.summary["r2"] + 0.2
+    assert 1 - after.summary["r2"] < (1 - before.summary["r2"]) / 5
