@@ -42,6 +42,7 @@ from coterie.data.tables.rows import (
     RowSplit,
     are_flags,
     find_classes,
+    label_facts,
     label_numbers,
     read_rows,
     split_rows,
@@ -352,7 +353,8 @@ def _labels(rows: Rows, reading: Reading, where: str, problems: Problems) -> _La
     """Find out what the labels are; they are nothing at all if that is a problem."""
     try:
         if len(rows.labels) > 1:
-            flags = are_flags(where, reading.labels, rows.labels, reading.task)
+            facts, words = map(label_facts, rows.labels), [own.words for own in rows.labels]
+            flags = are_flags(where, reading.labels, tuple(facts), reading.task, words)
             return _Labels(None, label_numbers(rows.labels, None), not flags, flags)
         classes = find_classes(where, reading.label, rows.labels[0], reading.task)
     except BadFile as error:

@@ -5,7 +5,7 @@ No feature is read here, so this takes one pass over a few columns.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from itertools import chain, pairwise
@@ -251,13 +251,14 @@ class LabelFacts:
     """What a client tells of its label column before all agree on what it is: counts, and no label.
 
     ``present`` rows have a label, which is a number in ``numbers`` of them; ``whole``: all these are whole numbers;
-    ``overflowed``: there are too many different labels to be classes.
+    ``overflowed``: there are too many different labels to be classes; ``flags``: all are 0 or 1, or true or false.
     """
 
     present: int = 0
     numbers: int = 0
     whole: bool = True
     overflowed: bool = False
+    flags: bool = True
 
     def __add__(self, other: LabelFacts) -> LabelFacts:
         return LabelFacts(
@@ -265,6 +266,7 @@ class LabelFacts:
             self.numbers + other.numbers,
             self.whole and other.whole,
             self.overflowed or other.overflowed,
+            self.flags and other.flags,
         )
 
     @property
@@ -276,7 +278,8 @@ class LabelFacts:
 def label_facts(labels: RawLabels) -> LabelFacts:
     """Return the facts about a label column."""
     numbers = int((~np.isnan(labels.numbers)).sum())
-    return LabelFacts(labels.present, numbers, _are_whole(labels), labels.overflowed)
+    flags = all(flag_of(word) >= 0 for word in labels.words)
+    return LabelFacts(labels.present, numbers, _are_whole(labels), labels.overflowed, flags)
 
 
 def find_classes(file: str, label: str, labels: RawLabels, task: str | None) -> tuple[str, ...] | None:
@@ -315,40 +318,48 @@ def class_names(file: str, label: str, words: Sequence[str], numeric: bool) -> t
     return _whole_classes(file, label, words) if numeric else tuple(sorted(set(words)))
 
 
-def are_flags(file: str, names: Sequence[str], labels: Sequence[RawLabels], task: str | None) -> bool:
+def are_flags(
+    file: str,
+    names: Sequence[str],
+    facts: Sequence[LabelFacts],
+    task: str | None,
+    words: Sequence[Sequence[str]] | None = None,
+) -> bool:
     """Return whether several label columns are labels, each 0 or 1; False where all are targets of a regression.
 
     Columns of nothing but 0 and 1, or true and false, are labels and other numbers are targets; ``task`` overrides
-    that, and a mixture is refused.
+    that, and a mixture is refused. ``words`` are some labels of each column, for an example in an error.
     """
     if task == "classification":
         what = f"{len(names)} label columns are named, {', '.join(names)}"
         raise BadFile(file, None, what, "a classification has one; use --task multilabel or regression")
-    for name, own in zip(names, labels, strict=True):
+    every = dict(zip(names, facts, strict=True))
+    examples = dict(zip(names, words or [()] * len(names), strict=True))
+    for name, own in every.items():
         if not own.present:
             raise BadFile(file, None, f"the label column {name!r} has no value", "name another with --label")
-    others = {name: word for name, own in zip(names, labels, strict=True) if (word := _no_flag(own)) is not None}
+    others = [name for name, own in every.items() if not own.flags]
     if task == "multilabel" and others:
-        name, word = next(iter(others.items()))
-        what = f"the label column {name!r} has {word!r}"
+        word = _example(examples[others[0]], lambda word: flag_of(word) < 0, "other values than 0 and 1")
+        what = f"the label column {others[0]!r} has {word}"
         raise BadFile(file, None, what, "each of several labels must be 0 or 1, or true or false")
     if not others and task != "regression":
         return True
-    for name, own in zip(names, labels, strict=True):
-        if not are_numbers(int((~np.isnan(own.numbers)).sum()), own.present):
-            word = next((word for word in own.words if not is_number(word)), "words")
-            what = f"the label column {name!r} has {word!r}, which is no number"
+    for name, own in every.items():
+        if not own.numeric:
+            word = _example(examples[name], lambda word: not is_number(word), "a word")
+            what = f"the label column {name!r} has {word}, which is no number"
             raise BadFile(file, None, what, "several labels must all be numbers, or all be 0 or 1; name such columns")
     if others and len(others) < len(names) and task is None:
         flag = next(name for name in names if name not in others)
-        what = f"the label column {flag!r} has only 0 and 1, and {next(iter(others))!r} has other numbers"
+        what = f"the label column {flag!r} has only 0 and 1, and {others[0]!r} has other numbers"
         raise BadFile(file, None, what, "name labels or targets, or take all for targets with --task regression")
     return False
 
 
-def _no_flag(labels: RawLabels) -> str | None:
-    """Return a word that is neither 0 nor 1, nor true nor false; None if there is none."""
-    return next((word for word in labels.words if flag_of(word) < 0), None)
+def _example(words: Sequence[str], wanted: Callable[[str], bool], otherwise: str) -> str:
+    """Return the first word that is wanted, quoted; or what to say where no words are known."""
+    return next((repr(word) for word in words if wanted(word)), otherwise)
 
 
 def _are_whole(labels: RawLabels) -> bool:
