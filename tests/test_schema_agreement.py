@@ -14,7 +14,8 @@ from local_sites import LocalSites
 from typer.testing import CliRunner
 
 from coterie.cli.main import app
-from coterie.data import Schema, load_own
+from coterie.cli.options import settings_either_way
+from coterie.data import Schema, load, load_own
 from coterie.data.tables.agreement import OwnTable, agree_on_kinds, agree_on_schema
 from coterie.data.tables.reading import Reading
 from coterie.deploy.audit import Audit, read_audit
@@ -25,7 +26,10 @@ from coterie.deploy.site_answers import Site
 from coterie.deploy.site_programs import load_data, with_columns
 from coterie.deploy.status import StatusBoard
 from coterie.errors import FederationError, UsageError
-from coterie.experiments.settings import Settings
+from coterie.experiments.run import run_settings
+from coterie.experiments.run_folder import load_state
+from coterie.experiments.settings import Settings, load_settings, make_settings
+from coterie.experiments.table_defaults import TABLES
 from coterie.wire import codec
 from coterie.wire.schema_messages import facts_table, read_facts, read_kinds, read_sums
 
@@ -68,10 +72,10 @@ class TableSites(LocalSites):
 
 
 def run(folder, sites, **changed):
-    table = Settings("fedavg", model="mlp(4)", rounds=1, steps=2).table()
+    small = Settings("fedavg", model="mlp(4)", rounds=1, steps=2).table()
     paths = {"out": str(folder / "run"), "board": str(folder / "status.json")}
-    given = {"minimum": len(sites.names), "timeout": 1.0, "patience": 0.0, "deliver": False, **paths, **changed}
-    order = Order(settings=table, sites=sites.names, **given)
+    given = {"minimum": len(sites.names), "timeout": 1.0, "patience": 0.0, "deliver": False, "settings": small, **paths}
+    order = Order(sites=sites.names, **{**given, **changed})
     return carry_out(order, sites, StatusBoard(folder / "status.json", order.run, order.out, order.sites))
 
 
@@ -102,6 +106,26 @@ def test_the_schema_is_that_of_a_simulation_bit_for_bit(tmp_path, options, more)
     for at, site in enumerate(sites.sites):
         np.testing.assert_array_equal(site.data.train.x, expected.train.of(at)[0])
         np.testing.assert_array_equal(site.data.test.y, expected.test.of(at)[1])
+
+
+def test_a_run_that_agrees_on_a_schema_trains_as_a_simulation_of_the_same_tables(tmp_path):
+    write(tmp_path / "all", {name: hospital(i) for i, name in enumerate(NAMES)})
+    words = {"algorithm": "fedavg", "rounds": 2, "data": str(tmp_path / "all")}
+    simulated = run_settings(make_settings({**words, "plan": "native"}, "test"))
+    arrays, tables = settings_either_way("fedavg", {"data": "federation", "rounds": 2})
+    assert (arrays.model, tables.model) == (None, "tabular")
+    run(tmp_path, TableSites(tmp_path), settings=arrays.table(), tables=tables.table())
+    federated = load_settings(tmp_path / "run" / "config.toml", {})
+    for name in TABLES:
+        assert getattr(federated, name) == getattr(simulated.settings, name), name
+    np.testing.assert_array_equal(load_state(tmp_path / "run" / "state.npz").stack.params, simulated.state.stack.params)
+
+
+def test_sites_with_arrays_train_with_the_general_defaults(tmp_path):
+    data = load("digits").partition("iid", clients=2, seed=1)
+    arrays, tables = settings_either_way("fedavg", {"data": "federation", "rounds": 1, "steps": 1})
+    run(tmp_path, LocalSites(data, tmp_path), settings=arrays.table(), tables=tables.table())
+    assert load_settings(tmp_path / "run" / "config.toml", {}).optimizer == arrays.optimizer
 
 
 def test_no_row_leaves_a_site_and_its_log_says_what_did(tmp_path):

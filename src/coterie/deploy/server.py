@@ -226,10 +226,12 @@ def make_order(
     resume: bool = False,
     *,
     earlier: Path | None = None,
+    tables: Settings | None = None,
 ) -> Order:
     """Return the order for these settings; refuse now what the run would refuse later.
 
-    ``earlier`` is the folder of a finished run whose models and clusters this one begins with.
+    ``earlier`` is the folder of a finished run whose models and clusters this one begins with; ``tables`` are the
+    settings if the sites turn out to have tables, where that is not known yet.
     """
     check_free(server)
     folder = (out or server.runs / f"{slug(settings.algorithm)}-seed-{settings.seed}").resolve()
@@ -241,8 +243,10 @@ def make_order(
         resume=resume,
         schema=str(schema) if schema.is_file() else None,
         earlier=None if earlier is None else str(earlier.resolve()),
+        tables=None if tables is None else tables.table(),
     )
-    building.build_algorithm(order.experiment())
+    for kind in (False, True):
+        building.build_algorithm(order.experiment(kind))
     order.begins_with()
     return order
 
