@@ -27,7 +27,7 @@ from coterie.deploy.site_programs import load_data, with_columns
 from coterie.deploy.status import StatusBoard
 from coterie.errors import FederationError, UsageError
 from coterie.experiments.run import run_settings
-from coterie.experiments.run_folder import load_state
+from coterie.experiments.run_folder import STATE, load_state
 from coterie.experiments.settings import Settings, load_settings, make_settings
 from coterie.experiments.table_defaults import TABLES
 from coterie.wire import codec
@@ -118,7 +118,7 @@ def test_a_run_that_agrees_on_a_schema_trains_as_a_simulation_of_the_same_tables
     federated = load_settings(tmp_path / "run" / "config.toml", {})
     for name in TABLES:
         assert getattr(federated, name) == getattr(simulated.settings, name), name
-    np.testing.assert_array_equal(load_state(tmp_path / "run" / "state.npz").stack.params, simulated.state.stack.params)
+    np.testing.assert_array_equal(load_state(tmp_path / "run" / STATE).stack.params, simulated.state.stack.params)
 
 
 def test_sites_with_arrays_train_with_the_general_defaults(tmp_path):

@@ -143,7 +143,7 @@ def client(
     if only_node:
         from coterie.deploy.site_node import run_node
 
-        run_node(config)
+        run_node(config, tell)
         return
     from coterie.deploy import site_programs
 
