@@ -71,7 +71,9 @@ def add(folder: Annotated[Path, typer.Argument(help="the folder of the deploymen
     from coterie.deploy.deployment import add_site
 
     site = add_site(folder, name)
-    say(f"{site.folder} is for {name}; copy {folder / 'server'} to the server and start it again")
+    say(f"{site.folder} is for {name}; copy these to the server's folder, and start it again:")
+    for path in (folder / "server" / "federation.toml", *sorted((folder / "server" / "keys").glob(f"{name}.*"))):
+        say(f"  {path}")
 
 
 @federate_app.command("renew")
@@ -209,7 +211,8 @@ def _watched(server: ServerFolder, order: Order, quiet: bool) -> dict[str, Any]:
     from coterie.experiments.summary import add_shown
     from coterie.reporting.progress import watch
 
-    out, shown = Path(order.out), dict[str, Progress]()
+    out = Path(order.out)
+    shown: dict[str, Progress] = {}
     with ExitStack() as bar:
 
         def progress(record: dict[str, Any]) -> None:
