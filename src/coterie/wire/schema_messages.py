@@ -15,8 +15,8 @@ from typing import Any
 from coterie.data.tables.agreement import FLAGS, NUMBERS, TARGETS, WORDS, Facts, Kinds
 from coterie.data.tables.cells import is_whole
 from coterie.data.tables.columns import CATEGORY, COUNT, DATE, NUMBER, ColumnCounts
+from coterie.data.tables.labels import LabelFacts
 from coterie.data.tables.reading import LISTS, Reading
-from coterie.data.tables.rows import LabelFacts
 from coterie.data.tables.schema import Schema
 from coterie.data.tables.sums import Moments, Sums
 from coterie.errors import CoterieError, FederationError

@@ -23,21 +23,10 @@ import numpy as np
 from coterie.data.tables.cells import canonical
 from coterie.data.tables.columns import ColumnCounts, Profile, check_columns, kinds_of, profile, usable_tables
 from coterie.data.tables.files import open_table
+from coterie.data.tables.labels import LabelFacts, are_flags, are_targets, class_names, label_facts, label_numbers
 from coterie.data.tables.problems import Problem, Problems
 from coterie.data.tables.reading import Reading
-from coterie.data.tables.rows import (
-    TRAIN,
-    LabelFacts,
-    Rows,
-    are_flags,
-    are_targets,
-    class_names,
-    label_facts,
-    label_numbers,
-    read_rows,
-    split_rows,
-    with_labels,
-)
+from coterie.data.tables.rows import TRAIN, Rows, read_rows, split_rows, with_labels
 from coterie.data.tables.schema import Schema, make_schema
 from coterie.data.tables.sums import Moments, Sums, merge
 from coterie.errors import DataError
