@@ -174,11 +174,14 @@ def run(
     """Run an experiment on the federation of the server in --folder; Ctrl-C stops only the display."""
     from coterie.deploy.run_names import dated, find_run
     from coterie.deploy.server import ServerFolder, make_order, submit
+    from coterie.experiments.tracked import trackers_of
     from coterie.reporting.comparison import comparison
+    from coterie.tracking.track import check_installed
 
     server = ServerFolder.of(folder)
     # Of a paper's settings only the training applies. Whether the sites have tables is known when they are there.
     settings, tables = settings_either_way(target, {"data": "federation", **given})
+    check_installed(trackers_of(settings.track))
     if name is not None:
         require(out is None and not resume, "name", name, "given without --out and --resume, which name a folder")
         out = server.runs / dated(name)
