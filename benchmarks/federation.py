@@ -26,8 +26,9 @@ SITES, ROUNDS = 3, 12
 
 def measure(found, name: str, model: str, out: Path) -> None:
     settings = Settings("fedavg", model=model, rounds=ROUNDS, steps=1)
+    used: list[float] = []
     submit(found.place, make_order(found.place, settings, out))
-    follow(found.place, lambda record: None)
+    follow(found.place, lambda record: used.append(processor_seconds()))
     lines = [json.loads(line) for line in (out / "exchanges.jsonl").read_text().splitlines()]
     audits = {site: read_audit(found.place.folder.parent / "sites" / site / "audit.jsonl") for site in found.sites}
     parts = []
@@ -40,9 +41,27 @@ def measure(found, name: str, model: str, out: Path) -> None:
     seconds = [record["seconds"] for record in load_rounds(out)[1:]]
     low, middle, high = np.quantile(seconds, [0, 0.5, 1])
     print(f"{name} ({model}): {middle:.2f} s a round (training, evaluation), {low:.2f} to {high:.2f}")
+    print(f"  {(used[-1] - used[0]) / (len(used) - 1):.2f} s of processor time a round, all programs together")
     print(f"  exchange of {np.median([line['total'] for line in lines[1:]]):.2f} s until the last site has answered")
     print(f"  of one answer, median: {sent:.2f} s to hand out all messages, {wait:.2f} s until the site's agent has")
     print(f"  its own, {work:.2f} s of work there, {back:.2f} s until the server has the answer")
+
+
+def processor_seconds() -> float:
+    """Return the processor time that all programs below this one have used; those that have ended are not counted."""
+    parents, seconds = dict[int, int](), dict[int, float]()
+    for stat in Path("/proc").glob("[0-9]*/stat"):
+        try:
+            number, rest = stat.parent.name, stat.read_text().rpartition(")")[2].split()
+        except OSError:
+            continue  # it has just ended
+        parents[int(number)] = int(rest[1])
+        seconds[int(number)] = (int(rest[11]) + int(rest[12])) / os.sysconf("SC_CLK_TCK")
+
+    def is_below(process: int) -> bool:
+        return process in parents and (parents[process] == os.getpid() or is_below(parents[process]))
+
+    return sum(own for process, own in seconds.items() if is_below(process))
 
 
 def arrival(line) -> float:

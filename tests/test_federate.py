@@ -16,6 +16,7 @@ import pytest
 from local_sites import LocalSites
 from typer.testing import CliRunner
 
+from coterie.cli import federate
 from coterie.cli.main import app
 from coterie.data import from_arrays, load, load_own
 from coterie.deploy.deployment import write_deployment
@@ -529,6 +530,23 @@ class TestApart:
         settings = {name: value for name, value in wanted.settings.items() if name != "apart"}
         self.carried(replace(wanted, settings=settings), tables, tmp_path, self.ASKED)
         assert not (tmp_path / "run" / "apart.json").exists()
+
+
+def test_the_progress_of_a_run_counts_the_rounds_that_it_turned_out_to_have(near, order, board, monkeypatch, capsys):
+    """With tables they are others than were known when the order was given."""
+    tables = {**order.settings, "rounds": 2}
+    given = replace(order, settings={**order.settings, "rounds": 50}, tables=tables)
+    carry_out(replace(given, settings=tables), near, board)
+
+    def follow(_, progress, tell):
+        for record in load_rounds(Path(order.out)):
+            progress(record)
+        return load_summary(Path(order.out))
+
+    monkeypatch.setattr("coterie.deploy.server.follow", follow)
+    summary = federate._watched(None, given, quiet=False)
+    assert summary["rounds"] == 2
+    assert "round 2/2" in capsys.readouterr().err
 
 
 def test_the_summary_of_a_federation_is_json(near, order, board, tmp_path):

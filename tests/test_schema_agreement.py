@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from dataclasses import replace
+from dataclasses import asdict, replace
 
 import numpy as np
 import polars as pl
@@ -14,7 +14,8 @@ from local_sites import LocalSites
 from typer.testing import CliRunner
 
 from coterie.cli.main import app
-from coterie.data import Schema, load_own
+from coterie.cli.options import settings_either_way
+from coterie.data import Schema, load, load_own
 from coterie.data.tables.agreement import OwnTable, agree_on_kinds, agree_on_schema
 from coterie.data.tables.reading import Reading
 from coterie.deploy.audit import Audit, read_audit
@@ -24,8 +25,11 @@ from coterie.deploy.server_run import carry_out
 from coterie.deploy.site_answers import Site
 from coterie.deploy.site_programs import load_data, with_columns
 from coterie.deploy.status import StatusBoard
-from coterie.errors import DataError, FederationError, UsageError
-from coterie.experiments.settings import Settings
+from coterie.errors import FederationError, UsageError
+from coterie.experiments.run import run_settings
+from coterie.experiments.run_folder import STATE, load_state
+from coterie.experiments.settings import Settings, load_settings, make_settings
+from coterie.experiments.table_defaults import TABLES
 from coterie.wire import codec
 from coterie.wire.schema_messages import facts_table, read_facts, read_kinds, read_sums
 
@@ -68,10 +72,10 @@ class TableSites(LocalSites):
 
 
 def run(folder, sites, **changed):
-    table = Settings("fedavg", model="mlp(4)", rounds=1, steps=2).table()
+    small = Settings("fedavg", model="mlp(4)", rounds=1, steps=2).table()
     paths = {"out": str(folder / "run"), "board": str(folder / "status.json")}
-    given = {"minimum": len(sites.names), "timeout": 1.0, "patience": 0.0, "deliver": False, **paths, **changed}
-    order = Order(settings=table, sites=sites.names, **given)
+    given = {"minimum": len(sites.names), "timeout": 1.0, "patience": 0.0, "deliver": False, "settings": small, **paths}
+    order = Order(sites=sites.names, **{**given, **changed})
     return carry_out(order, sites, StatusBoard(folder / "status.json", order.run, order.out, order.sites))
 
 
@@ -83,6 +87,9 @@ def run(folder, sites, **changed):
         ({"label": "dose"}, {}),
         ({"label": "grade"}, {"grade": [3, 1, 12] * 20}),
         ({"label": "age", "task": "regression", "ignore": "ward"}, {}),
+        ({"label": "age,dose", "ignore": "label"}, {}),
+        ({"label": "days,dose", "missing": "mean", "ignore": "label"}, {"days": [1.5, 2.5, 7.0] * 20}),
+        ({"label": "fever,pain", "ignore": "label"}, {"fever": [0, 1, 1] * 20, "pain": [True, False, True] * 20}),
     ],
 )
 def test_the_schema_is_that_of_a_simulation_bit_for_bit(tmp_path, options, more):
@@ -99,6 +106,26 @@ def test_the_schema_is_that_of_a_simulation_bit_for_bit(tmp_path, options, more)
     for at, site in enumerate(sites.sites):
         np.testing.assert_array_equal(site.data.train.x, expected.train.of(at)[0])
         np.testing.assert_array_equal(site.data.test.y, expected.test.of(at)[1])
+
+
+def test_a_run_that_agrees_on_a_schema_trains_as_a_simulation_of_the_same_tables(tmp_path):
+    write(tmp_path / "all", {name: hospital(i) for i, name in enumerate(NAMES)})
+    words = {"algorithm": "fedavg", "rounds": 2, "data": str(tmp_path / "all")}
+    simulated = run_settings(make_settings({**words, "plan": "native"}, "test"))
+    arrays, tables = settings_either_way("fedavg", {"data": "federation", "rounds": 2})
+    assert (arrays.model, tables.model) == (None, "tabular")
+    run(tmp_path, TableSites(tmp_path), settings=arrays.table(), tables=tables.table())
+    federated = load_settings(tmp_path / "run" / "config.toml", {})
+    for name in TABLES:
+        assert getattr(federated, name) == getattr(simulated.settings, name), name
+    np.testing.assert_array_equal(load_state(tmp_path / "run" / STATE).stack.params, simulated.state.stack.params)
+
+
+def test_sites_with_arrays_train_with_the_general_defaults(tmp_path):
+    data = load("digits").partition("iid", clients=2, seed=1)
+    arrays, tables = settings_either_way("fedavg", {"data": "federation", "rounds": 1, "steps": 1})
+    run(tmp_path, LocalSites(data, tmp_path), settings=arrays.table(), tables=tables.table())
+    assert load_settings(tmp_path / "run" / "config.toml", {}).optimizer == arrays.optimizer
 
 
 def test_no_row_leaves_a_site_and_its_log_says_what_did(tmp_path):
@@ -272,7 +299,7 @@ class TestHostileReplies:
         plain, sums, kinds, facts, reading = honest
         assert read_facts(plain) == (facts, reading)
         assert read_sums(sums, kinds).table() == sums
-        assert read_kinds(json.loads(json.dumps({"columns": kinds.columns, "labels": kinds.labels}))) == kinds
+        assert read_kinds(json.loads(json.dumps(asdict(kinds)))) == kinds
 
     @pytest.mark.parametrize(
         "change",
@@ -283,8 +310,11 @@ class TestHostileReplies:
             {"counts": {"age": [1, 1]}},
             {"counts": {"x" * 2000: [1, 1, 0]}},
             {"counts": [1]},
-            {"label": [1, 1, 1, True]},
-            {"label": [1, 2, True, False]},
+            {"labels": [[1, 1, 1, True, True]]},
+            {"labels": [[1, 2, True, False, True]]},
+            {"labels": [[1, 1, True, False, True]] * 2},
+            {"labels": []},
+            {"labels": 1},
             {"reading": {"label": 3}},
             {"reading": {"label": "x", "ignore": "a"}},
             {"reading": {"lable": "x"}},
@@ -343,10 +373,31 @@ def test_any_tables_give_the_schema_of_a_simulation(tmp_path_factory, tables):
     assert agree_on_schema(facts, sums, kinds, reading) == load_own(folder).schema
 
 
-def test_several_labels_need_a_schema_by_hand(tmp_path):
-    hospital(1).write_csv(tmp_path / "own.csv")
-    with pytest.raises(DataError, match=r"names several columns.*federate init --schema"):
-        load_data(tmp_path / "own.csv", "bern", tmp_path, label="age,dose")
+def test_several_labels_of_mixed_kinds_are_refused_with_both_names(tmp_path):
+    write(tmp_path / "all", {name: hospital(i, fever=[0, 1, 1] * 20) for i, name in enumerate(NAMES)})
+    with pytest.raises(FederationError, match=r"'fever' has only 0 and 1, and 'dose' has other numbers"):
+        run(tmp_path, TableSites(tmp_path, label="fever,dose"))
+
+
+def test_one_site_with_another_value_makes_targets_of_all(tmp_path):
+    tables = {name: hospital(i, fever=[0, 1, 1] * 20, pain=[0, 1, 1 + (i == 2)] * 20) for i, name in enumerate(NAMES)}
+    write(tmp_path / "all", tables)
+    with pytest.raises(FederationError, match=r"'fever' has only 0 and 1, and 'pain' has other numbers"):
+        run(tmp_path, TableSites(tmp_path, label="fever,pain"))
+
+
+def test_sums_of_several_targets_are_of_exactly_these(tmp_path):
+    hospital(1).write_csv(tmp_path / "bern.csv")
+    reading = Reading(label="age,dose")
+    table = OwnTable(tmp_path / "bern.csv", "bern", reading)
+    kinds = agree_on_kinds({"bern": table.facts()}, reading)
+    plain = table.sums(kinds).table()
+    assert kinds.targets == ("age", "dose")
+    assert plain["numbers"].keys() == {"age", "dose"}
+    assert plain["target"] is None
+    assert read_sums(plain, kinds).table() == plain
+    with pytest.raises(FederationError, match="sums"):
+        read_sums(plain, replace(kinds, targets=("age",)))
 
 
 def test_init_writes_how_tables_are_read_for_all_sites_and_later_ones(tmp_path):

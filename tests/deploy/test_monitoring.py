@@ -81,8 +81,8 @@ def test_counters_and_gauges_have_their_types():
 
 
 def test_the_server_says_which_program_ended_and_how_the_run_is(made, tmp_path):
-    folder, board = made / "server", StatusBoard(tmp_path / "status.json", "run", str(tmp_path), ("a", "b"))
-    board.sites({"a": "answered", "b": "not connected"})
+    folder, board = made / "server", StatusBoard(tmp_path / "status.json", "run", str(tmp_path), ("a", "b", "c"))
+    board.sites({"a": "answered", "b": "not connected", "c": "asked"})
     board.update(state="running", rounds=9, record={"round": 3, "accuracy": 0.5, "missing": {"b": "x"}, "loss": None})
     line = json.dumps({"total": 1.5, "bytes_down": 10, "bytes_up": 20})
     (tmp_path / "exchanges.jsonl").write_text(f"not json\n{line}\n")
@@ -99,6 +99,7 @@ def test_the_server_says_which_program_ended_and_how_the_run_is(made, tmp_path):
         ("coterie_run_score", "accuracy"): 0.5,
         ("coterie_site_answered", "a"): 1,
         ("coterie_site_answered", "b"): 0,
+        ("coterie_site_answered", "c"): 1,
         ("coterie_exchange_seconds",): 1.5,
         ("coterie_exchange_bytes", "up"): 20,
     }

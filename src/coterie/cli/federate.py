@@ -11,14 +11,14 @@ import tempfile
 import threading
 import time
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from coterie.cli.options import AsJson, Earlier, Out, Quiet, guarded, settings_from, with_settings
+from coterie.cli.options import AsJson, Earlier, Out, Quiet, guarded, settings_either_way, settings_from, with_settings
 from coterie.deploy.order import ABOUT_DATA
 from coterie.errors import require
 from coterie.terminal import console, say, say_json, tell
@@ -27,6 +27,7 @@ if TYPE_CHECKING:
     from coterie.deploy.model_store import ModelStore
     from coterie.deploy.order import Order
     from coterie.deploy.server import ServerFolder
+    from coterie.experiments.session import Progress
     from coterie.experiments.settings import Settings
 
 federate_app = typer.Typer(no_args_is_help=True, help="Run the same algorithms on a real federation, over Flower.")
@@ -70,7 +71,9 @@ def add(folder: Annotated[Path, typer.Argument(help="the folder of the deploymen
     from coterie.deploy.deployment import add_site
 
     site = add_site(folder, name)
-    say(f"{site.folder} is for {name}; copy {folder / 'server'} to the server and start it again")
+    say(f"{site.folder} is for {name}; copy these to the server's folder, and start it again:")
+    for path in (folder / "server" / "federation.toml", *sorted((folder / "server" / "keys").glob(f"{name}.*"))):
+        say(f"  {path}")
 
 
 @federate_app.command("renew")
@@ -142,7 +145,7 @@ def client(
     if only_node:
         from coterie.deploy.site_node import run_node
 
-        run_node(config)
+        run_node(config, tell)
         return
     from coterie.deploy import site_programs
 
@@ -169,7 +172,6 @@ def run(
     **given: Any,
 ) -> None:
     """Run an experiment on the federation of the server in --folder; Ctrl-C stops only the display."""
-    from coterie.deploy.deployment import SCHEMA
     from coterie.deploy.run_names import dated, find_run
     from coterie.deploy.server import ServerFolder, make_order, submit
     from coterie.experiments.tracked import trackers_of
@@ -177,15 +179,14 @@ def run(
     from coterie.tracking.track import check_installed
 
     server = ServerFolder.of(folder)
-    tables = (server.folder / SCHEMA).is_file()
-    # Of a paper's settings only the training applies.
-    settings = settings_from(target, {"data": "federation", **given}, tables)
+    # Of a paper's settings only the training applies. Whether the sites have tables is known when they are there.
+    settings, tables = settings_either_way(target, {"data": "federation", **given})
     check_installed(trackers_of(settings.track))
     if name is not None:
         require(out is None and not resume, "name", name, "given without --out and --resume, which name a folder")
         out = server.runs / dated(name)
     begin = None if earlier is None else find_run(server.runs, earlier)
-    order = make_order(server, settings, out, resume, earlier=begin)
+    order = make_order(server, settings, out, resume, earlier=begin, tables=tables)
     submit(server, order if deliver else replace(order, deliver=False))
     if detach:
         say("the run goes on in the background; coterie federate status shows its progress")
@@ -203,17 +204,27 @@ def run(
 
 
 def _watched(server: ServerFolder, order: Order, quiet: bool) -> dict[str, Any]:
-    """Show the progress of a submitted run to its end; return its summary with the values that a table shows."""
+    """Show the progress of a submitted run to its end; return its summary with the values that a table shows.
+
+    How many rounds there are is known once the run has begun, with its first record.
+    """
     from coterie.deploy.server import follow
-    from coterie.experiments.run_folder import load_rounds
+    from coterie.experiments.run_folder import CONFIG, load_rounds
+    from coterie.experiments.settings import load_settings
     from coterie.experiments.summary import add_shown
-    from coterie.experiments.warm_start import rounds_before, with_rounds
     from coterie.reporting.progress import watch
 
-    before = rounds_before(Path(order.out), order.resume, order.begins_with())
-    with watch(with_rounds(order.experiment(), before), quiet=quiet) as progress:
+    out = Path(order.out)
+    shown: dict[str, Progress] = {}
+    with ExitStack() as bar:
+
+        def progress(record: dict[str, Any]) -> None:
+            if not shown:
+                shown["bar"] = bar.enter_context(watch(load_settings(out / CONFIG, {}), quiet=quiet))
+            shown["bar"](record)
+
         summary = follow(server, progress, tell)
-    return add_shown(summary, load_rounds(Path(order.out)), None)
+    return add_shown(summary, load_rounds(out), None)
 
 
 @federate_app.command("status")

@@ -135,14 +135,23 @@ def settings_from(target: str, given: dict[str, Any], tables: bool | None = None
 
 def each_settings_from(targets: Sequence[str], given: dict[str, Any], tables: bool | None = None) -> list[Settings]:
     """Return the settings of each target; print what a paper adds to them, every line once."""
-    files = [target if target.endswith(".toml") else None for target in targets]
-    every = [
-        {**given, "algorithm": target} if file is None else _table(file, given)
-        for target, file in zip(targets, files, strict=True)
-    ]
-    for line in dict.fromkeys(line for table in every if AS in table for line in added_lines(table)):
+    every = [_given(target, given) for target in targets]
+    for line in dict.fromkeys(line for table, _ in every if AS in table for line in added_lines(table)):
         tell(line)
-    return [make_settings(table, file or COMMAND_LINE, tables) for table, file in zip(every, files, strict=True)]
+    return [make_settings(table, where, tables) for table, where in every]
+
+
+def settings_either_way(target: str, given: dict[str, Any]) -> tuple[Settings, Settings]:
+    """Return the settings for arrays and those for tables, where it is not known yet which of them the data are."""
+    table, where = _given(target, given)
+    return settings_from(target, given, tables=False), make_settings(table, where, True)
+
+
+def _given(target: str, given: dict[str, Any]) -> tuple[dict[str, Any], str]:
+    """Return the table of settings that a target and flags give, and what errors call their place."""
+    if target.endswith(".toml"):
+        return _table(target, given), target
+    return {**given, "algorithm": target}, COMMAND_LINE
 
 
 def _table(target: str, given: dict[str, Any]) -> dict[str, Any]:

@@ -245,9 +245,12 @@ def spare_collections() -> None:
 
 
 def run_superlink() -> None:
-    """Run the SuperLink with the flags of the command line."""
+    """Run the SuperLink with the flags of the command line, and with less work for every request."""
     from flwr.superlink.cli import flower_superlink
 
+    from coterie.deploy.lighter_superlink import lighten
+
+    lighten()
     spare_collections()
     flower_superlink()
 

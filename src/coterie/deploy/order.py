@@ -35,7 +35,8 @@ class Order:
     the file that says how the sites' tables become arrays, where the server has it. ``job`` is to train, or only to
     deliver the models of a run that is over, or to look for drift; after training they are delivered if ``deliver`` is
     set, and only to sites that lack them unless it is done ``again``. ``earlier`` is the folder of a finished run whose
-    models and clusters this one begins with. ``history`` is the file to which a look for drift is added.
+    models and clusters this one begins with. ``history`` is the file to which a look for drift is added. ``tables`` are
+    the settings if the sites turn out to have tables, whose training has defaults of its own; None: the same.
     """
 
     settings: dict[str, Any]
@@ -54,17 +55,19 @@ class Order:
     again: bool = False
     earlier: str | None = None
     history: str | None = None
+    tables: dict[str, Any] | None = None
 
     @property
     def run(self) -> str:
         """Return the name of the run, as sites know it."""
         return Path(self.out).name
 
-    def experiment(self) -> Settings:
-        """Return the settings with the federation as data; there the sizes of clients are only claims."""
+    def experiment(self, tables: bool = False) -> Settings:
+        """Return the settings, those for ``tables`` or others, on the federation; sizes of clients are only claims."""
         from coterie.experiments.placement import FEDERATION
 
-        given = {name: value for name, value in self.settings.items() if name not in ABOUT_DATA}
+        chosen = self.settings if self.tables is None or not tables else self.tables
+        given = {name: value for name, value in chosen.items() if name not in ABOUT_DATA}
         settings = make_settings(given, "the order")
         if settings.momentum_kept:
             raise UsageError("momentum-kept is set, but sites keep nothing between rounds; leave it out")

@@ -45,6 +45,12 @@ http {{
     uwsgi_temp_path {working}/uwsgi;
     scgi_temp_path {working}/scgi;
 
+    upstream superlink {{
+        server 127.0.0.1:{inner};
+        keepalive 32;
+        keepalive_timeout {kept}s;
+    }}
+
     server {{
         listen {listen} ssl;
         server_name {host};
@@ -73,8 +79,9 @@ http {{
             limit_except POST {{
                 deny all;
             }}
-            proxy_pass https://127.0.0.1:{inner};
+            proxy_pass https://superlink;
             proxy_http_version 1.1;
+            proxy_set_header Connection "";
             proxy_request_buffering off;
             proxy_buffering off;
             proxy_connect_timeout 10s;
@@ -93,6 +100,9 @@ http {{
 TIMEOUT = 600
 """Seconds without a byte after which the connection of a slow site is closed."""
 
+KEPT = 3
+"""Seconds for which an idle connection to Flower is kept for the next request; Flower itself closes it after 5."""
+
 
 def nginx_text(config: ServerConfig) -> str:
     """Return nginx's configuration, relative to the server's folder; if the host is local, listen on loopback only."""
@@ -103,6 +113,7 @@ def nginx_text(config: ServerConfig) -> str:
         largest=config.largest_mb,
         timeout=TIMEOUT,
         inner=config.inner,
+        kept=KEPT,
         local=LOCAL[0],
     )
 

@@ -21,6 +21,7 @@ from coterie.deploy.delivery import LEDGER, read_ledger, waiting
 from coterie.deploy.deployment import SCHEMA
 from coterie.deploy.logs import rotate
 from coterie.deploy.order import DELIVER, DRIFT, Order
+from coterie.deploy.order_lock import ordering
 from coterie.deploy.processes import Program, is_listening, running, wait_until
 from coterie.deploy.proxy import WORKING, nginx_command
 from coterie.deploy.status import (
@@ -166,10 +167,11 @@ def serving(folder: Path, proxy: bool = True) -> Iterator[list[Program]]:
             return program
 
         command = flower.superlink(config.inner, config.folder, server.database)
-        programs = [start("superlink", command, config.inner)]
-        register_sites(server)
-        programs += [start("nginx", nginx, config.port)] if nginx else []
-        resume_interrupted(server)
+        with ordering(server.home):  # an order that is given meanwhile would be taken for an interrupted one
+            programs = [start("superlink", command, config.inner)]
+            register_sites(server)
+            programs += [start("nginx", nginx, config.port)] if nginx else []
+            resume_interrupted(server)
         yield programs
 
 
@@ -226,10 +228,12 @@ def make_order(
     resume: bool = False,
     *,
     earlier: Path | None = None,
+    tables: Settings | None = None,
 ) -> Order:
     """Return the order for these settings; refuse now what the run would refuse later.
 
-    ``earlier`` is the folder of a finished run whose models and clusters this one begins with.
+    ``earlier`` is the folder of a finished run whose models and clusters this one begins with; ``tables`` are the
+    settings if the sites turn out to have tables, where that is not known yet.
     """
     check_free(server)
     folder = (out or server.runs / f"{slug(settings.algorithm)}-seed-{settings.seed}").resolve()
@@ -241,8 +245,10 @@ def make_order(
         resume=resume,
         schema=str(schema) if schema.is_file() else None,
         earlier=None if earlier is None else str(earlier.resolve()),
+        tables=None if tables is None else tables.table(),
     )
-    building.build_algorithm(order.experiment())
+    for kind in (False, True):
+        building.build_algorithm(order.experiment(kind))
     order.begins_with()
     return order
 
@@ -336,7 +342,14 @@ def check_free(server: ServerFolder) -> None:
 
 
 def submit(server: ServerFolder, order: Order) -> None:
-    """Have Flower carry out an order; its file stays until the run is over."""
+    """Have Flower carry out an order, if none goes on; its file stays until the run is over."""
+    with ordering(server.home):
+        check_free(server)
+        _begin(server, order)
+
+
+def _begin(server: ServerFolder, order: Order) -> None:
+    """Have Flower carry out an order."""
     app = server.folder / "app"
     app.mkdir(exist_ok=True)
     for name, text in flower.bundle().items():
@@ -357,7 +370,7 @@ def resume_interrupted(server: ServerFolder) -> None:
     status = read_board(server.board)
     if server.order.exists() and not (status is not None and is_over(status)):
         _log.info("going on with the run that was interrupted")
-        submit(server, replace(Order.load(server.order), resume=True))
+        _begin(server, replace(Order.load(server.order), resume=True))
 
 
 def current_run(server: ServerFolder) -> Status | None:

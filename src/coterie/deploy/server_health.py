@@ -16,7 +16,7 @@ from coterie.deploy.status import EXCHANGES, FAILED, Status, is_alive, is_over, 
 LAST_BYTES = 4096
 """Bytes at the end of a file in which its last line is."""
 
-ANSWERED = "answered"
+ANSWERED, ASKED = "answered", "asked"
 SCORES = ("accuracy", "macro_f1", "rmse", "loss")
 """The scores of a round that are measures, where it has them."""
 
@@ -50,8 +50,9 @@ def _of_run(status: Status) -> tuple[list[str], list[Measure]]:
         text = "Score of the last evaluated round"
         measures += [Measure("run_score", text, value, {"score": name}) for name, value in found.items()]
     for name, site in status["sites"].items():
-        good = site.get("now") == ANSWERED
-        measures.append(Measure("site_answered", "Whether a site answered the last time", good, {"site": name}))
+        good = site.get("now") in (ANSWERED, ASKED)
+        text = "Whether a site answered the last time; while it is asked, that it was reached"
+        measures.append(Measure("site_answered", text, good, {"site": name}))
     return problems, measures + _exchange(Path(status["out"]))
 
 

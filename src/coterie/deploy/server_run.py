@@ -80,11 +80,11 @@ def carry_out(order: Order, sites: Sites, board: StatusBoard) -> Finished:
     with board.recording_end():
         out, earlier = Path(order.out), order.begins_with()
         before = rounds_before(out, order.resume, earlier)
-        settings = with_rounds(order.experiment(), before)
-        algorithm = building.build_algorithm(settings)
         descriptions = with_data(order, sites, wait_for_sites(order, sites, board))
         class_names = next(iter(descriptions.values())).class_names
         known = with_schema(agree_on_data(order, descriptions), class_names, schema_file(order))
+        settings = with_rounds(order.experiment(tables=known.schema is not None), before)
+        algorithm = building.build_algorithm(settings)
         model = build_model(settings.model, known.shape, known.classes, known.columns, known.vocabulary)
         full = replace(settings, model=model.text, lr=settings.lr or model.default_lr)
 

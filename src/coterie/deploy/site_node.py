@@ -5,9 +5,11 @@ It has no use for the data or for torch, and does not import them: it starts at 
 
 from __future__ import annotations
 
+import logging
 import secrets
 import threading
-from collections.abc import Iterator
+import time
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 
 from coterie.deploy import flower
@@ -17,17 +19,49 @@ from coterie.deploy.config import SiteConfig
 from coterie.deploy.health import node_health
 from coterie.deploy.logs import log_to, rotate
 from coterie.deploy.monitoring import monitored
-from coterie.deploy.processes import Program, is_listening, running, stop_on_signals, wait_until
+from coterie.deploy.processes import Program, is_listening, last_line, running, stop_on_signals, wait_until
+
+POLL = 0.5
+"""Seconds between two looks at the node."""
+
+AGAIN, LONGEST = 3.0, 30.0
+"""Seconds until a node that has ended is started again, the first time and at most; they are doubled each time."""
+
+Tell = Callable[[str], None]
+"""Shows a line to the site's operator."""
+
+_log = logging.getLogger(__name__)
 
 
-def run_node(config: SiteConfig) -> None:
-    """Carry messages until a signal arrives or Flower's node ends."""
+def run_node(config: SiteConfig, tell: Tell) -> None:
+    """Carry messages until a signal arrives."""
     stop = threading.Event()
-    with node(config) as program, log_to(config.folder / "flower" / "node.jsonl"):
-        stop_on_signals(stop)
-        while not stop.wait(0.5):
-            program.check()
-            rotate(program.log)
+    stop_on_signals(stop)
+    with log_to(config.folder / "flower" / "node.jsonl"):
+        keep_node(config, stop, tell)
+
+
+def keep_node(config: SiteConfig, stop: threading.Event, tell: Tell) -> None:
+    """Run Flower's node until ``stop`` is set, and start it again when it ends; one that never listened is an error.
+
+    It ends by itself if the server does not know its key, as while the server starts, and if an earlier node with its
+    key was killed and the server has not noticed yet.
+    """
+    pause = AGAIN
+    while True:
+        began = time.monotonic()
+        with node(config) as program:
+            while program.process.poll() is None and not stop.wait(POLL):
+                rotate(program.log)
+            if stop.is_set():
+                return
+        pause = AGAIN if time.monotonic() - began > LONGEST else pause
+        what = f"Flower's node has ended; it is started again in {pause:g} s: {last_line(program.log)}"
+        tell(what)
+        _log.warning("%s", what)
+        if stop.wait(pause):
+            return
+        pause = min(2 * pause, LONGEST)
 
 
 @contextmanager

@@ -20,14 +20,14 @@ from coterie.deploy.audit import AUDIT, Audit
 from coterie.deploy.certificates import site_channel
 from coterie.deploy.config import SiteConfig
 from coterie.deploy.deployment import SCHEMA
-from coterie.deploy.logs import log_to, rotate
+from coterie.deploy.logs import log_to
 from coterie.deploy.model_store import MODELS, ModelStore
 from coterie.deploy.policy import load_policy
 from coterie.deploy.processes import stop_on_signals
 from coterie.deploy.site_answers import SealedSite, Site
-from coterie.deploy.site_node import node
+from coterie.deploy.site_node import Tell, keep_node
 from coterie.deploy.site_schema import UnreadTable
-from coterie.errors import UsageError
+from coterie.errors import CoterieError, UsageError
 from coterie.wire.unix_socket import receive, receive_length, send
 
 TIMEOUT = 30.0
@@ -42,13 +42,10 @@ BEGINNING = 1024
 ARRAYS = ".npz"
 """How the names of files of arrays end, which need no schema."""
 
-_POLL, POLL = 0.2, 0.5
+_POLL = 0.2
 
 Ready = Callable[[Site], None]
 """Is called once the site can be asked."""
-
-Tell = Callable[[str], None]
-"""Shows a line to the site's operator."""
 
 
 class Answering(Protocol):
@@ -114,20 +111,28 @@ def run_agent(config: SiteConfig, threads: int, ready: Ready, tell: Tell) -> Non
 
 
 def run_both(config: SiteConfig, threads: int, ready: Ready, tell: Tell) -> None:
-    """Run agent and node together; each ends when the other does."""
+    """Run agent and node together until a signal arrives, or the node cannot be started."""
     stop, site = threading.Event(), build_site(config, threads, tell)
-    with log_to(config.folder / "logs" / "site.jsonl"), node(config) as program:
-        stop_on_signals(stop)
+    stop_on_signals(stop)
+    failed: list[Exception] = []
 
-        def stop_with_node() -> None:
-            while program.process.poll() is None and not stop.wait(POLL):
-                rotate(program.log)
+    def carry() -> None:
+        try:
+            keep_node(config, stop, tell)
+        except (CoterieError, OSError) as error:
+            failed.append(error)
+        stop.set()
+
+    with log_to(config.folder / "logs" / "site.jsonl"):
+        carrying = threading.Thread(target=carry)
+        carrying.start()
+        try:
+            serve(site, config.socket_path, stop, ready=lambda: ready(site.site))
+        finally:
             stop.set()
-
-        threading.Thread(target=stop_with_node, daemon=True).start()
-        serve(site, config.socket_path, stop, ready=lambda: ready(site.site))
-        if program.process.poll() is not None:
-            program.check()
+            carrying.join()
+    if failed:
+        raise failed[0]
 
 
 def serve(

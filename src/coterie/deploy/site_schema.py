@@ -54,7 +54,7 @@ class UnreadTable:
         agreed = read_kinds(kinds)
         with self._in_private():
             table = self._own()
-            if agreed.columns.keys() != set(table.features):
+            if agreed.columns.keys() != set(table.features) or agreed.targets not in ((), table.reading.labels):
                 raise FederationError("the sums of other columns are asked for than this site has told of; ask again")
             return table.sums(agreed, policy.least_count).table()
 
@@ -99,8 +99,10 @@ class UnreadTable:
         except DataError:
             raise FederationError("the schema cannot be read; do the versions match?") from None
         own = self._own()
-        wanted = (own.reading.label, own.reading.missing, set(own.features))
-        if (schema.label, schema.missing, {each.name for each in schema.features}) != wanted or schema.outputs:
+        labels = own.reading.labels if len(own.reading.labels) > 1 else ()
+        wanted = (own.reading.label, own.reading.missing, set(own.features), labels)
+        told = (schema.label, schema.missing, {each.name for each in schema.features})
+        if (*told, tuple(each.name for each in schema.outputs)) != wanted:
             raise FederationError("the schema is of another label or other columns than this site has told of")
         return schema
 

@@ -22,10 +22,26 @@ PAUSE, CONNECTIONS = 1.0, 10.0
 
 
 def watch_status(server: ServerFolder, console: Console) -> None:
-    """Show the status until Ctrl-C."""
+    """Show the status until Ctrl-C; where there is no terminal, print it whenever it has changed."""
+    if not console.is_terminal:
+        print_changes(server, console)
+        return
     with suppress(KeyboardInterrupt), Live(console=console, auto_refresh=False) as live:
         for table in tables(server):
             live.update(table, refresh=True)
+            time.sleep(PAUSE)
+
+
+def print_changes(server: ServerFolder, console: Console) -> None:
+    """Print the status until Ctrl-C, each time that it has changed."""
+    before = ""
+    with suppress(KeyboardInterrupt):
+        for table in tables(server):
+            with console.capture() as drawn:
+                console.print(table)
+            if drawn.get() != before:
+                before = drawn.get()
+                console.print(table)
             time.sleep(PAUSE)
 
 

@@ -12,11 +12,11 @@ from dataclasses import asdict, fields, is_dataclass
 from itertools import chain
 from typing import Any
 
-from coterie.data.tables.agreement import NUMBERS, TARGETS, WORDS, Facts, Kinds
+from coterie.data.tables.agreement import FLAGS, NUMBERS, TARGETS, WORDS, Facts, Kinds
 from coterie.data.tables.cells import is_whole
 from coterie.data.tables.columns import CATEGORY, COUNT, DATE, NUMBER, ColumnCounts
+from coterie.data.tables.labels import LabelFacts
 from coterie.data.tables.reading import LISTS, Reading
-from coterie.data.tables.rows import LabelFacts
 from coterie.data.tables.schema import Schema
 from coterie.data.tables.sums import Moments, Sums
 from coterie.errors import CoterieError, FederationError
@@ -54,30 +54,40 @@ def pack_schema(run: str, schema: Schema) -> bytes:
 def facts_table(facts: Facts, reading: Reading) -> dict[str, Any]:
     """Return what a site tells of its columns, and how it reads its table, as JSON values."""
     counts = {name: list(asdict(each).values()) for name, each in facts.counts.items()}
+    labels = [list(asdict(each).values()) for each in facts.labels]
     options = {each.name: getattr(reading, each.name) for each in fields(Reading) if each.name not in OF_ONE_SITE}
-    return {"counts": counts, "label": list(asdict(facts.label).values()), "reading": options}
+    return {"counts": counts, "labels": labels, "reading": options}
 
 
 def read_facts(value: Any) -> tuple[Facts, Reading]:
     """Return the facts and the reading that a site sent."""
-    table = _table(value, "facts", {"counts", "label", "reading"})
+    table = _table(value, "facts", {"counts", "labels", "reading"})
     counts = _table(table["counts"], "counts")
     if not 1 <= len(counts) <= COLUMNS:
         raise FederationError(f"tells of {len(counts)} columns; it must be 1 to {COLUMNS}")
     read = {_name(name): ColumnCounts(*_counts(own, len(fields(ColumnCounts)))) for name, own in counts.items()}
-    present, numbers, whole, overflowed = codec.read_as(tuple[int, int, bool, bool], table["label"], "label")
-    _counts([present, numbers], 2)
-    return Facts(read, LabelFacts(present, numbers, whole, overflowed)), _read_reading(table["reading"])
+    reading, labels = _read_reading(table["reading"]), table["labels"]
+    if not isinstance(labels, list) or len(labels) != len(reading.labels):
+        raise FederationError(f"tells of other labels than {reading.label!r}; do the versions match?")
+    return Facts(read, tuple(map(_label_facts, labels))), reading
+
+
+def _label_facts(value: Any) -> LabelFacts:
+    """Return the facts about one label column that a site sent."""
+    facts = LabelFacts(*codec.read_as(tuple[int, int, bool, bool, bool], value, "labels"))
+    _counts([facts.present, facts.numbers], 2)
+    return facts
 
 
 def read_kinds(value: Any) -> Kinds:
     """Return the kinds of columns that a server asks for the sums of."""
-    table = _table(value, "kinds", {"columns", "labels"})
+    table = _table(value, "kinds", {"columns", "labels", "targets"})
     kinds = _table(table["columns"], "columns")
     labels = codec.read_as(str, table["labels"], "labels")
-    if not all(map(_is_word, kinds.values())) or labels not in (TARGETS, NUMBERS, WORDS):
+    targets = codec.read_as(tuple[str, ...], table["targets"], "targets")
+    if not all(map(_is_word, kinds.values())) or labels not in (TARGETS, NUMBERS, WORDS, FLAGS):
         raise FederationError("the kinds of columns cannot be read; do the versions match?")
-    return Kinds(kinds, labels)
+    return Kinds(kinds, labels, targets)
 
 
 def read_sums(value: Any, kinds: Kinds) -> Sums:
@@ -99,14 +109,14 @@ def _sound(sums: Sums, kinds: Kinds) -> Iterator[bool]:
     of = {
         kind: {name for name, own in kinds.columns.items() if own == kind} for kind in (NUMBER, COUNT, DATE, CATEGORY)
     }
-    yield sums.numbers.keys() == of[NUMBER] | of[COUNT]
+    yield sums.numbers.keys() == of[NUMBER] | of[COUNT] | set(kinds.targets)
     yield sums.values.keys() == of[COUNT] and all(map(is_whole, chain.from_iterable(sums.values.values())))
     yield sums.dates.keys() == of[DATE]
     yield sums.categories.keys() == of[CATEGORY]
     yield sums.missing.keys() <= kinds.columns.keys()
     yield all(type(count) is int and 0 <= count <= sums.rows for count in sums.missing.values())
-    yield (sums.target is not None) == (kinds.labels == TARGETS)
-    yield not (sums.classes and kinds.labels == TARGETS)
+    yield (sums.target is not None) == (kinds.labels == TARGETS and not kinds.targets)
+    yield not sums.classes or kinds.are_classes
     for each in _moments(sums):
         yield type(each.count) is int and 0 <= each.count <= sums.rows
         yield all(type(number) in (int, float) and math.isfinite(number) for number in (each.mean, each.squares))

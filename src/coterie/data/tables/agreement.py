@@ -23,43 +23,39 @@ import numpy as np
 from coterie.data.tables.cells import canonical
 from coterie.data.tables.columns import ColumnCounts, Profile, check_columns, kinds_of, profile, usable_tables
 from coterie.data.tables.files import open_table
+from coterie.data.tables.labels import LabelFacts, are_flags, are_targets, class_names, label_facts, label_numbers
 from coterie.data.tables.problems import Problem, Problems
 from coterie.data.tables.reading import Reading
-from coterie.data.tables.rows import (
-    TRAIN,
-    LabelFacts,
-    Rows,
-    are_targets,
-    class_names,
-    label_facts,
-    label_numbers,
-    read_rows,
-    split_rows,
-    with_labels,
-)
+from coterie.data.tables.rows import TRAIN, Rows, read_rows, split_rows, with_labels
 from coterie.data.tables.schema import Schema, make_schema
 from coterie.data.tables.sums import Moments, Sums, merge
 from coterie.errors import DataError
 from coterie.typing import Array
 
-TARGETS, NUMBERS, WORDS = "targets", "numbers", "words"
-"""What labels may be: targets of a regression, or classes that are whole numbers or words."""
+TARGETS, NUMBERS, WORDS, FLAGS = "targets", "numbers", "words", "flags"
+"""What labels may be: targets of a regression, classes that are whole numbers or words, or several of 0 and 1."""
 
 
 @dataclass(frozen=True)
 class Facts:
-    """What a client tells first: the counts of its columns, in order, and the facts about its labels."""
+    """What a client tells first: the counts of its columns, in order, and the facts about each label column."""
 
     counts: Mapping[str, ColumnCounts]
-    label: LabelFacts
+    labels: tuple[LabelFacts, ...]
 
 
 @dataclass(frozen=True)
 class Kinds:
-    """What all clients agree on: the kind of each column, and what the labels are."""
+    """What all clients agree on: the kind of each column, what the labels are, and the ``targets`` if several."""
 
     columns: Mapping[str, str]
     labels: str
+    targets: tuple[str, ...] = ()
+
+    @property
+    def are_classes(self) -> bool:
+        """Whether the label is one of several classes."""
+        return self.labels in (NUMBERS, WORDS)
 
 
 class OwnTable:
@@ -67,11 +63,6 @@ class OwnTable:
 
     def __init__(self, file: Path, name: str, reading: Reading) -> None:
         self.file, self.name, self.reading = file, name, reading
-        if len(reading.labels) > 1:
-            raise DataError(
-                f"label={reading.label} names several columns, for which no schema can be agreed on; write a "
-                "schema.json, and give it to all with coterie federate init --schema"
-            )
 
     @cached_property
     def _read(self) -> tuple[Rows, tuple[str, ...]]:
@@ -92,21 +83,21 @@ class OwnTable:
         rows, _ = self._read
         own = self._profile(np.zeros(len(rows.owners), bool), None).counts
         counts = {name: each if each.values >= least else ColumnCounts() for name, each in own.items()}
-        return Facts(counts, label_facts(rows.labels[0]))
+        return Facts(counts, tuple(map(label_facts, rows.labels)))
 
     def sums(self, kinds: Kinds, least: int = 1) -> Sums:
         """Return the sums of this client's train rows, and the words that ``least`` rows or more have."""
         rows, _ = self._read
-        labels, problems = rows.labels[0], Problems()
-        classes = None
-        if kinds.labels != TARGETS:
-            classes = class_names(str(self.file), self.reading.label, labels.words, kinds.labels == NUMBERS)
+        classes, problems = None, Problems()
+        if kinds.are_classes:
+            words = rows.labels[0].words
+            classes = class_names(str(self.file), self.reading.label, words, kinds.labels == NUMBERS)
         y = label_numbers(rows.labels, classes)
         split = split_rows(rows, y, self.reading, str(self.file), problems)
         problems.refuse(self.file)
-        whole = self._profile(split.split == TRAIN, y if classes is None else None)
+        whole = self._profile(split.split == TRAIN, y if kinds.labels == TARGETS else None)
         named = () if classes is None else _often(classes, np.bincount(y[y >= 0], minlength=len(classes)), least)
-        (sums,) = whole.sums(kinds.columns, named)
+        (sums,) = whole.sums(kinds.columns, named, kinds.targets)
         return self._withheld(sums, least)
 
     def _profile(self, train: Array, targets: Array | None) -> Profile:
@@ -159,9 +150,10 @@ def agree_on_kinds(told: Mapping[str, Facts], reading: Reading) -> Kinds:
     """Return the kinds of the columns of all clients; refuse clients with other columns than the first.
 
     >>> seven = ColumnCounts(values=7, numbers=7)
-    >>> told = {"bern": Facts({"age": seven}, LabelFacts(7, 7)), "chur": Facts({"age": seven}, LabelFacts(7, 7, False))}
+    >>> whole, broken = LabelFacts(7, 7, flags=False), LabelFacts(7, 7, whole=False, flags=False)
+    >>> told = {"bern": Facts({"age": seven}, (whole,)), "chur": Facts({"age": seven}, (broken,))}
     >>> agree_on_kinds(told, Reading(label="days"))
-    Kinds(columns={'age': 'number'}, labels='targets')
+    Kinds(columns={'age': 'number'}, labels='targets', targets=())
     """
     first = next(iter(told))
     for name in told:
@@ -170,16 +162,20 @@ def agree_on_kinds(told: Mapping[str, Facts], reading: Reading) -> Kinds:
             if alone:
                 what = f"{one} has the column {alone[0]!r}, which {other} has not"
                 raise DataError(f"{what}; add it to {other}'s table, or leave it out at {one}: ignore in site.toml")
-    counts, label = total_facts(told)
-    targets = are_targets(_ALL, reading.label, label, reading.task)
-    return Kinds(kinds_of(counts, reading), TARGETS if targets else NUMBERS if label.numeric else WORDS)
+    counts, labels = total_facts(told)
+    columns = kinds_of(counts, reading)
+    if len(labels) > 1:
+        flags = are_flags(_ALL, reading.labels, labels, reading.task)
+        return Kinds(columns, FLAGS) if flags else Kinds(columns, TARGETS, reading.labels)
+    targets = are_targets(_ALL, reading.label, labels[0], reading.task)
+    return Kinds(columns, TARGETS if targets else NUMBERS if labels[0].numeric else WORDS)
 
 
-def total_facts(told: Mapping[str, Facts]) -> tuple[dict[str, ColumnCounts], LabelFacts]:
-    """Return the counts of all clients together, in the first one's order of columns, and the facts of all labels."""
+def total_facts(told: Mapping[str, Facts]) -> tuple[dict[str, ColumnCounts], tuple[LabelFacts, ...]]:
+    """Return the counts of all clients together, in the first one's order of columns, and the facts of each label."""
     every = list(told.values())
     counts = {name: sum((each.counts[name] for each in every), ColumnCounts()) for name in every[0].counts}
-    return counts, sum((each.label for each in every), LabelFacts())
+    return counts, tuple(sum(own, LabelFacts()) for own in zip(*(each.labels for each in every), strict=True))
 
 
 def agree_on_schema(told: Mapping[str, Facts], sums: Mapping[str, Sums], kinds: Kinds, reading: Reading) -> Schema:
@@ -192,11 +188,11 @@ def agree_on_schema(told: Mapping[str, Facts], sums: Mapping[str, Sums], kinds: 
             problems.add(Problem(_ALL, None, what, "leave it out with ignore in site.toml, or lower least_count there"))
     problems.refuse(_ALL)
     classes = None
-    if kinds.labels != TARGETS:
+    if kinds.are_classes:
         classes = class_names(_ALL, reading.label, merged.classes, kinds.labels == NUMBERS)
         if len(classes) < 2:
             raise DataError(f"the sites name {len(classes)} classes of {reading.label!r}; at least 2 are needed")
-    return make_schema(merged, list(counts), classes, reading)
+    return make_schema(merged, list(counts), classes, reading, flags=kinds.labels == FLAGS)
 
 
 _ALL = "the sites' tables"

@@ -34,19 +34,10 @@ from coterie.data.tables.columns import (
 )
 from coterie.data.tables.files import Table, check_file, content_hash, folder_files, open_table
 from coterie.data.tables.frames import as_frame, is_frame
+from coterie.data.tables.labels import are_flags, find_classes, label_facts, label_numbers
 from coterie.data.tables.problems import FRAME, BadFile, Check, Counts, Problem, Problems, class_notes, in_python
 from coterie.data.tables.reading import Reading, with_reading_options
-from coterie.data.tables.rows import (
-    TRAIN,
-    Rows,
-    RowSplit,
-    are_flags,
-    find_classes,
-    label_numbers,
-    read_rows,
-    split_rows,
-    with_labels,
-)
+from coterie.data.tables.rows import TRAIN, Rows, RowSplit, read_rows, split_rows, with_labels
 from coterie.data.tables.schema import Schema, make_schema
 from coterie.data.tables.sums import merge
 from coterie.errors import DataError
@@ -352,7 +343,8 @@ def _labels(rows: Rows, reading: Reading, where: str, problems: Problems) -> _La
     """Find out what the labels are; they are nothing at all if that is a problem."""
     try:
         if len(rows.labels) > 1:
-            flags = are_flags(where, reading.labels, rows.labels, reading.task)
+            facts, words = map(label_facts, rows.labels), [own.words for own in rows.labels]
+            flags = are_flags(where, reading.labels, tuple(facts), reading.task, words)
             return _Labels(None, label_numbers(rows.labels, None), not flags, flags)
         classes = find_classes(where, reading.label, rows.labels[0], reading.task)
     except BadFile as error:
