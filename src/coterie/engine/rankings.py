@@ -21,7 +21,7 @@ SCORE_BINS = 100
 """The bins of a histogram of scores."""
 
 SQUASHED = 2.0
-"""By what log odds are divided before they are squashed; of 0.5 to 4 it has the smallest errors on the test cases."""
+"""By what log odds are divided before they are squashed; of 1, 2 and 4 it had the least mean error in simulation."""
 
 
 FAR = 100.0
