@@ -7,7 +7,7 @@ from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 import torch
@@ -19,30 +19,30 @@ from coterie.data import Federated
 from coterie.errors import DataError, RunFolderError, UnknownName, UsageError
 from coterie.experiments import building
 from coterie.experiments.apart import Apart, find_apart
+from coterie.experiments.client_sketches import load_sketches
 from coterie.experiments.main_score import score_of
 from coterie.experiments.networks import mean_network
 from coterie.experiments.placement import Placement, load_trained
 from coterie.experiments.records import facts_of
 from coterie.experiments.resuming import check_examples
 from coterie.experiments.run import Results, simulate
-from coterie.experiments.run_folder import CONFIG, load_rounds, load_summary
+from coterie.experiments.run_folder import CONFIG, load_labels, load_rounds, load_summary
 from coterie.experiments.served_run import ServedRun
-from coterie.experiments.session import Progress, ShowRun, unseen
+from coterie.experiments.session import Course, Progress, ShowRun, unseen
 from coterie.experiments.settings import Settings, in_words, load_settings
 from coterie.models.given import Given
 from coterie.models.model import Model
 from coterie.reporting.html import html_pairs
-from coterie.reporting.plots import draw_run, svg
+from coterie.reporting.plots import svg
 from coterie.reporting.progress import watch_with_references
+from coterie.reporting.report.page import write_report
+from coterie.reporting.run_plots import RunPlots
 from coterie.runtimes.attendance import Attended
 from coterie.runtimes.simulator import Simulator
 from coterie.server.contract import Algorithm, State
 from coterie.server.loop import rounds
 from coterie.tracking.track import track
 from coterie.typing import Array
-
-if TYPE_CHECKING:
-    from matplotlib.figure import Figure
 
 BATCH = 4096
 """Examples that one forward pass of a prediction takes."""
@@ -223,14 +223,27 @@ class Run:
         """
         return find_apart(self._simulator(), self.state, facts_of(self.data), self.results.present)
 
-    def plot(self, path: str | Path | None = None) -> Figure:
-        """Draw scores and cluster sizes by round; save the picture if a path is given, and return the figure."""
-        figure = draw_run(
-            self.history, f"{self.summary['algorithm']} on {self.summary['data']}", score_of(self.summary)
+    @property
+    def plot(self) -> RunPlots:
+        """The figures of the run: ``run.plot.flow()``, ``.map()``, ``.sizes()``, ...; each may be saved at a ``path``.
+
+        ``run.plot()`` draws scores and cluster sizes by round.
+        """
+        return RunPlots(
+            title=f"{self.summary['algorithm']} on {self.summary['data']}",
+            history=self.history,
+            names=self.data.names,
+            labels=self.results.course.labels,
+            sketches=self.results.course.sketches,
+            groups=self.data.groups,
+            score=score_of(self.summary),
         )
-        if path is not None:
-            figure.savefig(path, dpi=150)
-        return figure
+
+    def report(self, path: str | Path) -> Path:
+        """Write the report of the run, one HTML page; the run must have been kept in a folder (``out=``)."""
+        if self.folder is None:
+            raise UsageError("the run has no folder, and a report is made from one; run it with out=")
+        return write_report(self.folder, Path(path))
 
     def _repr_html_(self) -> str:
         """Show the summary and the curves in a notebook."""
@@ -336,5 +349,6 @@ def load_run(path: str | Path, clients: Federated | None = None, model: Given = 
         settings=settings,
         present=np.arange(len(clients)) if who is None else who.present(trained.state.round - 1),
         mix=trained.algorithm.serve.mix if trained.algorithm.members else None,
+        course=Course(list(load_labels(folder)), load_sketches(folder)),
     )
     return Run(found, folder)

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from coterie.experiments.main_score import Score, score_of
 from coterie.experiments.run_folder import APART, CLIENTS, CONFIG, MATRIX, SCHEMA, STATE, SUMMARY
 from coterie.experiments.settings import Settings
 from coterie.reporting.plots import History, draw_run
@@ -89,12 +90,12 @@ def ending_of(summary: Mapping[str, Any], history: History, folder: Path | None)
     return Ending(
         numbers=numbers_of(summary),
         texts={name: text for name, text in said.items() if text},
-        pictures={"run": _picture(history, title)},
+        pictures={"run": _picture(history, title, score_of(summary))},
         files=() if folder is None else tuple(folder / name for name in FILES if (folder / name).exists()),
     )
 
 
-def _picture(history: History, title: str) -> bytes:
+def _picture(history: History, title: str, score: Score) -> bytes:
     content = io.BytesIO()
-    draw_run(history, title).savefig(content, format="png", dpi=150)
+    draw_run(history, title, score).savefig(content, format="png", dpi=150)
     return content.getvalue()
