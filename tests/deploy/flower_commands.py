@@ -20,12 +20,14 @@ class FlowerCommands:
         self.processes = multiprocessing.get_context("forkserver")
         self.processes.set_forkserver_preload(["flwr.cli.app"])
 
-    def run(self, command: Sequence[str], *, env: Mapping[str, str], **options: Any) -> subprocess.CompletedProcess[str]:
+    def run(
+        self, command: Sequence[str], *, env: Mapping[str, str], check: bool, **options: Any
+    ) -> subprocess.CompletedProcess[str]:
         """Run a command of Flower as ``subprocess.run`` would."""
         kind = tuple(command[1:3]) if command[1] == "supernode" else (command[1],)
         if kind not in self.started:
             self.started.add(kind)
-            return subprocess.run(command, env=env, **options)
+            return subprocess.run(command, env=env, check=check, **options)
         receiver, sender = self.processes.Pipe(duplex=False)
         process = self.processes.Process(target=carry_out, args=(command, dict(env), os.getcwd(), sender))
         process.start()
