@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+import gc
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import fields
+from functools import cache
 from itertools import islice
 from typing import Any
 
 import numpy as np
 import pytest
 import torch
+import typer.testing
 from hypothesis import settings
 
 from coterie.algorithms import build_algorithm
@@ -86,6 +89,20 @@ def conditions(**options: Any) -> Conditions:
     """The conditions of rounds, with those of their limits among the options."""
     limits = {f.name: options.pop(f.name) for f in fields(Limits) if f.name in options}
     return Conditions(**options, limits=Limits(**limits))
+
+
+def pytest_collection_finish() -> None:
+    """Leave what exists before the first test, above a million objects, out of every collection of garbage."""
+    gc.collect()
+    gc.freeze()
+
+
+@pytest.fixture(scope="session", autouse=True)
+def _commands_are_read_once() -> Iterator[None]:
+    """Typer would make all commands anew from their functions in every call of a test; a program does so once."""
+    with pytest.MonkeyPatch.context() as patched:
+        patched.setattr(typer.testing, "_get_command", cache(typer.testing._get_command))
+        yield
 
 
 @pytest.fixture(scope="session", autouse=True)

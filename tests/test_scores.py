@@ -62,6 +62,14 @@ def test_clients_without_a_cluster_do_not_count_against_the_truth():
     assert agreement(np.array([-1, -1]), np.array([0, 1])) == {}
 
 
+def test_what_is_remembered_of_a_round_is_of_these_clusters_and_groups_and_cannot_be_changed():
+    labels, groups = np.array([0, 0, 1, 1], np.int32), np.array([0, 0, 1, 1])
+    agreement(labels, groups)["ari"] = 7.0
+    assert agreement(labels, groups)["ari"] == 1
+    assert agreement(labels, np.array([0, 1, 0, 1]))["ari"] == pytest.approx(-0.5)
+    assert agreement(np.array([0, 1, 0, 1]), groups)["purity"] == 0.5
+
+
 def test_collapse_shows_in_the_effective_number_of_clusters():
     even, collapsed = (cluster_shape(np.array(labels), 4) for labels in ([0, 1, 2, 3], [1, 1, 1, 1]))
     assert even["effective_clusters"] == pytest.approx(4)

@@ -266,12 +266,13 @@ METHODS = {
 
 
 class TestRuns:
+    @pytest.mark.parametrize("seeds", [5, pytest.param(20, marks=pytest.mark.slow)])
     @pytest.mark.parametrize("text", METHODS)
-    def test_methods_find_the_clusters_of_all_pairs_on_20_of_20_seeds(self, text, simulator, train, monkeypatch):
+    def test_methods_find_the_clusters_of_all_pairs_on_every_seed(self, text, simulator, train, monkeypatch, seeds):
         """Sketches of 64 numbers of a model of 178, a sample of 30 of 60 clients. Advice takes long: it is left out."""
         monkeypatch.setattr(one_shot, "on_distances", lambda *known: None)
         count, groups = METHODS[text]
-        for seed in range(20):
+        for seed in range(seeds):
             sim = simulator(parted(seed=seed, groups=groups), "mlp(16)", threads=1)
             ways = (replace(FEW, exact_clients=limit, sample=30) for limit in (60, 30))
             exact, found = (

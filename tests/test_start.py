@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import ast
+import json
 import os
 import subprocess
 import sys
+from collections.abc import Sequence
 from pathlib import Path
 
 import pytest
@@ -37,40 +39,59 @@ def heavy_modules(code: str, *words: str) -> list[str]:
     return done.stderr.split()
 
 
-@pytest.mark.parametrize(
-    "code",
-    [
-        "import coterie",
-        "import coterie.data",
-        "from coterie.data import Reading",
-        "import coterie.cli.main",
-        "import coterie.deploy.site_node",
-    ],
+ONE_AFTER_THE_OTHER = f"""
+import json, sys
+def ask(words):
+    from coterie.cli.main import main
+    sys.argv = ["coterie", *words.split()]
+    try: main()
+    except SystemExit as end: assert not end.code
+loaded = {{}}
+for statement in json.loads(sys.argv[1]):
+    exec(statement)
+    loaded[statement] = [name for name in {HEAVY} if name in sys.modules]
+print(json.dumps(loaded), file=sys.stderr)
+"""
+
+
+def heavy_after_each(statements: Sequence[str]) -> dict[str, list[str]]:
+    """Return the modules that take long to import and that one fresh interpreter has imported after each statement."""
+    command = [sys.executable, "-c", ONE_AFTER_THE_OTHER, json.dumps(statements)]
+    loaded: dict[str, list[str]] = json.loads(
+        subprocess.run(command, capture_output=True, text=True, check=True).stderr
+    )
+    return loaded
+
+
+IMPORTS = (
+    "import coterie",
+    "import coterie.data",
+    "from coterie.data import Reading",
+    "import coterie.cli.main",
+    "import coterie.deploy.site_node",
 )
-def test_an_import_loads_nothing_heavy(code):
-    assert heavy_modules(code) == []
+QUESTIONS = (
+    "--help",
+    "--version",
+    "run --help",
+    "compare --help",
+    "tune --help",
+    "assign --help",
+    "list --help",
+    "list papers",
+    "data --help",
+    "data show --help",
+    "federate --help",
+    "federate client --help",
+    "federate run --help",
+)
 
 
 @pytest.mark.parametrize(
-    "words",
-    [
-        "--help",
-        "--version",
-        "run --help",
-        "compare --help",
-        "tune --help",
-        "assign --help",
-        "list --help",
-        "list papers",
-        "data --help",
-        "data show --help",
-        "federate --help",
-        "federate client --help",
-        "federate run --help",
-    ],
+    "statements", [IMPORTS, [f"ask({words!r})" for words in QUESTIONS]], ids=["imports", "questions"]
 )
-def test_a_question_loads_nothing_heavy(words):
-    assert heavy_modules(CALL, *words.split()) == []
+def test_imports_and_questions_load_nothing_heavy(statements):
+    assert heavy_after_each(statements) == {each: [] for each in statements}
 
 
 def test_a_list_of_everything_draws_no_picture_and_clusters_nothing():

@@ -4,14 +4,27 @@ from __future__ import annotations
 
 import os
 import shutil
-from collections.abc import Callable
+import subprocess
+from collections.abc import Callable, Iterator
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
+from flower_commands import FlowerCommands
 
+from coterie.deploy import server
 from coterie.deploy.deployment import write_deployment
 
 PLACES = os.pathsep.join((os.environ.get("PATH", ""), "/usr/sbin", "/usr/local/sbin"))
+
+
+@pytest.fixture(scope="session", autouse=True)
+def _flower_commands() -> Iterator[None]:
+    """Servers of this process give commands to Flower without starting a program for each."""
+    with pytest.MonkeyPatch.context() as patched:
+        commands = SimpleNamespace(run=FlowerCommands().run, SubprocessError=subprocess.SubprocessError)
+        patched.setattr(server, "subprocess", commands)
+        yield
 
 
 @pytest.fixture(scope="session")

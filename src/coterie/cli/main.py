@@ -364,11 +364,12 @@ def _fresh(settings: Settings, resume: bool) -> Path:
     from coterie.experiments.sweep import folder_for, folder_name
 
     first = folder_for(settings, Path("runs") / folder_name(settings.data))
-    tries = [first, *(first.with_name(f"{first.name}-{i}") for i in range(2, 10_000))]
-    taken = [path for path in tries if (path / CONFIG).exists()]
+    present = {path.name for path in first.parent.iterdir()} if first.parent.is_dir() else set()
+    names = [first.name, *(f"{first.name}-{i}" for i in range(2, 10_000))]
+    taken = [name for name in names if name in present and (first.with_name(name) / CONFIG).exists()]
     if resume and taken:
-        return taken[-1]
-    return next(path for path in tries if path not in taken)
+        return first.with_name(taken[-1])
+    return first.with_name(next(name for name in names if name not in taken))
 
 
 class _Printed(logging.Handler):

@@ -11,7 +11,7 @@ import subprocess
 import time
 from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager, nullcontext
-from functools import partial
+from functools import cache, partial
 from importlib import metadata
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -311,15 +311,21 @@ def config_table(settings: Settings, facts: DataFacts, frozen: str = "") -> dict
     marks = {} if facts.fingerprint is None else {"fingerprint": facts.fingerprint, "words": facts.from_settings}
     marks |= {} if facts.files is None else {"files": facts.files}
     examples = {"shape": list(facts.shape), **kind, "unit": float(facts.unit), **names, **marks}
-    versions = {name: metadata.version(name) for name in ("coterie", "torch", "numpy", "scikit-learn")}
     threads = {} if facts.fingerprint is None else {"threads": settings.threads or available_cores()}
-    made_by = {"format": FORMAT, "python": platform.python_version(), **threads, **versions, **_revision()}
+    made_by = {"format": FORMAT, "python": platform.python_version(), **threads, **_versions(), **_revision()}
     made_by |= {"frozen": frozen} if frozen else {}
     return {**settings.table(), "examples": examples, "made_by": made_by}
 
 
+@cache
+def _versions() -> dict[str, str]:
+    """Return the versions of the packages that decide about numbers."""
+    return {name: metadata.version(name) for name in ("coterie", "torch", "numpy", "scikit-learn")}
+
+
+@cache
 def _revision() -> dict[str, str]:
-    """Return the git revision of the code if it runs from a checkout."""
+    """Return the git revision of the code if it runs from a checkout; it is that of the first run of a process."""
     here = Path(__file__)
     ask = partial(subprocess.run, check=True, capture_output=True, text=True, timeout=5, cwd=here.parent)
     try:
