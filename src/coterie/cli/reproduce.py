@@ -24,7 +24,10 @@ def reproduce(
     listed: Annotated[bool, typer.Option("--list", help="list the tables and figures")] = False,
     quick: Annotated[bool, typer.Option("--quick", help="a smaller version: fewer rounds, clients and seeds")] = False,
     dry_run: Annotated[bool, typer.Option("--dry-run", help="print the plan and its time, run nothing")] = False,
-    cells: Annotated[str, typer.Option(help="only cells whose name contains this; * stands for anything")] = "*",
+    cells: Annotated[
+        list[str] | None,
+        typer.Option(help="only cells whose name (column/method/measure) contains this; * is anything; may be repeated"),
+    ] = None,
     jobs: Annotated[int | None, typer.Option(min=1, help="runs at a time (default: the cores)")] = None,
     data_file: Annotated[
         list[str] | None, typer.Option(help="a file of a data set that cannot be fetched: pathmnist=PATH")
@@ -47,7 +50,7 @@ def reproduce(
         return
     if target is None:
         raise UsageError("no table is named; write PAPER:TABLE, such as thesis:3.1 (--list shows all)")
-    plan = make_plan(find_experiment(target), quick, cells, _files(data_file or ()))
+    plan = make_plan(find_experiment(target), quick, cells or (), _files(data_file or ()))
     number = jobs or _cores()
     _print_plan(plan, out, number, each_cell=dry_run)
     if not dry_run:

@@ -5,8 +5,9 @@ from __future__ import annotations
 import hashlib
 import json
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from fnmatch import fnmatch
+from shlex import quote
 from typing import Any
 
 from coterie.data.sources.cache import cache_folder
@@ -39,13 +40,14 @@ class Run:
 class Cell:
     """A number of a table: of a method on some data, over the runs of all seeds; ``missing`` says why there is none.
 
-    ``others`` are the runs of the method that it is compared with.
+    ``others`` are the runs of the method that it is compared with; ``rounds`` those of the paper's version.
     """
 
     row: Row
     column: Column
     measure: Measure
     runs: tuple[Run, ...]
+    rounds: int
     printed: Printed | None = None
     others: tuple[Run, ...] = ()
     missing: str = ""
@@ -58,11 +60,21 @@ class Cell:
 
 @dataclass(frozen=True)
 class Plan:
-    """The cells of an experiment, and whether they are the smaller version's."""
+    """The cells of an experiment, whether they are the smaller version's, and what the user chose and gave."""
 
     experiment: Experiment
     cells: tuple[Cell, ...]
     quick: bool
+    patterns: tuple[str, ...] = ()
+    given: Mapping[str, str] = field(default_factory=dict)
+
+    @property
+    def command(self) -> str:
+        """Return the command that makes the same page."""
+        files = [f"--data-file {quote(f'{name}={path}')}" for name, path in self.given.items()]
+        chosen = [f"--cells {quote(pattern)}" for pattern in self.patterns]
+        words = ["coterie reproduce", quote(self.experiment.id), *(["--quick"] if self.quick else []), *chosen, *files]
+        return " ".join(words)
 
     def runs(self) -> list[Run]:
         """Return the runs that the cells need, each once, those on the same data one after the other."""
@@ -75,14 +87,15 @@ def _order(settings: Settings) -> tuple[str, str, int, int]:
 
 
 def make_plan(
-    experiment: Experiment, quick: bool = False, pattern: str = "*", given: Mapping[str, str] | None = None
+    experiment: Experiment, quick: bool = False, patterns: Sequence[str] = (), given: Mapping[str, str] | None = None
 ) -> Plan:
-    """Return the cells of an experiment whose names fit a pattern; ``given`` are files of data sets by name."""
-    cells = [cell for cell in _cells(experiment, quick, given or {}) if _fits(cell.name, pattern)]
-    if not cells and experiment.rows:
-        names = sorted({cell.name for cell in _cells(experiment, quick, given or {})})
-        raise UsageError(f"cells is {pattern!r}, and no cell is called so; they are called {names[0]}, {names[-1]}")
-    return Plan(experiment, tuple(cells), quick)
+    """Return the cells of an experiment whose names fit one of the patterns; ``given`` are files of data sets."""
+    known = list(_cells(experiment, quick, given or {}))
+    cells = [cell for cell in known if not patterns or any(_fits(cell.name, each) for each in patterns)]
+    if known and not cells:
+        names, text = sorted({cell.name for cell in known}), " and ".join(map(repr, patterns))
+        raise UsageError(f"cells is {text}, and no cell is called so; they are called {names[0]}, {names[-1]}, ...")
+    return Plan(experiment, tuple(cells), quick, tuple(patterns), dict(given or {}))
 
 
 def _fits(name: str, pattern: str) -> bool:
@@ -93,57 +106,78 @@ def _cells(experiment: Experiment, quick: bool, given: Mapping[str, str]) -> Ite
     for column in experiment.columns:
         data = with_file(column.data, given)
         lacking = why_missing(data)
-        runs = {row: _runs(experiment, row, column, quick, data) for row in experiment.rows}
+        runs = {row.label(): _runs(experiment, row, column, quick, data) for row in experiment.rows}
         for row in experiment.rows:
-            for measure in experiment.measures:
-                others = next((runs[each] for each in experiment.rows if each.name == measure.than), ())
-                if measure.than == row.name:
-                    continue
-                last = runs[row][0].settings.rounds
-                late = "" if measure.at is None or measure.at <= last else f"beyond the {last} rounds of this version"
+            rounds = _settings(experiment, row, column, quick=False).rounds
+            for measure in (each for each in experiment.measures if each.than != row.name):
+                others = next((runs[each.label()] for each in experiment.rows if each.name == measure.than), ())
+                missing = lacking or _beyond(measure, runs[row.label()])
                 printed = _printed(experiment, row, column, measure)
-                yield Cell(row, column, measure, runs[row], printed, others, lacking or late)
+                yield Cell(row, column, measure, runs[row.label()], rounds, printed, others, missing)
+
+
+def _beyond(measure: Measure, runs: Sequence[Run]) -> str:
+    last = runs[0].settings.rounds
+    return "" if measure.at is None or measure.at <= last else f"beyond the {last} rounds of this version"
 
 
 def _runs(experiment: Experiment, row: Row, column: Column, quick: bool, data: str) -> tuple[Run, ...]:
     """Return the runs of a method on some data, one for each seed."""
-    smaller = experiment.quick
-    table: dict[str, Any] = {
-        **({AS: experiment.paper} if experiment.paper else {}),
-        **experiment.settings,
-        **column.settings,
-        **({**smaller.settings, **column.quick} if quick else {}),
-        "data": column.data,
-        "algorithm": row.text(quick),
-        **({} if row.clusters is None else {"clusters": row.clusters}),
-    }
-    known = make_settings(table, f"the experiment {experiment.id}")
-    if quick and smaller.few is not None and known.partition is not None and "few(" not in known.partition:
-        known = replace(known, partition=f"{known.partition}+few({smaller.few})")
-    known = replace(known, data=data, references=False, apart=False, threads=1)
-    seeds = parse_seeds(smaller.seeds if quick else experiment.seeds)
-    return tuple(_named(replace(known, seed=seed)) for seed in seeds)
+    known = replace(_settings(experiment, row, column, quick), data=data)
+    told = {name: value for name, value in meaning(known).items() if name not in LAYOUT}
+    seeds = parse_seeds(experiment.quick.seeds if quick else experiment.seeds)
+    return tuple(_named(replace(known, seed=seed), {**told, "seed": seed}) for seed in seeds)
 
 
-def _named(settings: Settings) -> Run:
+def _named(settings: Settings, told: Mapping[str, Any]) -> Run:
     """Return a run under the hash of what its settings mean."""
-    told = {name: value for name, value in meaning(settings).items() if name not in LAYOUT}
     text = json.dumps(told, sort_keys=True, default=str)
     return Run(hashlib.blake2b(text.encode(), digest_size=8).hexdigest(), settings)
 
 
+def _settings(experiment: Experiment, row: Row, column: Column, quick: bool) -> Settings:
+    """Return the settings of a method on some data: the paper's, and over them those of the file."""
+    smaller = experiment.quick
+    table: dict[str, Any] = {
+        **({AS: experiment.paper} if experiment.paper else {}),
+        "data": column.data,
+        **experiment.settings,
+        **column.settings,
+        **row.told(),
+        **({**smaller.settings, **column.quick, **row.quick} if quick else {}),
+    }
+    known = make_settings(table, f"the experiment {experiment.id}")
+    if quick and smaller.few is not None and known.partition is not None and "few(" not in known.partition:
+        known = replace(known, partition=f"{known.partition}+few({smaller.few})")
+    return replace(known, references=False, apart=False, threads=1)
+
+
+def settings_on(plan: Plan, column: Column) -> Settings | None:
+    """Return the settings of a run on some data, whose algorithm does not matter; None if the data are missing."""
+    data = with_file(column.data, plan.given)
+    known = _settings(plan.experiment, Row("data", "fedavg"), column, plan.quick)
+    return None if why_missing(data) else replace(known, data=data)
+
+
 def _printed(experiment: Experiment, row: Row, column: Column, measure: Measure) -> Printed | None:
     """Return the published number of a cell, from the first of the experiment's tables that has one."""
-    if measure.published is None:
-        return None
-    number = "" if measure.at is None else str(measure.at)
-    clusters = "" if row.clusters is None else str(row.clusters)
-    places = [
-        Place(table, column.dataset, column.partition, row.name, measure.published, clusters, number)
-        for table in experiment.tables
-    ]
-    found = [find_printed(experiment.paper, place) for place in places]
+    tables = (*experiment.tables, *experiment.beside)
+    places = (place_of(table, row, column, measure) for table in tables if measure.published is not None)
+    found = (find_printed(experiment.paper, place) for place in places)
     return next((each for each in found if each is not None), None)
+
+
+def place_of(table: str, row: Row, column: Column, measure: Measure) -> Place:
+    """Return where a published table has the number of a cell."""
+    return Place(
+        table,
+        column.dataset or file_name(column.data),
+        column.partition or str(column.settings.get("partition", "")),
+        row.name,
+        measure.published or "",
+        "" if row.clusters is None else str(row.clusters),
+        "" if measure.at is None else str(measure.at),
+    )
 
 
 def with_file(data: str, given: Mapping[str, str]) -> str:
@@ -199,8 +233,9 @@ def _cached(name: str) -> bool:
     return (cache_folder() / f"{name}.npz").exists()
 
 
-def settings_in_words(runs: Sequence[Run]) -> dict[str, str]:
-    """Return the settings that are the same in all runs."""
+def settings_in_words(plan: Plan) -> dict[str, str]:
+    """Return the settings that are the same in all runs, also those that cannot be made for want of data."""
+    runs = [run for cell in plan.cells for run in cell.runs]
     tables = [{k: str(v) for k, v in run.settings.table().items()} for run in runs]
     hidden = ("algorithm", "seed", "threads", "references", "apart")
     first = tables[0] if tables else {}

@@ -76,6 +76,6 @@ def _found(cell: Cell, known: Mapping[str, Numbers | None], wrong: Mapping[str, 
     problems = [wrong[run.name] for run in (*cell.runs, *cell.others) if run.name in wrong]
     others: Sequence[Numbers | None] = [known[run.name] for run in cell.others] or [None] * len(cell.runs)
     pairs = zip([known[run.name] for run in cell.runs], others, strict=True)
-    values = [cell.measure.value(run, other) for run, other in pairs if run is not None]
+    values = [cell.measure.value(run, cell.rounds, other) for run, other in pairs if run is not None]
     reached = tuple(value for value in values if value is not None)
     return Found(cell, reached, "" if reached else (problems[0] if problems else "not reached"), seeds)
