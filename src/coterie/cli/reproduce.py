@@ -26,7 +26,9 @@ def reproduce(
     dry_run: Annotated[bool, typer.Option("--dry-run", help="print the plan and its time, run nothing")] = False,
     cells: Annotated[
         list[str] | None,
-        typer.Option(help="only cells whose name (column/method/measure) contains this; * is anything; may be repeated"),
+        typer.Option(
+            help="only cells whose name (column/method/measure) has this in it; * is anything; repeatable"
+        ),
     ] = None,
     jobs: Annotated[int | None, typer.Option(min=1, help="runs at a time (default: the cores)")] = None,
     data_file: Annotated[
@@ -100,7 +102,7 @@ def _print_plan(plan: Plan, out: Path, jobs: int, each_cell: bool) -> None:
 
 def _run(plan: Plan, out: Path, jobs: int, quiet: bool) -> None:
     """Make the runs of a plan and write its page."""
-    from coterie.reproducing.drawing import draw_columns
+    from coterie.reproducing.drawing import draw
     from coterie.reproducing.page import MARK, make_page, save_page
     from coterie.reproducing.results import collect
     from coterie.reproducing.running import run_all
@@ -108,7 +110,7 @@ def _run(plan: Plan, out: Path, jobs: int, quiet: bool) -> None:
     with _overall(quiet) as report:
         wrong = run_all(plan.runs(), out, jobs, report)
     found = collect(plan, out, wrong)
-    path = save_page(make_page(plan, found, draw_columns(plan, out)), plan, out)
+    path = save_page(make_page(plan, found, draw(plan, found, out)), plan, out)
     compared = [one for one in found if one.beyond is not None]
     say(f"{sum(bool(one.values) for one in found)} of {len(found)} cells filled")
     say(f"{sum(bool(one.beyond) for one in compared)} of {len(compared)} compared cells are marked {MARK}")

@@ -1,4 +1,4 @@
-"""The pictures of a figure, as SVG: curves, sizes of clusters, bars, classes of clients; one for each panel and kind."""
+"""The pictures of a figure, as SVG: curves, sizes of clusters, bars, classes of clients; one for each panel."""
 
 from __future__ import annotations
 

@@ -15,6 +15,9 @@ from coterie.reproducing.running import numbers_of
 ERRORS = 2
 """A difference beyond this many standard errors is marked."""
 
+FEWEST = 3
+"""Methods whose order can be compared."""
+
 
 @dataclass(frozen=True)
 class Found:
@@ -54,13 +57,24 @@ class Found:
     def beyond(self) -> bool | None:
         """Return whether the difference is beyond two standard errors of both means; None if nobody can tell.
 
-        A published number without a standard deviation counts as exact.
+        A published number without a standard deviation counts as exact, but for its rounding.
         """
         printed = self.cell.printed
         if printed is None or self.difference is None or self.error is None:
             return None
         theirs = 0.0 if printed.std is None else printed.std**2 / (self.published_seeds or 1)
-        return abs(self.difference) > ERRORS * math.sqrt(self.error**2 + theirs)
+        return abs(self.difference) > ERRORS * math.sqrt(self.error**2 + theirs) + printed.rounding
+
+
+def order_agreement(found: Sequence[Found]) -> float | None:
+    """Return Spearman's rank correlation of our numbers and the published ones; None of fewer than three methods."""
+    from scipy.stats import spearmanr
+
+    pairs = [(one.ours, one.cell.printed.mean) for one in found if one.ours is not None and one.cell.printed]
+    ours, theirs = [pair[0] for pair in pairs], [pair[1] for pair in pairs]
+    if len(pairs) < FEWEST or len({*ours}) == 1 or len({*theirs}) == 1:
+        return None
+    return float(spearmanr(ours, theirs).statistic)
 
 
 def collect(plan: Plan, out: Path, wrong: Mapping[str, str]) -> list[Found]:
