@@ -31,6 +31,7 @@ from coterie.cli.options import (
     settings_from,
     with_settings,
 )
+from coterie.cli.report import report
 from coterie.cli.reproduce import reproduce
 from coterie.terminal import console, say, say_json, tell
 
@@ -286,6 +287,7 @@ def assign(
 
 app.command()(predict)
 app.command()(export)
+app.command()(report)
 app.command()(reproduce)
 
 
