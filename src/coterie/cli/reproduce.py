@@ -97,7 +97,7 @@ def _print_plan(plan: Plan, out: Path, jobs: int, each_cell: bool) -> None:
     lacking = sum(bool(cell.missing) for cell in plan.cells)
     finished, together = len(runs) - len(todo), in_words(seconds / min(jobs, max(len(todo), 1)))
     say(f"{len(plan.cells)} cells ({lacking} cannot be filled), {len(runs)} runs, {finished} of them finished")
-    say(f"estimated: {in_words(seconds)} of one core, {together} with {jobs} jobs")
+    say(f"estimated: {in_words(seconds)} of one core, {together} with {jobs} {'job' if jobs == 1 else 'jobs'}")
 
 
 def _run(plan: Plan, out: Path, jobs: int, quiet: bool) -> None:

@@ -72,79 +72,14 @@ def draw_run(history: History, title: str) -> Figure:
         scores, clusters = figure.subplots(1, 2)
         for colour, key in zip(COLOURS, (target, "worst"), strict=False):
             _curve(scores, [history], key, name=key, colour=colour)
-        _stacked_sizes(clusters, history)
+        rounds = [record["round"] + 1 for record in history]
+        widest = max(len(record["clusters"]) for record in history)
+        sizes = np.array([[*r["clusters"], *[0] * (widest - len(r["clusters"]))] for r in history], dtype=float).T
+        clusters.stackplot(rounds, sizes, colors=[COLOURS[1 + k % (len(COLOURS) - 1)] for k in range(widest)])
         _label(scores, target, "round")
         _label(clusters, "clients in each cluster", "round")
         scores.legend(frameon=False, loc="best")
         figure.suptitle(plain(title), x=0.01, ha="left", fontsize=10)
-    return figure
-
-
-def _stacked_sizes(axes: Axes, history: History) -> None:
-    """Draw how many clients each cluster has by round, one on the other."""
-    rounds = [record["round"] + 1 for record in history]
-    widest = max(len(record["clusters"]) for record in history)
-    sizes = np.array([[*r["clusters"], *[0] * (widest - len(r["clusters"]))] for r in history], dtype=float).T
-    colours = [COLOURS[1 + k % (len(COLOURS) - 1)] for k in range(widest)]
-    axes.stackplot(rounds, sizes, colors=colours, edgecolor="white", linewidth=0.4)
-
-
-def draw_sizes(runs: Mapping[str, History]) -> Figure:
-    """Draw how many clients each cluster has by round, a panel for each run."""
-    import matplotlib as mpl
-    from matplotlib.figure import Figure
-
-    with mpl.rc_context(STYLE):
-        figure = Figure(figsize=(4.5 * len(runs), 3.2), layout="constrained")
-        for axes, (name, history) in zip(figure.subplots(1, len(runs), squeeze=False)[0], runs.items(), strict=True):
-            _stacked_sizes(axes, history)
-            _label(axes, f"{name}: clients in each cluster", "round")
-    return figure
-
-
-Bar = tuple[Sequence[float], float | None]
-"""Our values, one for each seed, and the published one where there is one."""
-
-
-def draw_bars(panels: Mapping[str, Mapping[str, Bar]]) -> Figure:
-    """Draw the mean over seeds as a bar for each method, seeds as points, the published number as a diamond."""
-    import matplotlib as mpl
-    from matplotlib.figure import Figure
-
-    longest = max(len(bars) for bars in panels.values())
-    with mpl.rc_context(STYLE):
-        figure = Figure(figsize=(4.5 * len(panels), 1 + 0.28 * longest), layout="constrained")
-        every = figure.subplots(1, len(panels), squeeze=False)[0]
-        for axes, (title, bars) in zip(every, panels.items(), strict=True):
-            _bars(axes, bars)
-            _label(axes, title, "bar: ours, points: seeds, diamond: published")
-    return figure
-
-
-def _bars(axes: Axes, bars: Mapping[str, Bar]) -> None:
-    for place, (ours, published) in enumerate(bars.values()):
-        axes.barh(place, float(np.mean(ours)), color=COLOURS[2], height=0.7)
-        axes.scatter(ours, [place] * len(ours), color=COLOURS[5], s=9, zorder=2)
-        if published is not None:
-            axes.scatter([published], [place], color=COLOURS[4], marker="D", s=22, zorder=3)
-    axes.set_yticks(range(len(bars)), [*map(plain, bars)])
-    axes.set_ylim(len(bars) - 0.4, -0.6)
-
-
-def draw_curves(runs: dict[str, list[History]], scores: Sequence[str]) -> Figure:
-    """Draw scores by round, a panel each and a line for each method; a score that the records lack is left out."""
-    import matplotlib as mpl
-    from matplotlib.figure import Figure
-
-    with mpl.rc_context(STYLE):
-        figure = Figure(figsize=(4.5 * len(scores), 3.2), layout="constrained")
-        for axes, key in zip(figure.subplots(1, len(scores), squeeze=False)[0], scores, strict=True):
-            for colour, (name, histories) in zip(COLOURS * len(runs), runs.items(), strict=False):
-                have = [[r for r in history if r.get(key) is not None] for history in histories]
-                if all(have):
-                    _curve(axes, have, key, name=name, colour=colour)
-            _label(axes, key, "round")
-            axes.legend(frameon=False, loc="best")
     return figure
 
 

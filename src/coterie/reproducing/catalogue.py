@@ -234,4 +234,4 @@ def _measures(content: Table, name: str, where: str) -> list[Measure]:
     rounds = told.get("at")
     if not isinstance(rounds, list):
         return [make(Measure, told, where=where)]
-    return [make(Measure, {**told, "name": f"{told['name']} at {n}", "at": n}, where=where) for n in rounds]
+    return [make(Measure, {**told, "name": f"{told['name']} {n}", "at": n}, where=where) for n in rounds]

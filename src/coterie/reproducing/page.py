@@ -4,11 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from html import escape
 from itertools import groupby
 from pathlib import Path
 
 from coterie.files import write_atomically
+from coterie.reporting.html_tables import sortable_table, table
+from coterie.reporting.markup import Markup, element, join
 from coterie.reproducing.planning import Plan, data_needed, settings_in_words
 from coterie.reproducing.results import Found, order_agreement
 from coterie.terminal import plain
@@ -16,32 +17,21 @@ from coterie.terminal import plain
 MARK = "≠"
 HEADS = ("method", "measure", "ours", "published", "difference", "95 % interval", "seeds", "mark", "reason")
 
-NUMBERS = range(2, 7)
-"""The columns of numbers, which are set flush right."""
-
 QUICK = "quick"
 """The reason of every difference of the quick version, which comes before the numbered ones."""
 
-STYLE = """:root{color-scheme:light dark;--line:#8886;--soft:#8881;--mark:#b3261e}
-@media(prefers-color-scheme:dark){:root{--mark:#ffb4a9}}
-body{font:15px/1.5 system-ui,sans-serif;max-width:72rem;margin:2rem auto;padding:0 1rem}
-h1{font-size:1.5rem;line-height:1.25}h2{font-size:1.15rem;margin-top:2.2rem}
-nav ul{columns:18rem;padding-left:1.2rem}.wide{overflow-x:auto}
-table{border-collapse:collapse;font-size:.9rem}th,td{padding:.2rem .6rem;text-align:left;vertical-align:top;
-border-bottom:1px solid var(--line)}th{white-space:nowrap;background:var(--soft)}
-td.n{text-align:right;white-space:nowrap;font-variant-numeric:tabular-nums}
-td.m{color:var(--mark);font-weight:700;text-align:center}
-svg{max-width:100%;height:auto;background:#fff;border-radius:4px}code{overflow-wrap:anywhere}"""
+MANY = 12
+"""A table of more rows can be sorted and searched."""
 
 
 @dataclass(frozen=True)
 class Section:
-    """A part of a page: a heading, a table of texts, sentences below it, and a picture as SVG."""
+    """A part of a page: a heading, a table of texts, sentences below it, and pictures."""
 
     heading: str
     rows: tuple[tuple[str, ...], ...] = ()
     notes: tuple[str, ...] = ()
-    picture: str = ""
+    picture: Markup | None = None
 
 
 @dataclass(frozen=True)
@@ -54,13 +44,13 @@ class Page:
     command: str
 
 
-def make_page(plan: Plan, found: Sequence[Found], pictures: Mapping[str, str]) -> Page:
-    """Return the page of a plan; ``pictures`` are SVGs by the name of a column, or of several together."""
+def make_page(plan: Plan, found: Sequence[Found], pictures: Mapping[str, Markup]) -> Page:
+    """Return the page of a plan; ``pictures`` are by the name of a column, or of several together."""
     told = plan.experiment
     used = sorted({place for one in found for place in _reasons(plan, one)})
     tables = {name: list(group) for name, group in groupby(found, key=lambda one: one.cell.column.name)}
     alone = [Section(name, picture=text) for name, text in pictures.items() if name not in tables]
-    sections = [_section(plan, name, group, pictures.get(name, "")) for name, group in tables.items()]
+    sections = [_section(plan, name, group, pictures.get(name)) for name, group in tables.items()]
     return Page(
         f"{told.id}: {told.title}" + (" (quick)" if plan.quick else ""),
         tuple(_paragraphs(plan, found, [told.reasons[place].text for place in used], used)),
@@ -98,7 +88,7 @@ def _in_numbers(found: Sequence[Found]) -> str:
     return f"{filled} of {len(found)} cells have a number; {marked} of {len(compared)} that can be compared are marked."
 
 
-def _section(plan: Plan, name: str, found: Sequence[Found], picture: str) -> Section:
+def _section(plan: Plan, name: str, found: Sequence[Found], picture: Markup | None) -> Section:
     rows = tuple(_row(plan, one) for one in found)
     return Section(name, rows, tuple(_orders(found)), picture)
 
@@ -166,42 +156,22 @@ def _line(cells: Sequence[str]) -> str:
 
 
 def as_html(page: Page) -> str:
-    """Return a page as one HTML file that needs no other."""
-    title = escape(page.title)
-    said = "".join(f"<p>{escape(each)}</p>" for each in page.paragraphs)
-    again = f"<p>Again: <code>{escape(page.command)}</code></p>"
-    parts = "".join(_part(place, section) for place, section in enumerate(page.sections))
-    return (
-        '<!doctype html>\n<html lang="en"><head><meta charset="utf-8">'
-        '<meta name="viewport" content="width=device-width, initial-scale=1">'
-        f"<title>{title}</title><style>{STYLE}</style></head>\n"
-        f"<body><main><h1>{title}</h1>{said}{again}{_contents(page)}{parts}</main></body></html>\n"
-    )
+    """Return a page as one HTML file that needs no other; it looks like the report of a run."""
+    from coterie.reporting.report import page as report
+
+    said = join([element("p", each) for each in page.paragraphs])
+    again = element("p", "Again: ", element("code", page.command))
+    parts = [
+        report.Section("verdict", "What this is", join([said, again])),
+        *(report.Section(f"s{place}", each.heading, _body(each)) for place, each in enumerate(page.sections)),
+    ]
+    return report.page(page.title, parts)
 
 
-def _contents(page: Page) -> str:
-    """Return links to the sections, where there are several."""
-    if len(page.sections) < 2:
-        return ""
-    links = (f'<li><a href="#s{place}">{escape(each.heading)}</a></li>' for place, each in enumerate(page.sections))
-    return f'<nav aria-label="Contents"><ul>{"".join(links)}</ul></nav>'
-
-
-def _part(place: int, section: Section) -> str:
-    head = f'<h2 id="s{place}">{escape(section.heading)}</h2>{section.picture}'
-    if not section.rows:
-        return head
-    heads = "".join(f'<th scope="col">{escape(each)}</th>' for each in HEADS)
-    rows = "".join(f"<tr>{''.join(map(_cell, range(len(row)), row))}</tr>\n" for row in section.rows)
-    table = f"<table><thead><tr>{heads}</tr></thead><tbody>{rows}</tbody></table>"
-    notes = "".join(f"<p>{escape(each)}</p>" for each in section.notes)
-    label = escape(section.heading, quote=True)
-    return f'{head}<div class="wide" role="region" tabindex="0" aria-label="{label}">{table}</div>{notes}'
-
-
-def _cell(place: int, text: str) -> str:
-    kind = ' class="n"' if place in NUMBERS else ' class="m" title="beyond two standard errors"' if text == MARK else ""
-    return f"<td{kind}>{escape(text)}</td>"
+def _body(section: Section) -> Markup:
+    make = sortable_table if len(section.rows) > MANY else table
+    shown = make(HEADS, section.rows, section.heading, 2) if section.rows else None
+    return join([section.picture, shown, [element("p", each) for each in section.notes]])
 
 
 def save_page(page: Page, plan: Plan, out: Path) -> Path:

@@ -234,9 +234,10 @@ def _cached(name: str) -> bool:
 
 
 def settings_in_words(plan: Plan) -> dict[str, str]:
-    """Return the settings that are the same in all runs, also those that cannot be made for want of data."""
-    runs = [run for cell in plan.cells for run in cell.runs]
-    tables = [{k: str(v) for k, v in run.settings.table().items()} for run in runs]
+    """Return the settings that are the same in all runs and not the default ones; data may still be missing."""
+    defaults = Settings("").table()
+    tables = [run.settings.table() for cell in plan.cells for run in cell.runs]
     hidden = ("algorithm", "seed", "threads", "references", "apart")
-    first = tables[0] if tables else {}
-    return {k: v for k, v in first.items() if k not in hidden and all(t.get(k) == v for t in tables)}
+    first = {name: value for name, value in (tables[0] if tables else {}).items() if name not in hidden}
+    told = {name: value for name, value in first.items() if value != defaults.get(name)}
+    return {name: str(value) for name, value in told.items() if all(each.get(name) == value for each in tables)}
