@@ -93,7 +93,9 @@ def personal_and_general(history: History) -> Figure | None:
     )
 
 
-def several_scores(history: History, names: Mapping[str, str], words: tuple[str, str, str], about: str) -> Figure | None:
+def several_scores(
+    history: History, names: Mapping[str, str], words: tuple[str, str, str], about: str
+) -> Figure | None:
     """Return several scores of one run in one figure; ``words``: its id, its title and the name of the axis."""
     found = [_line(name, [history], key) for key, name in names.items()]
     lines = tuple(line for line in found if line is not None)

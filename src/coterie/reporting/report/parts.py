@@ -5,8 +5,6 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 
-import numpy as np
-
 from coterie.experiments.verdict import LOCAL, NAMES, ONE_MODEL, Verdict
 from coterie.reporting.figures import maps, of_run
 from coterie.reporting.figures.marks import Figure, Interval, Intervals
@@ -55,8 +53,9 @@ def _curves(histories: Mapping[str, Sequence[History]]) -> Part:
 def _of_method(part: Part, method: str, seed: int) -> Part:
     """Return a part of one method among others: ids and titles name it."""
     mark = "".join(letter if letter.isalnum() else "-" for letter in method)
-    figures = tuple(replace(each, id=f"{mark}-{each.id}", title=f"{each.title}: {method}, seed {seed}")
-                    for each in part.figures)  # fmt: skip
+    figures = tuple(
+        replace(each, id=f"{mark}-{each.id}", title=f"{each.title}: {method}, seed {seed}") for each in part.figures
+    )
     return replace(part, id=f"{mark}-{part.id}", title=f"{part.title}: {method}", figures=figures)
 
 
@@ -136,13 +135,3 @@ def gain_figure(verdicts: Mapping[str, Verdict]) -> Figure | None:
     about = "Gain with its 95 % interval over clients, paired; right of zero is better."
     axis = f"gain in {score.name}{', ' + unit if unit else ''}"
     return Figure("gains", "Gain over one model and local models", about, Intervals(tuple(rows), axis))
-
-
-def worse_off(ours: np.ndarray, theirs: np.ndarray, smaller: bool) -> np.ndarray:  # type: ignore[type-arg]
-    """Return by how much each client that is worse off loses, the most first.
-
-    >>> worse_off(np.array([0.5, 0.9, 0.25]), np.array([0.75, 0.5, 1.0]), smaller=False).tolist()
-    [0.75, 0.25]
-    """
-    losses = (ours - theirs) if smaller else (theirs - ours)
-    return np.sort(losses[losses > 1e-9])[::-1]

@@ -8,7 +8,18 @@ from typing import Any
 import numpy as np
 
 from coterie.experiments.summary import Row
-from coterie.experiments.verdict import ENOUGH, EQUAL, LEVEL, NAMES, Against, Score, Verdict, column_of, judge, main_score
+from coterie.experiments.verdict import (
+    ENOUGH,
+    EQUAL,
+    LEVEL,
+    NAMES,
+    Against,
+    Score,
+    Verdict,
+    column_of,
+    judge,
+    main_score,
+)
 from coterie.reporting.figures.drawn import draw
 from coterie.reporting.html_tables import table
 from coterie.reporting.markup import Markup, element, join
@@ -76,8 +87,9 @@ def headline(run: RunContent, verdict: Verdict) -> Markup:
         ("rounds", str(summary["rounds"])),
         *([("ARI with true groups", f"{summary['ari']:.2f}")] if summary.get("ari") is not None else []),
     ]
-    return element("dl", (element("div", element("dt", name), element("dd", value)) for name, value in numbers),
-                   class_="tiles")  # fmt: skip
+    return element(
+        "dl", (element("div", element("dt", name), element("dd", value)) for name, value in numbers), class_="tiles"
+    )
 
 
 HEADS = ("against", "theirs", f"gain ({LEVEL} % interval)", "better for", "worse for", "those lose")
@@ -134,10 +146,16 @@ def methods_table(verdicts: Mapping[str, Verdict]) -> Markup:
         for name, each in verdicts.items()
         for which, found in each.against.items()
     ]
-    missing = dict.fromkeys(f"{NAMES[which]}: {why}." for each in verdicts.values() for which, why in each.missing.items())
+    missing = dict.fromkeys(
+        f"{NAMES[which]}: {why}." for each in verdicts.values() for which, why in each.missing.items()
+    )
     said = ["Intervals are over clients (bootstrap), paired.", *missing]
-    return join([table(("method", *HEADS[:-1]), rows, "every method against guessing, one model and local models"),
-                 element("p", " ".join(said))])  # fmt: skip
+    return join(
+        [
+            table(("method", *HEADS[:-1]), rows, "every method against guessing, one model and local models"),
+            element("p", " ".join(said)),
+        ]
+    )
 
 
 def cautions_of(verdict: Verdict) -> list[str]:
