@@ -44,6 +44,7 @@ def reproduce(
     A finished run in --out is not run again, and an unfinished one is resumed.
     """
     from coterie.reproducing.catalogue import all_ids, find_experiment
+    from coterie.reproducing.drawing import check_kinds
     from coterie.reproducing.planning import make_plan
 
     if listed:
@@ -52,7 +53,9 @@ def reproduce(
         return
     if target is None:
         raise UsageError("no table is named; write PAPER:TABLE, such as thesis:3.1 (--list shows all)")
-    plan = make_plan(find_experiment(target), quick, cells or (), _files(data_file or ()))
+    experiment = find_experiment(target)
+    check_kinds(experiment.figures)
+    plan = make_plan(experiment, quick, cells or (), _files(data_file or ()))
     number = jobs or _cores()
     _print_plan(plan, out, number, each_cell=dry_run)
     if not dry_run:

@@ -15,13 +15,13 @@ EXAMPLES = {"mnist": 60_000, "fashion-mnist": 60_000, "cifar-10": 50_000, "digit
 """Train examples of data sets; 100,000 where it is not listed."""
 
 MICROSECONDS = {
-    "mlp": 26,
-    "cnn": 176,
-    "cnn-lcfl": 250,
-    "cnn-joint": 900,
-    "lenet": 39,
-    "tiny-vgg": 340,
-    "resnet34": 60_000,
+    "mlp": 30,
+    "cnn": 190,
+    "cnn-lcfl": 190,
+    "cnn-joint": 1_050,
+    "lenet": 41,
+    "tiny-vgg": 300,
+    "resnet34": 64_000,
     "logistic": 1,
 }
 """Training on one example, on one core; 100 where it is not listed."""

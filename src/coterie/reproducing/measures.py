@@ -38,6 +38,10 @@ class Measure:
     percent: bool = False
     published: str | None = None
 
+    def __post_init__(self) -> None:
+        if self.until is not None:
+            read_goal(self.until)
+
     def value(self, run: Numbers, rounds: int, other: Numbers | None = None) -> float | None:
         """Return the number of a run, or of a run beside the ``other`` one; None if the run does not have it.
 

@@ -12,7 +12,8 @@ from typing import Any
 
 from coterie.data.sources.cache import cache_folder
 from coterie.errors import UsageError
-from coterie.experiments.papers import AS
+from coterie.experiments.building import build_algorithm
+from coterie.experiments.papers import AS, expand
 from coterie.experiments.resuming import meaning
 from coterie.experiments.settings import Settings, make_settings
 from coterie.experiments.sweep import parse_seeds
@@ -26,6 +27,10 @@ FILES = ("emnist", "femnist", "medmnist")
 
 LAYOUT = ("threads", "plan", "runtime", "device", "references", "checkpoint_every")
 """Settings that do not change the numbers of a run, and so not its name."""
+
+
+ALONE: Mapping[str, Any] = {"references": False, "apart": False, "threads": 1}
+"""Settings of every run: one of many at a time, of which only the numbers are wanted."""
 
 
 @dataclass(frozen=True)
@@ -108,12 +113,17 @@ def _cells(experiment: Experiment, quick: bool, given: Mapping[str, str]) -> Ite
         lacking = why_missing(data)
         runs = {row.label(): _runs(experiment, row, column, quick, data) for row in experiment.rows}
         for row in experiment.rows:
-            rounds = _settings(experiment, row, column, quick=False).rounds
+            rounds = _rounds(experiment, row, column) if quick else runs[row.label()][0].settings.rounds
             for measure in (each for each in experiment.measures if each.than != row.name):
                 others = next((runs[each.label()] for each in experiment.rows if each.name == measure.than), ())
                 missing = lacking or _beyond(measure, runs[row.label()])
                 printed = _printed(experiment, row, column, measure)
                 yield Cell(row, column, measure, runs[row.label()], rounds, printed, others, missing)
+
+
+def _rounds(experiment: Experiment, row: Row, column: Column) -> int:
+    """Return the rounds of the paper's version."""
+    return int(expand(_table(experiment, row, column, quick=False)).get("rounds", Settings("").rounds))
 
 
 def _beyond(measure: Measure, runs: Sequence[Run]) -> str:
@@ -136,20 +146,26 @@ def _named(settings: Settings, told: Mapping[str, Any]) -> Run:
 
 
 def _settings(experiment: Experiment, row: Row, column: Column, quick: bool) -> Settings:
-    """Return the settings of a method on some data: the paper's, and over them those of the file."""
+    """Return the settings of a method on some data; an algorithm that they do not fit is an error."""
     smaller = experiment.quick
-    table: dict[str, Any] = {
+    known = make_settings(_table(experiment, row, column, quick), f"the experiment {experiment.id}")
+    if quick and smaller.few is not None and known.partition is not None and "few(" not in known.partition:
+        known = replace(known, partition=f"{known.partition}+few({smaller.few})")
+    build_algorithm(known)
+    return known
+
+
+def _table(experiment: Experiment, row: Row, column: Column, quick: bool) -> dict[str, Any]:
+    """Return the table of settings: the paper's, and over them those of the file, from the general to the special."""
+    return {
         **({AS: experiment.paper} if experiment.paper else {}),
+        **ALONE,
         "data": column.data,
         **experiment.settings,
         **column.settings,
         **row.told(),
-        **({**smaller.settings, **column.quick, **row.quick} if quick else {}),
+        **({**experiment.quick.settings, **column.quick, **row.quick} if quick else {}),
     }
-    known = make_settings(table, f"the experiment {experiment.id}")
-    if quick and smaller.few is not None and known.partition is not None and "few(" not in known.partition:
-        known = replace(known, partition=f"{known.partition}+few({smaller.few})")
-    return replace(known, references=False, apart=False, threads=1)
 
 
 def settings_on(plan: Plan, column: Column) -> Settings | None:

@@ -63,7 +63,8 @@ class Found:
         if printed is None or self.difference is None or self.error is None:
             return None
         theirs = 0.0 if printed.std is None else printed.std**2 / (self.published_seeds or 1)
-        return abs(self.difference) > ERRORS * math.sqrt(self.error**2 + theirs) + printed.rounding
+        near = ERRORS * math.sqrt(self.error**2 + theirs) + printed.rounding
+        return abs(self.difference) > near and not math.isclose(abs(self.difference), near, rel_tol=1e-9)
 
 
 def order_agreement(found: Sequence[Found]) -> float | None:
