@@ -20,6 +20,7 @@ from typer.testing import CliRunner
 
 from coterie.cli.main import app
 from coterie.errors import CoterieError, UsageError
+from coterie.reporting.overall import SoFar
 from coterie.reproducing.catalogue import Column, Row, find_experiment
 from coterie.reproducing.costs import estimated_seconds
 from coterie.reproducing.drawing import draw
@@ -80,7 +81,7 @@ def own(tmp_path: Path) -> str:
     return str(tmp_path / "my.toml")
 
 
-def quiet(tally: Tally) -> None:
+def quiet(so_far: SoFar) -> None:
     """Show nothing."""
 
 
