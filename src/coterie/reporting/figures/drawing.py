@@ -15,8 +15,8 @@ from coterie.reporting.figures.palette import CLUSTERS, dash, marker
 from coterie.reporting.markup import Child, Markup, element
 from coterie.reporting.plots import COLOURS
 
-WIDTH, HEIGHT = 640.0, 300.0
-LEFT, RIGHT, TOP, BOTTOM = 58.0, 12.0, 12.0, 42.0
+WIDTH, HEIGHT = 500.0, 270.0
+LEFT, RIGHT, TOP, BOTTOM = 56.0, 10.0, 12.0, 42.0
 """The size of a drawing, and the room that is left for its axes."""
 
 

@@ -11,6 +11,9 @@ from coterie.reporting.figures.drawn_scores import draw_areas, draw_intervals, d
 from coterie.reporting.figures.marks import Areas, Figure, Flow, Heatmap, Intervals, Lines, Scatter
 from coterie.reporting.markup import Child, Markup, element, join
 
+MOST_DATA = 60_000
+"""Letters of numbers that go with a figure in a page; larger ones are in the files of ``--figures``."""
+
 
 def draw(figure: Figure) -> Markup:
     """Return a figure as an element of a page, with a legend and its numbers as CSV."""
@@ -27,7 +30,7 @@ def draw(figure: Figure) -> Markup:
             download=f"{figure.id}.csv",
             aria_label=f"numbers of {figure.title} as CSV",
         )
-        if len(data) < 200_000
+        if len(data) < MOST_DATA
         else None,
     )
     head = element("h3", figure.title, id=f"{figure.id}-title")

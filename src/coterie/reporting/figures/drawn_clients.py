@@ -24,7 +24,7 @@ def draw_flow(marks: Flow) -> tuple[Markup, Child]:
     gap = min(10.0, 120.0 / max(len(each) for each in marks.names))
     most = max(len(each) for each in marks.names)
     unit = (HEIGHT - TOP - 34 - gap * (most - 1)) / total
-    across = np.linspace(56.0, WIDTH - 68.0, len(marks.columns)).tolist()
+    across = np.linspace(52.0, WIDTH - 64.0, len(marks.columns)).tolist()
     tops = [_tops(marks.sizes(column), unit, gap) for column in range(len(marks.columns))]
     left = [dict(each) for each in tops]
     right = [dict(each) for each in tops]
@@ -93,7 +93,7 @@ def draw_scatter(marks: Scatter) -> tuple[Markup, Child]:
     count = len(marks.panels)
     across = 1 if count == 1 else 2
     down = -(-count // across)
-    wide, high = WIDTH / across, 250.0 if across > 1 else 340.0
+    wide, high = WIDTH / across, 220.0 if across > 1 else 300.0
     everything = np.concatenate([panel.points for panel in marks.panels]) if marks.common else None
     panels = [
         element(

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import numpy as np
 
 from coterie.reporting.figures.axes import Scale, shown, spanning
@@ -27,12 +29,19 @@ from coterie.reporting.markup import Child, Markup, element
 MARKED = 24
 """Lines of up to so many points have a marker at every point; longer ones at some."""
 
+NOTED = 64
+"""Points of a line that have a note for the pointer, at most."""
+
+MOST_POINTS = 250
+"""Points through which a line goes, at most."""
+
 
 def draw_lines(marks: Lines) -> tuple[Markup, Child]:
     """Draw bands first, with thin edges, then lines, so that no band hides another or a line."""
+    marks = replace(marks, lines=tuple(map(thinned, marks.lines)))
     numbers = [v for line in marks.lines for v in (*line.y, *line.low, *line.high)]
     x = spanning((v for line in marks.lines for v in line.x), LEFT, WIDTH - RIGHT)
-    y = spanning(numbers, HEIGHT - BOTTOM, TOP, margin=0.04)
+    y = spanning(marks.range or numbers, HEIGHT - BOTTOM, TOP, margin=0.04)
     events = (
         element(
             "g",
@@ -61,6 +70,15 @@ def draw_lines(marks: Lines) -> tuple[Markup, Child]:
     return drawing, [legend_key(name, k, "k", switch=True) for k, name in enumerate(names)] if len(names) > 1 else None
 
 
+def thinned(line: Line) -> Line:
+    """Return a line of at most ``MOST_POINTS`` points, which is more than a page shows; first and last are kept."""
+    if len(line.x) <= MOST_POINTS:
+        return line
+    places = np.linspace(0, len(line.x) - 1, MOST_POINTS).round().astype(int).tolist()
+    x, y, low, high = (tuple(part[i] for i in places) if part else () for part in (line.x, line.y, line.low, line.high))
+    return Line(line.name, x, y, low, high)
+
+
 def _band(line: Line, k: int, x: Scale, y: Scale) -> Markup | None:
     if not line.low:
         return None
@@ -83,12 +101,13 @@ def _stroke(line: Line, k: int, x: Scale, y: Scale) -> Markup:
 
 
 def _points(line: Line, k: int, x: Scale, y: Scale, axis: str) -> list[Markup]:
-    """Return a point for the pointer at every number; of a long line only some are visible."""
-    step = max(1, len(line.x) // MARKED)
+    """Return points for the pointer, at every number or of a long line at some; of these again some are visible."""
+    noted = -(-len(line.x) // NOTED)
+    step = noted * max(1, len(line.x) // noted // MARKED)
     ends = zip(line.low, line.high, strict=True) if line.low else ((None, None) for _ in line.x)
     found = []
     for place, (at, value, (low, high)) in enumerate(zip(line.x, line.y, ends, strict=True)):
-        if not np.isfinite(value):
+        if place % noted or not np.isfinite(value):
             continue
         between = "" if low is None or high is None else f" ({shown(low)} to {shown(high)})"
         seen = "" if place % step == 0 else " faint"
@@ -136,7 +155,7 @@ def draw_intervals(marks: Intervals) -> tuple[Markup, Child]:
     kinds = list(dict.fromkeys(row.group for row in marks.rows))
     high = 30.0 * len(marks.rows)
     known = [v for row in marks.rows for v in (row.value, row.low, row.high) if v is not None]
-    x, y = spanning([0.0, *known], 150, WIDTH - 20, margin=0.04), Scale(0, 1, high + 10, 6)
+    x, y = spanning([0.0, *known], 120, WIDTH - 20, margin=0.04), Scale(0, 1, high + 10, 6)
     found = []
     for place, row in enumerate(marks.rows):
         at, k = 20 + 30.0 * place, kinds.index(row.group) + 1
@@ -148,10 +167,10 @@ def draw_intervals(marks: Intervals) -> tuple[Markup, Child]:
             bar = f"M{ends[0]:.1f} {at:g}H{ends[1]:.1f}" + "".join(f"M{end:.1f} {at - 5:g}v10" for end in ends)
             line = element("path", d=bar, class_=f"whisker k{k}")
         point = element("path", d=shape(marker(k), x(row.value), at, 5), class_=f"dot k{k}", data_tip=tip)
-        found.append(element("g", line, point, element("text", row.name[:24], x=142.0, y=at + 4, class_="end")))
+        found.append(element("g", line, point, element("text", row.name[:18], x=112.0, y=at + 4, class_="end")))
     zero = element("path", d=path([(x(0), 6), (x(0), high + 10)]), class_="event")
     ticks = [element("text", shown(v), x=x(v), y=high + 26, class_="mid") for v in x.ticks(8)]
     rules = [element("path", d=path([(x(v), y.end), (x(v), y.start)]), class_="rule") for v in x.ticks(8)]
-    name = element("text", marks.x, x=(150 + WIDTH - 20) / 2, y=high + 44, class_="mid name")
+    name = element("text", marks.x, x=(120 + WIDTH - 20) / 2, y=high + 44, class_="mid name")
     drawing = svg(WIDTH, high + 54, marks.x, rules, zero, ticks, name, found)
     return drawing, [legend_key(f"{marks.joiner}{kind}", k + 1, "k") for k, kind in enumerate(kinds)]

@@ -15,21 +15,27 @@ from coterie.server.distances.sketches import directions
 from coterie.typing import Array
 
 MOST_POINTS = 400
-"""Clients of a map, and of a heatmap MOST_CELLS; of more an even sample is shown."""
+"""Clients of a map; of more an even sample is shown."""
 
 MOST_CELLS = 240
+"""Clients of a heatmap, likewise."""
+
 PANELS = 4
 """Rounds of a map."""
 
 
 def maps(
-    sketches: ClientSketches, labels: Sequence[Array], names: Sequence[str], rounds: Sequence[int]
+    sketches: ClientSketches,
+    labels: Sequence[Array],
+    names: Sequence[str],
+    rounds: Sequence[int],
+    most: int = MOST_POINTS,
 ) -> list[Figure]:
     """Return maps of clients by principal components and by t-SNE, over rounds (thesis figures 3.5 and 3.6).
 
-    ``labels`` are those after each of ``rounds`` (0 is the first).
+    ``labels`` are those after each of ``rounds`` (0 is the first), ``most`` the clients that are shown.
     """
-    clouds = _clouds(sketches, dict(zip(rounds, labels, strict=True)))
+    clouds = _clouds(sketches, dict(zip(rounds, labels, strict=True)), most)
     if not clouds:
         return []
     said = "Every client is a point; clients are near each other whose models are alike; colour and shape are clusters."
@@ -57,9 +63,9 @@ class _Cloud(NamedTuple):
         return Panel(f"round {self.round + 1}", spots, tuple(self.groups.tolist()), who)
 
 
-def _clouds(sketches: ClientSketches, after: Mapping[int, Array]) -> list[_Cloud]:
+def _clouds(sketches: ClientSketches, after: Mapping[int, Array], most: int) -> list[_Cloud]:
     """Return the sketches of a few rounds, of clients that have some there."""
-    few, found = _thinned(len(sketches.clients), MOST_POINTS), []
+    few, found = _thinned(len(sketches.clients), most), []
     for place in shown_rounds(sketches, PANELS):
         number, points = int(sketches.rounds[place]), sketches.points[place][few].astype(np.float64)
         known = np.isfinite(points).all(axis=1)

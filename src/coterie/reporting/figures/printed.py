@@ -79,6 +79,8 @@ def _lines(axes: Axes, marks: Lines) -> None:
             va="top",
         )
     _whole_rounds(axes)
+    if marks.range is not None:
+        axes.set_ylim(marks.range[0] - 0.04, marks.range[1] + 0.04)
     axes.set(xlabel=plain(marks.x), ylabel=plain(marks.y))
     if len(marks.lines) > 1:
         axes.legend(frameon=False, loc="best")

@@ -34,7 +34,7 @@ def clients_body(content: Content) -> Markup:
         heads += [shown, *(f"{shown}, {NAMES[which]}" for which in others)]
         heads += [f"{shown}, guessing"] if f"{GUESS}_{name}" in run.rows[0] else []
     rows = [_cells(row, heads[1:first], own, others) for row in worst_first(run.rows, score)]
-    return join([sortable_table(heads, rows, "clients"), _few(len(run.rows))])
+    return join([sortable_table(heads, rows, "table of clients"), _few(len(run.rows))])
 
 
 def _cells(
@@ -76,7 +76,7 @@ def _of_methods(content: Content) -> Markup:
             *(_number(each.get("cluster", ""), 0) for each in same),
         ]
         rows.append([str(row["client"]), _number(row["train"], 0), _number(row["test"], 0), *numbers])
-    return join([element("p", f"Seed {seed}."), sortable_table(heads, rows, "clients"), _few(len(first.rows))])
+    return join([element("p", f"Seed {seed}."), sortable_table(heads, rows, "table of clients"), _few(len(first.rows))])
 
 
 def worst_first(rows: Sequence[Row], score: Score) -> list[Row]:

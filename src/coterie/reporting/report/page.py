@@ -64,7 +64,7 @@ def _figures(part: Part) -> Section:
 def _methods(content: Content) -> Markup:
     assert content.comparison is not None, "it is there"
     rich = comparison(content.comparison.summaries, Console(file=io.StringIO(), width=10_000))
-    return _scrolled(html_table(rich), "methods")
+    return _scrolled(html_table(rich), "table of methods")
 
 
 def _scrolled(inner: str, label: str) -> Markup:
