@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import math
+import os
 import signal
 import subprocess
 import sys
@@ -11,6 +12,7 @@ import time
 from dataclasses import replace
 from pathlib import Path
 from statistics import mean, stdev
+from typing import Any
 
 import pytest
 from filelock import FileLock
@@ -20,6 +22,7 @@ from typer.testing import CliRunner
 
 from coterie.cli.main import app
 from coterie.errors import CoterieError, UsageError
+from coterie.experiments.records import RoundRecorder
 from coterie.reporting.overall import SoFar
 from coterie.reproducing.catalogue import Column, Row, find_experiment
 from coterie.reproducing.costs import estimated_seconds
@@ -115,45 +118,47 @@ def test_a_table_of_one_s_own_is_made_shown_and_not_made_again(own: str, tmp_pat
     assert times == {run.name: (folder_of(run, out) / "summary.json").stat().st_mtime_ns for run in plan.runs()}
 
 
-KILLED = """
-import os, signal, sys
-from pathlib import Path
-from coterie.experiments import session
-from coterie.reproducing.catalogue import find_experiment
-from coterie.reproducing.planning import make_plan
-from coterie.reproducing.running import run_all
-
-kept, count = session.RoundRecorder.describe, 0
-def describe(*given):
-    global count
-    count += 1
-    if count == 6:
-        os.kill(os.getpid(), signal.SIGKILL)
-    return kept(*given)
-session.RoundRecorder.describe = describe
-run_all(make_plan(find_experiment(sys.argv[1]), patterns=["accuracy"]).runs(), Path(sys.argv[2]), 1, lambda tally: None)
-"""
+class Killed(BaseException):
+    """The end of the program, which nothing expects."""
 
 
-def test_killed_in_the_middle_and_resumed_it_has_the_same_numbers(own: str, tmp_path: Path) -> None:
+def test_stopped_in_the_middle_and_resumed_it_has_the_same_numbers(
+    own: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     broken, whole = tmp_path / "broken", tmp_path / "whole"
     plan = make_plan(find_experiment(f"{own}:digits"), patterns=["accuracy"])
-    done = subprocess.run([sys.executable, "-c", KILLED, f"{own}:digits", str(broken)], check=False)
-    assert done.returncode == -signal.SIGKILL
-    finished = [numbers_of(run, broken) is not None for run in plan.runs()]
-    assert any(finished)
-    assert not all(finished)
+    kept, count = RoundRecorder.describe, iter(range(100))
+
+    def describe(*given: Any) -> Any:
+        if next(count) == 5:
+            raise Killed
+        return kept(*given)
+
+    with monkeypatch.context() as patched, pytest.raises(Killed):
+        patched.setattr(RoundRecorder, "describe", describe)
+        run_all(plan.runs(), broken, 1, quiet)
+    assert [numbers_of(run, broken) is not None for run in plan.runs()] == [True, *[False] * 5]
 
     run_all(plan.runs(), broken, 1, quiet)
     run_all(plan.runs(), whole, 1, quiet)
     assert numbers(plan, broken) == numbers(plan, whole)
 
 
-def test_the_same_runs_in_several_processes(own: str, tmp_path: Path) -> None:
-    plan = make_plan(find_experiment(f"{own}:digits"), quick=True, patterns=["WeCFL, K = 4/accuracy"])
-    assert run_all(plan.runs(), tmp_path / "two", 2, quiet) == {}
-    assert run_all(plan.runs(), tmp_path / "one", 1, quiet) == {}
-    assert numbers(plan, tmp_path / "two") == numbers(plan, tmp_path / "one")
+@pytest.mark.slow
+def test_killed_with_all_its_processes_and_resumed_it_has_the_same_numbers(own: str, tmp_path: Path) -> None:
+    broken, whole = tmp_path / "broken", tmp_path / "whole"
+    plan = make_plan(find_experiment(f"{own}:digits"))
+    command = [sys.executable, "-m", "coterie", "reproduce", f"{own}:digits", "--jobs", "2", "--out", str(broken)]
+    program = subprocess.Popen(command, start_new_session=True)
+    while not any((folder_of(run, broken) / "rounds.jsonl").exists() for run in plan.runs()):
+        time.sleep(0.01)
+    os.killpg(program.pid, signal.SIGKILL)
+    program.wait()
+    assert not all(numbers_of(run, broken) for run in plan.runs())
+
+    assert subprocess.run(command, check=False).returncode == 0
+    run_all(plan.runs(), whole, 1, quiet)
+    assert numbers(plan, broken) == numbers(plan, whole)
 
 
 def test_two_programs_do_not_make_runs_in_one_folder(own: str, tmp_path: Path) -> None:
@@ -169,7 +174,9 @@ def test_a_run_that_fails_is_said_and_the_others_are_made(own: str, tmp_path: Pa
     assert list(wrong) == [broken.name]
     assert "no-such-network" in wrong[broken.name]
     assert numbers_of(second, tmp_path) is not None
-    assert "no-such-network" in collect(replace(plan, cells=plan.cells[:1]), tmp_path, wrong)[0].missing
+    (cell,) = collect(replace(plan, cells=plan.cells[:1]), tmp_path, wrong)
+    assert len(cell.values) == 1
+    assert cell.missing.startswith("1 of 2 runs failed: ")
 
 
 def test_cells_are_picked_by_name(own: str) -> None:

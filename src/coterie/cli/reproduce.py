@@ -24,9 +24,7 @@ def reproduce(
     dry_run: Annotated[bool, typer.Option("--dry-run", help="print the plan and its time, run nothing")] = False,
     cells: Annotated[
         list[str] | None,
-        typer.Option(
-            help="only cells whose name (column/method/measure) has this in it; * is anything; repeatable"
-        ),
+        typer.Option(help="only cells whose name (column/method/measure) has this in it; * is anything; repeatable"),
     ] = None,
     jobs: Annotated[int | None, typer.Option(min=1, help="runs at a time (default: the cores)")] = None,
     data_file: Annotated[
@@ -110,13 +108,15 @@ def _run(plan: Plan, out: Path, jobs: int, quiet: bool) -> None:
     from coterie.reproducing.results import collect
     from coterie.reproducing.running import run_all
 
-    with overall(quiet) as report:
+    with overall(quiet or not plan.cells) as report:
         wrong = run_all(plan.runs(), out, jobs, report)
     found = collect(plan, out, wrong)
     path = save_page(make_page(plan, found, draw(plan, found, out)), plan, out)
     compared = [one for one in found if one.beyond is not None]
-    say(f"{sum(bool(one.values) for one in found)} of {len(found)} cells filled")
-    say(f"{sum(bool(one.beyond) for one in compared)} of {len(compared)} compared cells are marked {MARK}")
+    if found:
+        say(f"{sum(bool(one.values) for one in found)} of {len(found)} cells filled")
+    if compared:
+        say(f"{sum(bool(one.beyond) for one in compared)} of {len(compared)} compared cells are marked {MARK}")
     say(f"page: {path}, and {path.with_suffix('.md').name}")
     for name, problem in wrong.items():
         say(f"run {name} failed: {problem}", "yellow")

@@ -93,4 +93,11 @@ def _found(cell: Cell, known: Mapping[str, Numbers | None], wrong: Mapping[str, 
     pairs = zip([known[run.name] for run in cell.runs], others, strict=True)
     values = [cell.measure.value(run, cell.rounds, other) for run, other in pairs if run is not None]
     reached = tuple(value for value in values if value is not None)
-    return Found(cell, reached, "" if reached else (problems[0] if problems else "not reached"), seeds)
+    return Found(cell, reached, _why(problems, len(cell.runs), bool(reached)), seeds)
+
+
+def _why(problems: Sequence[str], runs: int, filled: bool) -> str:
+    """Return why a cell has no number, or one of fewer seeds than it should."""
+    if problems:
+        return f"{len(problems)} of {runs} runs failed: {problems[0]}" if filled else problems[0]
+    return "" if filled else "not reached"
