@@ -16,7 +16,7 @@ from typing import Any
 
 import pytest
 from filelock import FileLock
-from hypothesis import given
+from hypothesis import assume, given
 from hypothesis import strategies as st
 from typer.testing import CliRunner
 
@@ -134,9 +134,10 @@ def test_stopped_in_the_middle_and_resumed_it_has_the_same_numbers(
             raise Killed
         return kept(*given)
 
-    with monkeypatch.context() as patched, pytest.raises(Killed):
+    with monkeypatch.context() as patched:
         patched.setattr(RoundRecorder, "describe", describe)
-        run_all(plan.runs(), broken, 1, quiet)
+        with pytest.raises(Killed):
+            run_all(plan.runs(), broken, 1, quiet)
     assert [numbers_of(run, broken) is not None for run in plan.runs()] == [True, *[False] * 5]
 
     run_all(plan.runs(), broken, 1, quiet)
@@ -282,6 +283,7 @@ def test_the_mark_and_the_interval_by_hand() -> None:
 @given(st.lists(st.floats(0, 100), min_size=2, max_size=8), st.floats(0, 100), st.floats(0, 20))
 def test_the_mark_equals_a_slow_reference(values: list[float], theirs: float, std: float) -> None:
     error = math.sqrt(stdev(values) ** 2 / len(values) + std**2 / 5)
+    assume(not math.isclose(abs(mean(values) - theirs), 2 * error, rel_tol=1e-6, abs_tol=1e-6))
     assert found(tuple(values), Printed(theirs, std)).beyond == (abs(mean(values) - theirs) > 2 * error)
 
 

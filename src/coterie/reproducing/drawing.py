@@ -190,4 +190,5 @@ def _data(panel: Panel) -> Iterable[str]:
 
 def _holdings(picture: str) -> Markup:
     about = element("figcaption", "Train examples of each client by class, as counts and as shares.")
-    return element("figure", trusted(picture), about, class_="chart")
+    white = element("div", trusted(picture), style="background:#fff")
+    return element("figure", white, about, class_="chart")

@@ -72,10 +72,10 @@ def _paragraphs(plan: Plan, found: Sequence[Found], reasons: Sequence[str], used
     yield from (f"Data {name}: {state}." for name, state in data_needed(plan).items() if "--data-file" in state)
     if found:
         yield _in_numbers(found)
+    if any(one.beyond is not None for one in found):
         yield (
-            f"Ours is the mean over seeds; the interval is Student's over our seeds. {MARK}: the difference is beyond "
-            "two standard errors of both means and the rounding of the print (a published number without a deviation "
-            "counts as exact)."
+            f"{MARK}: the difference is beyond two standard errors of both means and the rounding of the print (a "
+            "published number without a deviation counts as exact)."
         )
     if plan.quick and any(one.beyond for one in found):
         yield f"Reason {QUICK}: fewer rounds, clients and examples; compare the order of the methods, not the numbers."
@@ -84,8 +84,9 @@ def _paragraphs(plan: Plan, found: Sequence[Found], reasons: Sequence[str], used
 
 def _in_numbers(found: Sequence[Found]) -> str:
     filled, compared = sum(bool(one.values) for one in found), [one for one in found if one.beyond is not None]
-    marked = sum(bool(one.beyond) for one in compared)
-    return f"{filled} of {len(found)} cells have a number; {marked} of {len(compared)} that can be compared are marked."
+    marked = f" {sum(bool(one.beyond) for one in compared)} of {len(compared)} that can be compared are marked."
+    said = f"{filled} of {len(found)} cells have a number: the mean over seeds, with Student's interval over our seeds."
+    return said + (marked if compared else " No difference is marked: that needs two seeds and a published number.")
 
 
 def _section(plan: Plan, name: str, found: Sequence[Found], picture: Markup | None) -> Section:

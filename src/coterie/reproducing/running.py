@@ -70,17 +70,22 @@ class Tally:
 
 def run_all(runs: Sequence[Run], out: Path, jobs: int, report: ShowSoFar) -> dict[str, str]:
     """Make the runs that are not finished, and return what went wrong, by the name of the run."""
+    if all(numbers_of(run, out) is not None for run in runs):
+        return {}
     with _alone(out):
-        todo = [run for run in runs if numbers_of(run, out) is None]
-        tally = Tally(sum(estimated_seconds(run.settings) for run in todo), len(todo), max(1, min(jobs, len(todo))))
+        return _run_unfinished([run for run in runs if numbers_of(run, out) is None], out, jobs, report)
+
+
+def _run_unfinished(todo: Sequence[Run], out: Path, jobs: int, report: ShowSoFar) -> dict[str, str]:
+    tally = Tally(sum(estimated_seconds(run.settings) for run in todo), len(todo), max(1, min(jobs, len(todo))))
+    report(tally.so_far())
+    wrong: dict[str, str] = {}
+    for run, problem in _one_by_one(todo, out) if jobs == 1 else _at_once(todo, out, jobs):
+        if problem:
+            wrong[run.name] = problem
+        tally.add(run)
         report(tally.so_far())
-        wrong: dict[str, str] = {}
-        for run, problem in _one_by_one(todo, out) if jobs == 1 else _at_once(todo, out, jobs):
-            if problem:
-                wrong[run.name] = problem
-            tally.add(run)
-            report(tally.so_far())
-        return wrong
+    return wrong
 
 
 @contextmanager
