@@ -247,7 +247,7 @@ def test_the_command_line_plans_runs_and_lists(own: str, tmp_path: Path) -> None
     )
     assert made.exit_code == 0, made.output
     assert "1 of 2 cells filled" in made.output
-    page = (tmp_path / "out" / "my-paths-quick.md").read_text()
+    page = (tmp_path / "out" / "my-paths-quick-part.md").read_text()
     assert "give --data-file pathmnist=PATH" in page
     assert "This is the quick version" in page
     refused = runner.invoke(app, ["reproduce", f"{own}:paths", "--data-file", "pathmnist=nowhere.npz"])

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import csv
 import io
+import re
 import time
 from collections import Counter
 from functools import cache
@@ -43,7 +44,7 @@ def planned(name: str, quick: bool) -> Plan:
 @pytest.mark.parametrize("name", LISTED)
 def test_every_id_has_a_plan_at_once_and_without_data(name: str) -> None:
     began = time.process_time()
-    experiment, plans = find_experiment(name), [planned(name, quick) for quick in (True, False)]
+    experiment, plans = find_experiment(name), [planned(name, quick) for quick in both_or_one(name)]
     assert time.process_time() - began < 3, "a plan reads no data"
 
     check_kinds(experiment.figures)
@@ -52,8 +53,15 @@ def test_every_id_has_a_plan_at_once_and_without_data(name: str) -> None:
         assert plan.cells or experiment.figures == ("classes",)
         assert len({cell.name for cell in plan.cells}) == len(plan.cells), "a name picks one cell"
         assert all(panels_of(plan).values())
-    small, large = (cell_seconds(plan) for plan in plans)
-    assert all(0 < one < other for one, other in zip(small, large, strict=True)), "a quick run is smaller"
+    large, *others = [cell_seconds(plan) for plan in plans]
+    for small in others:
+        assert all(0 < one < other for one, other in zip(small, large, strict=True)), "a quick run is smaller"
+
+
+def both_or_one(name: str) -> tuple[bool, ...]:
+    """Return the versions to plan: tables 2 to 4 of a chapter of the thesis are the first one's rows on other data."""
+    again = re.fullmatch(r"thesis:[3-7]\.[234]", name)
+    return (False,) if again else (False, True)
 
 
 def cell_seconds(plan: Plan) -> list[float]:

@@ -178,7 +178,7 @@ def _body(section: Section) -> Markup:
 def save_page(page: Page, plan: Plan, out: Path) -> Path:
     """Write a page as Markdown and HTML into the output folder; return the path of the HTML file."""
     paper, _, name = plan.experiment.id.rpartition(":")
-    stem = f"{Path(paper).stem}-{name}" + ("-quick" if plan.quick else "")
+    stem = f"{Path(paper).stem}-{name}{'-quick' if plan.quick else ''}{'-part' if plan.patterns else ''}"
     out.mkdir(parents=True, exist_ok=True)
     write_atomically(out / f"{stem}.md", as_markdown(page).encode())
     write_atomically(out / f"{stem}.html", as_html(page).encode())

@@ -7,19 +7,23 @@ import json
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from fnmatch import fnmatch
+from functools import lru_cache
 from shlex import quote
 from typing import Any
 
+from coterie import algorithms
 from coterie.data.sources.cache import cache_folder
 from coterie.errors import UsageError
-from coterie.experiments.building import build_algorithm
+from coterie.experiments.building import completed
 from coterie.experiments.papers import AS, expand
 from coterie.experiments.resuming import meaning
 from coterie.experiments.settings import Settings, make_settings
 from coterie.experiments.sweep import parse_seeds
+from coterie.protocol.task import Fit
 from coterie.reproducing.catalogue import Column, Experiment, Row
 from coterie.reproducing.measures import Measure
 from coterie.reproducing.published import Place, Printed, find_printed
+from coterie.server.loop import check_rounds
 from coterie.textforms import Call, parse_one
 
 FILES = ("emnist", "femnist", "medmnist")
@@ -151,8 +155,14 @@ def _settings(experiment: Experiment, row: Row, column: Column, quick: bool) -> 
     known = make_settings(_table(experiment, row, column, quick), f"the experiment {experiment.id}")
     if quick and smaller.few is not None and known.partition is not None and "few(" not in known.partition:
         known = replace(known, partition=f"{known.partition}+few({smaller.few})")
-    build_algorithm(known)
+    _check_algorithm(known.algorithm, completed(known).clusters, known.fit(), known.choose, known.rounds)
     return known
+
+
+@lru_cache(maxsize=1024)
+def _check_algorithm(text: str, clusters: int | str | None, fit: Fit, choose: str | None, rounds: int) -> None:
+    """Refuse an algorithm that cannot be made, or needs more rounds; the columns of a table share this."""
+    check_rounds(algorithms.build_algorithm(text, clusters, fit, choose), rounds)
 
 
 def _table(experiment: Experiment, row: Row, column: Column, quick: bool) -> dict[str, Any]:
