@@ -32,7 +32,7 @@ FORWARD = 0.36
 RACE = 0.3
 """The evaluations of clients that choose by racing, of all."""
 
-START = 1.5
+START = 0.5
 """Seconds of a run beside its passes: data, folder, records."""
 
 JUDGED, MOST_JUDGED = 1000, 64
