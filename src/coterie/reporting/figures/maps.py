@@ -90,11 +90,12 @@ def by_components(clouds: Sequence[Array]) -> list[Array] | None:
 def by_neighbours(clouds: Sequence[Array]) -> list[Array] | None:
     """Return each cloud by t-SNE, which keeps neighbours together; None with fewer than five clients."""
     from sklearn.manifold import TSNE
+    from threadpoolctl import threadpool_limits
 
     if min(map(len, clouds)) < 5:
         return None
     found = []
-    with one_thread():
+    with threadpool_limits(1):  # so few points are slower on several threads, and on a busy machine very much so
         for cloud in clouds:
             unit = cloud / max(float(cloud.std()), 1e-12)
             jitter = generator(0, "t-sne").normal(scale=1e-6, size=unit.shape)  # equal clients have no neighbours
