@@ -15,6 +15,7 @@ import inspect
 import re
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
+from functools import lru_cache
 from typing import Any
 
 from coterie.errors import CoterieError, UnknownName, UsageError
@@ -162,7 +163,7 @@ class Catalogue:
 
     def arguments(self, name: str) -> list[str]:
         """Return the arguments that a text may give to a function."""
-        return [each for each in inspect.signature(self.find(name)).parameters if each not in self.hidden]
+        return [each for each in signature_of(self.find(name)).parameters if each not in self.hidden]
 
     def build(self, text: Any, **given: Any) -> Any:
         """Call the named function with the arguments of the text; return what is no text, but made already, as it is.
@@ -174,7 +175,7 @@ class Catalogue:
             return text
         call = parse_one(text) if isinstance(text, str) else text
         function = self.find(call.name)
-        signature = inspect.signature(function)
+        signature = signature_of(function)
         open_ = {name: p for name, p in signature.parameters.items() if name not in self.hidden}
         kwargs = dict(call.kwargs)
         unknown = [k for k in kwargs if k not in open_]
@@ -239,6 +240,12 @@ def with_arguments(text: str, values: Mapping[str, Value], catalogue: Catalogue)
         old = calls[places[0]]
         calls[places[0]] = Call(old.name, old.args, tuple({**dict(old.kwargs), argument: value}.items()))
     return "+".join(map(str, calls))
+
+
+@lru_cache(maxsize=512)
+def signature_of(function: Callable[..., Any]) -> inspect.Signature:
+    """Return the signature of a function, which takes longer to find out than a plan of hundreds of runs may take."""
+    return inspect.signature(function)
 
 
 def text_of(bound: inspect.BoundArguments, name: str, leave_out: tuple[str, ...], keep: tuple[str, ...]) -> str:

@@ -22,7 +22,10 @@ def reproduce(
     listed: Annotated[bool, typer.Option("--list", help="list the tables and figures")] = False,
     quick: Annotated[bool, typer.Option("--quick", help="a smaller version: fewer rounds, clients and seeds")] = False,
     dry_run: Annotated[bool, typer.Option("--dry-run", help="print the plan and its time, run nothing")] = False,
-    cells: Annotated[str, typer.Option(help="only cells whose name contains this; * stands for anything")] = "*",
+    cells: Annotated[
+        list[str] | None,
+        typer.Option(help="only cells whose name (column/method/measure) has this in it; * is anything; repeatable"),
+    ] = None,
     jobs: Annotated[int | None, typer.Option(min=1, help="runs at a time (default: the cores)")] = None,
     data_file: Annotated[
         list[str] | None, typer.Option(help="a file of a data set that cannot be fetched: pathmnist=PATH")
@@ -37,6 +40,7 @@ def reproduce(
     A finished run in --out is not run again, and an unfinished one is resumed.
     """
     from coterie.reproducing.catalogue import all_ids, find_experiment
+    from coterie.reproducing.drawing import check_kinds
     from coterie.reproducing.planning import make_plan
 
     if listed:
@@ -45,7 +49,9 @@ def reproduce(
         return
     if target is None:
         raise UsageError("no table is named; write PAPER:TABLE, such as thesis:3.1 (--list shows all)")
-    plan = make_plan(find_experiment(target), quick, cells, _files(data_file or ()))
+    experiment = find_experiment(target)
+    check_kinds(experiment.figures)
+    plan = make_plan(experiment, quick, cells or (), _files(data_file or ()))
     number = jobs or _cores()
     _print_plan(plan, out, number, each_cell=dry_run)
     if not dry_run:
@@ -91,24 +97,26 @@ def _print_plan(plan: Plan, out: Path, jobs: int, each_cell: bool) -> None:
     lacking = sum(bool(cell.missing) for cell in plan.cells)
     finished, together = len(runs) - len(todo), in_words(seconds / min(jobs, max(len(todo), 1)))
     say(f"{len(plan.cells)} cells ({lacking} cannot be filled), {len(runs)} runs, {finished} of them finished")
-    say(f"estimated: {in_words(seconds)} of one core, {together} with {jobs} jobs")
+    say(f"estimated: {in_words(seconds)} of one core, {together} with {jobs} {'job' if jobs == 1 else 'jobs'}")
 
 
 def _run(plan: Plan, out: Path, jobs: int, quiet: bool) -> None:
     """Make the runs of a plan and write its page."""
     from coterie.reporting.overall import overall
-    from coterie.reproducing.drawing import draw_columns
+    from coterie.reproducing.drawing import draw
     from coterie.reproducing.page import MARK, make_page, save_page
     from coterie.reproducing.results import collect
     from coterie.reproducing.running import run_all
 
-    with overall(quiet) as report:
+    with overall(quiet or not plan.cells) as report:
         wrong = run_all(plan.runs(), out, jobs, report)
     found = collect(plan, out, wrong)
-    path = save_page(make_page(plan, found, draw_columns(plan, out)), plan, out)
+    path = save_page(make_page(plan, found, draw(plan, found, out)), plan, out)
     compared = [one for one in found if one.beyond is not None]
-    say(f"{sum(bool(one.values) for one in found)} of {len(found)} cells filled")
-    say(f"{sum(bool(one.beyond) for one in compared)} of {len(compared)} compared cells are marked {MARK}")
+    if found:
+        say(f"{sum(bool(one.values) for one in found)} of {len(found)} cells filled")
+    if compared:
+        say(f"{sum(bool(one.beyond) for one in compared)} of {len(compared)} compared cells are marked {MARK}")
     say(f"page: {path}, and {path.with_suffix('.md').name}")
     for name, problem in wrong.items():
         say(f"run {name} failed: {problem}", "yellow")

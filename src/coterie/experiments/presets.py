@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-import inspect
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
 from coterie.errors import UsageError
-from coterie.textforms import Call, Catalogue, Value, parse, parse_one, with_arguments
+from coterie.textforms import Call, Catalogue, Value, parse, parse_one, signature_of, with_arguments
 
 ABOUT_DATA = ("data", "classes", "partition", "clients", "clusters", "model")
 """Settings that hold only for the data sets of the paper."""
@@ -97,7 +96,7 @@ def _known(data: str, known: Mapping[str, Any]) -> str | None:
 
 def _written(call: Call) -> dict[str, Any]:
     """Return the arguments that are written in a call."""
-    signature = inspect.signature(_parts().find(call.name))
+    signature = signature_of(_parts().find(call.name))
     try:
         return signature.bind_partial(*call.args, **dict(call.kwargs)).arguments
     except TypeError:  # an error when the algorithm is built
@@ -105,7 +104,7 @@ def _written(call: Call) -> dict[str, Any]:
 
 
 def _default(call: Call, name: str) -> Any:
-    return inspect.signature(_parts().find(call.name)).parameters[name].default
+    return signature_of(_parts().find(call.name)).parameters[name].default
 
 
 def _algorithms_in(call: Call) -> dict[str, str]:

@@ -82,6 +82,11 @@ MOST_SAMPLES, EACH = 20, 2
 
 
 def save_holdings(path: Path, data: Federated) -> None:
+    """Save the picture of who holds what."""
+    draw_holdings(data).savefig(path, dpi=120)
+
+
+def draw_holdings(data: Federated) -> Figure:
     """Draw the train examples of every client by class, as counts and shares, or the spread of its targets."""
     order = np.arange(len(data)) if data.groups is None else np.argsort(data.groups, kind="stable")
     with mpl.rc_context(STYLE):
@@ -106,7 +111,7 @@ def save_holdings(path: Path, data: Federated) -> None:
             bars.legend(counts.containers, names, loc="outside right upper", frameon=False, ncols=columns)
         _groups(counts, below, data, order)
         bars.suptitle(plain(f"{data.data}, {data.partition}, {len(data)} clients"), x=0.01, ha="left", fontsize=10)
-        figure.savefig(path, dpi=120)
+    return figure
 
 
 def _bars(axes: Axes, table: Array, data: Federated) -> None:

@@ -88,23 +88,6 @@ def draw_run(history: History, title: str, score: Score | None = None) -> Figure
     return figure
 
 
-def draw_curves(runs: dict[str, list[History]], scores: Sequence[str]) -> Figure:
-    """Draw scores by round, a panel each and a line for each method; a score that the records lack is left out."""
-    import matplotlib as mpl
-    from matplotlib.figure import Figure
-
-    with mpl.rc_context(STYLE):
-        figure = Figure(figsize=(4.5 * len(scores), 3.2), layout="constrained")
-        for axes, key in zip(figure.subplots(1, len(scores), squeeze=False)[0], scores, strict=True):
-            for colour, (name, histories) in zip(COLOURS * len(runs), runs.items(), strict=False):
-                have = [[r for r in history if r.get(key) is not None] for history in histories]
-                if all(have):
-                    _curve(axes, have, key, name=name, colour=colour)
-            _label(axes, key, "round")
-            axes.legend(frameon=False, loc="best")
-    return figure
-
-
 def svg(figure: Figure) -> str:
     """Return a figure as SVG, for a page or a notebook."""
     import matplotlib as mpl

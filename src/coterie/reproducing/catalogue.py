@@ -1,13 +1,15 @@
 """The experiments of the papers: TOML files beside this module, or a user's own, as frozen values.
 
 A file is about one paper. ``[rows]`` names lists of methods, ``[columns]`` data with their settings, ``[measures]`` the
-numbers of a run; ``[experiments.ID]`` crosses them. ``[quick]`` says how the smaller version differs.
+numbers of a run; ``[experiments.ID]`` crosses them. ``[quick]`` says how the smaller version differs. Settings of the
+file, the experiment, the column and the row follow one another, each over those before; then the quick ones likewise.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from fnmatch import fnmatchcase
 from functools import cache
 from importlib.resources import files
 from pathlib import Path
@@ -27,24 +29,26 @@ Table = Mapping[str, Any]
 
 @dataclass(frozen=True)
 class Row:
-    """A method: its name in the paper, our algorithm, and its number of clusters; ``quick``: the algorithm then.
+    """A method: its name in the paper, our algorithm, its number of clusters, and settings of its own.
 
-    ``{clusters}`` in an algorithm is the number of clusters.
+    ``{clusters}`` in an algorithm is the number of clusters. ``quick`` are settings of the smaller version, among which
+    ``algorithm`` may be.
     """
 
     name: str
     algorithm: str
     clusters: int | None = None
-    quick: str | None = None
+    settings: Table = field(default_factory=dict)
+    quick: Table = field(default_factory=dict)
 
     def label(self) -> str:
         """Return the method as the page names it."""
         return self.name if self.clusters is None else f"{self.name}, K = {self.clusters}"
 
-    def text(self, quick: bool) -> str:
-        """Return the algorithm."""
-        chosen = self.quick if quick and self.quick is not None else self.algorithm
-        return chosen.replace("{clusters}", str(self.clusters))
+    def told(self) -> Table:
+        """Return the settings of the method."""
+        text = self.algorithm.replace("{clusters}", str(self.clusters))
+        return {"algorithm": text, **({} if self.clusters is None else {"clusters": self.clusters}), **self.settings}
 
 
 @dataclass(frozen=True)
@@ -71,11 +75,15 @@ class Quick:
 
 @dataclass(frozen=True)
 class Reason:
-    """Why our numbers may differ, for methods and columns whose names contain one of the words; empty: for all."""
+    """Why our numbers may differ, for methods and columns whose names contain one of the words; empty: for all.
+
+    ``paper``: it is no reason of the quick version, which differs in more.
+    """
 
     text: str
     methods: tuple[str, ...] = ()
     columns: tuple[str, ...] = ()
+    paper: bool = False
 
     def holds(self, row: Row, column: Column) -> bool:
         """Return whether the reason is about a cell."""
@@ -88,7 +96,12 @@ def _names(words: Sequence[str], name: str) -> bool:
 
 @dataclass(frozen=True)
 class Experiment:
-    """A table or figure of a paper."""
+    """A table or figure of a paper.
+
+    ``tables`` are the published tables whose numbers belong to it, ``beside`` others whose numbers it shows again.
+    ``figures`` are the kinds of its pictures (``drawing.KINDS``), ``curves`` the scores that curves show; there is a
+    picture for each column, or with ``panels`` for each of these patterns of columns, over all that fit it.
+    """
 
     id: str
     paper: str
@@ -104,7 +117,10 @@ class Experiment:
     settings: Table = field(default_factory=dict)
     tables: tuple[str, ...] = ()
     published_seeds: int | None = None
+    beside: tuple[str, ...] = ()
+    figures: tuple[str, ...] = ()
     curves: tuple[str, ...] = ()
+    panels: tuple[str, ...] = ()
     note: str = ""
 
 
@@ -150,9 +166,9 @@ def read_experiment(content: Table, text: str, name: str) -> Experiment:
     told = dict(content["experiments"][name])
     where = f"the experiment {text}"
     rows = [row for each in _listed(told, "rows", where) for row in _rows(content, each, where)]
-    columns = [_column(content, each, where) for each in _listed(told, "columns", where)]
+    columns = [column for each in _listed(told, "columns", where) for column in _columns(content, each, where)]
     measures = [one for each in _listed(told, "measures", where) for one in _measures(content, each, where)]
-    quick = {**content.get("quick", {}), **told.pop("quick", {})}
+    quick = _quick(content.get("quick", {}), told.pop("quick", {}))
     table = {
         "source": content.get("source", ""),
         **{key: content[key] for key in ("seeds", "published_seeds") if key in content},
@@ -198,8 +214,18 @@ def _rows(content: Table, name: str, where: str) -> list[Row]:
     return found
 
 
-def _column(content: Table, name: str, where: str) -> Column:
-    return make(Column, {"name": name, **_entry(content, "columns", name, where)}, where=where)
+def _columns(content: Table, pattern: str, where: str) -> list[Column]:
+    """Return the columns whose names fit a pattern, in the order of the file."""
+    known = content.get("columns", {})
+    found = [make(Column, {"name": name, **known[name]}, where=where) for name in known if fnmatchcase(name, pattern)]
+    if not found:
+        raise UnknownName(f"columns of {where}", str(pattern), known)
+    return found
+
+
+def _quick(general: Table, own: Table) -> Table:
+    """Return how the smaller version differs: the experiment's own words and settings over those of the file."""
+    return {**general, **own, "settings": {**general.get("settings", {}), **own.get("settings", {})}}
 
 
 def _measures(content: Table, name: str, where: str) -> list[Measure]:
@@ -208,4 +234,4 @@ def _measures(content: Table, name: str, where: str) -> list[Measure]:
     rounds = told.get("at")
     if not isinstance(rounds, list):
         return [make(Measure, told, where=where)]
-    return [make(Measure, {**told, "name": f"{told['name']} at {n}", "at": n}, where=where) for n in rounds]
+    return [make(Measure, {**told, "name": f"{told['name']} {n}", "at": n}, where=where) for n in rounds]

@@ -1,6 +1,7 @@
 """How long runs take, before they are run: examples passed through a network, times a calibrated cost.
 
-One core of a machine with AVX-512 was the yardstick. While runs are made, the time left goes by what they really took.
+The costs are those of one core with AVX-512 and the compiled engine (`benchmarks/reproduce_costs.py`). While runs are
+made, the time left goes by what they really took.
 """
 
 from __future__ import annotations
@@ -14,36 +15,49 @@ EXAMPLES = {"mnist": 60_000, "fashion-mnist": 60_000, "cifar-10": 50_000, "digit
 """Train examples of data sets; 100,000 where it is not listed."""
 
 MICROSECONDS = {
-    "mlp": 15,
-    "cnn": 110,
-    "cnn-lcfl": 250,
-    "cnn-joint": 150,
-    "lenet": 60,
-    "tiny-vgg": 350,
-    "resnet34": 60_000,
-    "logistic": 2,
+    "mlp": 30,
+    "cnn": 190,
+    "cnn-lcfl": 190,
+    "cnn-joint": 1_050,
+    "lenet": 41,
+    "tiny-vgg": 300,
+    "resnet34": 64_000,
+    "logistic": 1,
 }
 """Training on one example, on one core; 100 where it is not listed."""
 
-FORWARD = 1 / 3
+FORWARD = 0.36
 """A pass without training, of one with it."""
+
+RACE = 0.3
+"""The evaluations of clients that choose by racing, of all."""
+
+START = 0.5
+"""Seconds of a run beside its passes: data, folder, records."""
+
+JUDGED, MOST_JUDGED = 1000, 64
+"""Examples on which every model in use is judged in an evaluated round, if there are not more models than that."""
 
 
 def estimated_seconds(settings: Settings) -> float:
     """Return about how many seconds a run takes on one core."""
     full = completed(settings)
-    clients, batch = full.clients or 50, full.batch
+    clients, text = full.clients or 50, str(full.algorithm)
     examples = _examples(full, clients)
-    each = examples / clients
-    passed = full.steps * batch if full.steps else (full.epochs or 1) * each if full.epochs else 10 * batch
-    asked = clients * full.participation
-    text = str(full.algorithm)
-    trained = asked * passed * _times(text) * full.rounds
+    asked, each = clients * full.participation, examples / clients
+    trained = asked * _passed(full, each) * _times(text, full) * full.rounds
     chosen = asked * each * _choices(full, text) * full.rounds
-    compared = clients * examples * FORWARD if text.startswith("lcfl") else 0.0
-    evaluations = 3 + full.rounds / full.eval_every
-    tested = examples / 6 * FORWARD * evaluations * _times(text)
-    return 1 + (trained + chosen + compared + tested) * _microseconds(full) / 1e6
+    compared = clients * examples if text.startswith("lcfl") else 0.0
+    tested = (examples / 6 * _members(text) + _judged(full, text, clients)) * _evaluations(full)
+    return START + (trained + (chosen + compared + tested) * FORWARD) * _microseconds(full) / 1e6
+
+
+def _passed(full: Settings, each: float) -> float:
+    """Return the examples on which a client trains in a round; ``each`` are those that it has."""
+    stepped = (full.steps or 10) * full.batch
+    if full.epochs is None:
+        return stepped
+    return full.epochs * each if full.steps is None else min(full.epochs * each, stepped)
 
 
 def _examples(full: Settings, clients: int) -> float:
@@ -53,17 +67,38 @@ def _examples(full: Settings, clients: int) -> float:
     return min(total * groups, clients * int(few[1])) if few else total * groups
 
 
-def _times(text: str) -> float:
-    """Return how many models a client trains in a round."""
+def _evaluations(full: Settings) -> float:
+    """Return how many rounds are evaluated: the last three always."""
+    return min(full.rounds, 2 + full.rounds / full.eval_every)
+
+
+def _members(text: str) -> int:
+    """Return the models of an ensemble."""
     members = re.search(r"members=(\d+)", text)
-    models = int(members[1]) if members else 5 if "ensemble" in text else text.count(",") + 1 if "vote(" in text else 1
-    return models * (2 if "+cam" in text else 1)
+    return int(members[1]) if members else 5 if "ensemble" in text else 2 if text.startswith("vote(") else 1
+
+
+def _times(text: str, full: Settings) -> float:
+    """Return how many times a client passes its examples in a round, as often as it trains several models."""
+    contrast = FORWARD * _clusters(full) if "con-rep" in text else 0
+    return _members(text) * ((2 if "+cam" in text else 1) + contrast)
+
+
+def _clusters(full: Settings) -> int:
+    return int(full.clusters) if isinstance(full.clusters, int) else 10
 
 
 def _choices(full: Settings, text: str) -> float:
     """Return the passes over a client's data with which it chooses a model."""
-    chooses = text.startswith("ifca") or "ifca" in text
-    return int(full.clusters) * FORWARD if chooses and isinstance(full.clusters, int) else 0.0
+    raced = RACE if full.choose == "race" else 1.0
+    return _clusters(full) * raced if "ifca" in text else 0.0
+
+
+def _judged(full: Settings, text: str, clients: int) -> int:
+    """Return the examples on which models are judged in a round, all with the same ones."""
+    one = text.startswith(("fedavg", "fedprox"))
+    models = clients if text.startswith("local") else 1 if one else _clusters(full)
+    return JUDGED * models if models <= MOST_JUDGED else 0
 
 
 def _microseconds(full: Settings) -> float:

@@ -23,8 +23,8 @@ class Numbers:
 class Measure:
     """A number of a run.
 
-    ``of``: a name of the summary. With ``at``: of the record of that round, counted from 1. With ``over``: its mean
-    over that number of rounds, in which a round with one cluster counts 0 and the last one stands for those that were
+    ``of``: a name of the summary. With ``at``: of the record of that round, counted from 1. With ``mean``: its mean
+    over all rounds of the paper, in which a round with one cluster counts 0 and the last one stands for those that were
     not run. ``until``: the number of rounds to a goal; with ``than``: how many percent fewer than that method needs.
     ``published`` is the metric's name among the published numbers, ``percent`` says that it is printed in percent.
     """
@@ -32,19 +32,27 @@ class Measure:
     name: str
     of: str = ""
     at: int | None = None
-    over: int | None = None
+    mean: bool = False
     until: str | None = None
     than: str | None = None
     percent: bool = False
     published: str | None = None
 
-    def value(self, run: Numbers, other: Numbers | None = None) -> float | None:
-        """Return the number of a run, or of a run beside the ``other`` one; None if the run does not have it."""
+    def __post_init__(self) -> None:
+        if self.until is not None:
+            read_goal(self.until)
+
+    def value(self, run: Numbers, rounds: int, other: Numbers | None = None) -> float | None:
+        """Return the number of a run, or of a run beside the ``other`` one; None if the run does not have it.
+
+        ``rounds`` are those of the paper's version.
+        """
         if self.until is not None:
             return _rounds_to(read_goal(self.until), run.history, None if other is None else other.history)
-        if self.over is not None:
-            return mean_over(run.history, self.of, self.over)
-        found = run.summary.get(self.of) if self.at is None else _at(run.history, self.of, self.at)
+        if self.mean:
+            return mean_over(run.history, self.of, rounds)
+        last = {**_sizes(run.history[-1]), **run.summary}
+        found = last.get(self.of) if self.at is None else _at(run.history, self.of, self.at)
         return None if found is None else float(found) * (100 if self.percent else 1)
 
 
@@ -55,18 +63,20 @@ def mean_over(history: Sequence[Record], name: str, rounds: int) -> float:
     >>> mean_over([one, two], "ari", 5)
     0.4
     """
-    scores = [float(r[name]) if sum(size > 0 for size in r["clusters"]) > 1 else 0.0 for r in history[:rounds]]
+    scores = [float(r[name]) if _sizes(r)["clusters_used"] > 1 else 0.0 for r in history[:rounds]]
     return (sum(scores) + scores[-1] * (rounds - len(scores))) / rounds
 
 
 def _at(history: Sequence[Record], name: str, number: int) -> Any:
-    """Return a score of a round, counted from 1; shares and counts of clusters are taken from their sizes."""
+    """Return a score of a round, counted from 1; None if that round was not recorded."""
     record = next((r for r in history if r["round"] + 1 == number), None)
-    if record is None:
-        return None
+    return None if record is None else {**_sizes(record), **record}.get(name)
+
+
+def _sizes(record: Record) -> Record:
+    """Return what the sizes of the clusters say: how many are in use, and the share of the largest."""
     sizes = record["clusters"]
-    derived = {"clusters_used": sum(size > 0 for size in sizes), "largest_share": max(sizes) / max(sum(sizes), 1)}
-    return derived.get(name, record.get(name))
+    return {"clusters_used": sum(size > 0 for size in sizes), "largest_share": max(sizes) / max(sum(sizes), 1)}
 
 
 def _rounds_to(goal: Goal, history: Sequence[Record], other: Sequence[Record] | None) -> float | None:

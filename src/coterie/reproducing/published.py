@@ -13,10 +13,11 @@ FOLDER = files("coterie.reproducing") / "published"
 
 @dataclass(frozen=True)
 class Printed:
-    """A number of a paper: the mean, and the standard deviation over its runs where the paper has one."""
+    """A number of a paper: the mean, the standard deviation over its runs where printed, and half its last digit."""
 
     mean: float
-    std: float | None
+    std: float | None = None
+    rounding: float = 0.0
 
 
 @dataclass(frozen=True)
@@ -39,7 +40,16 @@ def find_printed(source: str, place: Place) -> Printed | None:
     if len(fitting) != 1:
         return None
     (row,) = fitting
-    return Printed(float(row["mean"]), float(row["std"]) if row["std"] else None)
+    return Printed(float(row["mean"]), float(row["std"]) if row["std"] else None, half_of_last_digit(row["mean"]))
+
+
+def half_of_last_digit(text: str) -> float:
+    """Return how far a printed number may be from the true one.
+
+    >>> half_of_last_digit("0.96"), half_of_last_digit("37")
+    (0.005, 0.5)
+    """
+    return float(0.5 / 10 ** len(text.partition(".")[2]))
 
 
 @cache

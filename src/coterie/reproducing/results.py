@@ -15,6 +15,9 @@ from coterie.reproducing.running import numbers_of
 ERRORS = 2
 """A difference beyond this many standard errors is marked."""
 
+FEWEST = 3
+"""Methods whose order can be compared."""
+
 
 @dataclass(frozen=True)
 class Found:
@@ -54,13 +57,25 @@ class Found:
     def beyond(self) -> bool | None:
         """Return whether the difference is beyond two standard errors of both means; None if nobody can tell.
 
-        A published number without a standard deviation counts as exact.
+        A published number without a standard deviation counts as exact, but for its rounding.
         """
         printed = self.cell.printed
         if printed is None or self.difference is None or self.error is None:
             return None
         theirs = 0.0 if printed.std is None else printed.std**2 / (self.published_seeds or 1)
-        return abs(self.difference) > ERRORS * math.sqrt(self.error**2 + theirs)
+        near = ERRORS * math.sqrt(self.error**2 + theirs) + printed.rounding
+        return abs(self.difference) > near and not math.isclose(abs(self.difference), near, rel_tol=1e-9)
+
+
+def order_agreement(found: Sequence[Found]) -> float | None:
+    """Return Spearman's rank correlation of our numbers and the published ones; None of fewer than three methods."""
+    from scipy.stats import spearmanr
+
+    pairs = [(one.ours, one.cell.printed.mean) for one in found if one.ours is not None and one.cell.printed]
+    ours, theirs = [pair[0] for pair in pairs], [pair[1] for pair in pairs]
+    if len(pairs) < FEWEST or len({*ours}) == 1 or len({*theirs}) == 1:
+        return None
+    return float(spearmanr(ours, theirs).statistic)
 
 
 def collect(plan: Plan, out: Path, wrong: Mapping[str, str]) -> list[Found]:
@@ -76,6 +91,13 @@ def _found(cell: Cell, known: Mapping[str, Numbers | None], wrong: Mapping[str, 
     problems = [wrong[run.name] for run in (*cell.runs, *cell.others) if run.name in wrong]
     others: Sequence[Numbers | None] = [known[run.name] for run in cell.others] or [None] * len(cell.runs)
     pairs = zip([known[run.name] for run in cell.runs], others, strict=True)
-    values = [cell.measure.value(run, other) for run, other in pairs if run is not None]
+    values = [cell.measure.value(run, cell.rounds, other) for run, other in pairs if run is not None]
     reached = tuple(value for value in values if value is not None)
-    return Found(cell, reached, "" if reached else (problems[0] if problems else "not reached"), seeds)
+    return Found(cell, reached, _why(problems, len(cell.runs), bool(reached)), seeds)
+
+
+def _why(problems: Sequence[str], runs: int, filled: bool) -> str:
+    """Return why a cell has no number, or one of fewer seeds than it should."""
+    if problems:
+        return f"{len(problems)} of {runs} runs failed: {problems[0]}" if filled else problems[0]
+    return "" if filled else "not reached"

@@ -13,7 +13,9 @@ from dataclasses import dataclass, field
 from functools import cache
 from pathlib import Path
 
-from coterie.errors import CoterieError
+from filelock import FileLock, Timeout
+
+from coterie.errors import CoterieError, UsageError
 from coterie.experiments.resuming import finished_summary
 from coterie.experiments.run_folder import load_rounds
 from coterie.experiments.sweep import Make, from_settings
@@ -68,7 +70,13 @@ class Tally:
 
 def run_all(runs: Sequence[Run], out: Path, jobs: int, report: ShowSoFar) -> dict[str, str]:
     """Make the runs that are not finished, and return what went wrong, by the name of the run."""
-    todo = [run for run in runs if numbers_of(run, out) is None]
+    if all(numbers_of(run, out) is not None for run in runs):
+        return {}
+    with _alone(out):
+        return _run_unfinished([run for run in runs if numbers_of(run, out) is None], out, jobs, report)
+
+
+def _run_unfinished(todo: Sequence[Run], out: Path, jobs: int, report: ShowSoFar) -> dict[str, str]:
     tally = Tally(sum(estimated_seconds(run.settings) for run in todo), len(todo), max(1, min(jobs, len(todo))))
     report(tally.so_far())
     wrong: dict[str, str] = {}
@@ -78,6 +86,17 @@ def run_all(runs: Sequence[Run], out: Path, jobs: int, report: ShowSoFar) -> dic
         tally.add(run)
         report(tally.so_far())
     return wrong
+
+
+@contextmanager
+def _alone(out: Path) -> Iterator[None]:
+    """Hold the output folder, so that no two programs make the same run; the end of a program gives it back."""
+    out.mkdir(parents=True, exist_ok=True)
+    try:
+        with FileLock(out / ".lock", timeout=0):
+            yield
+    except Timeout:
+        raise UsageError(f"another reproduce is making runs in {out}; wait for it, or give another --out") from None
 
 
 def _one_by_one(runs: Sequence[Run], out: Path) -> Iterator[tuple[Run, str]]:

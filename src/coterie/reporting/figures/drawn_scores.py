@@ -159,7 +159,7 @@ def draw_intervals(marks: Intervals) -> tuple[Markup, Child]:
     found = []
     for place, row in enumerate(marks.rows):
         at, k = 20 + 30.0 * place, kinds.index(row.group) + 1
-        tip = f"{row.name} against {row.group}: {row.value:+.3g}"
+        tip = f"{row.name} {marks.joiner}{row.group}: {row.value:+.3g}"
         line: Markup | None = None
         if row.low is not None and row.high is not None:
             tip += f" ({row.low:+.3g} to {row.high:+.3g})"
@@ -173,4 +173,4 @@ def draw_intervals(marks: Intervals) -> tuple[Markup, Child]:
     rules = [element("path", d=path([(x(v), y.end), (x(v), y.start)]), class_="rule") for v in x.ticks(8)]
     name = element("text", marks.x, x=(120 + WIDTH - 20) / 2, y=high + 44, class_="mid name")
     drawing = svg(WIDTH, high + 54, marks.x, rules, zero, ticks, name, found)
-    return drawing, [legend_key(f"against {kind}", k + 1, "k") for k, kind in enumerate(kinds)]
+    return drawing, [legend_key(f"{marks.joiner}{kind}", k + 1, "k") for k, kind in enumerate(kinds)]

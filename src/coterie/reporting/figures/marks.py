@@ -172,10 +172,14 @@ class Interval:
 
 @dataclass(frozen=True)
 class Intervals:
-    """Numbers with intervals beside zero, a row each; ``group`` names what the number is against."""
+    """Numbers with intervals beside zero, a row each; ``group`` names what the number is against.
+
+    ``joiner`` stands before the name of a group; empty where the group says whose number it is.
+    """
 
     rows: tuple[Interval, ...]
     x: str
+    joiner: str = "against "
 
     def table(self) -> Table:
         """Return a row for each number."""

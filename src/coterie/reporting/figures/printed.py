@@ -202,7 +202,7 @@ def _intervals(axes: Axes, marks: Intervals) -> None:
             color=palette.line_colour(k),
             capsize=3,
             fmt=palette.PRINTED[palette.marker(k)],
-            label=f"against {row.group}" if first else None,
+            label=f"{marks.joiner}{row.group}" if first else None,
         )
     axes.axvline(0, color="#777777", linewidth=0.8)
     axes.set_yticks(range(len(marks.rows)), [plain(row.name) for row in marks.rows])
