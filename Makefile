@@ -23,7 +23,7 @@ ENGINE := $(wildcard hatch_build.py src/coterie/native/compile.py src/coterie/na
 $(STAMP): pyproject.toml constraints.txt $(ENGINE)
 	@# the compiler works while pip downloads; without one PyTorch does the work, and that is said
 	@$(PYTHON) src/coterie/native/compile.py >/dev/null & $(PYTHON) -m venv $(VENV) && \
-	  COTERIE_COMPILE=no $(INSTALL) --no-compile -e '.[dev,flower,metrics,onnx,ray]' && wait
+	  COTERIE_COMPILE=no $(INSTALL) --no-compile -e '.[dev,flower,metrics,onnx,ray,watch]' && wait
 	@# pip would compile on one core, and what nobody imports; templates do not compile
 	@$(BIN)/python -m compileall -qq -j 0 -x '/tests/|/sympy/|/networkx/|/pip/|/uv/|/_inductor/|/setuptools/' $(VENV)/lib src || true
 	@touch $@

@@ -32,6 +32,7 @@ from coterie.cli.options import (
     with_settings,
 )
 from coterie.cli.reproduce import reproduce
+from coterie.cli.watch import watch
 from coterie.terminal import console, say, say_json, tell
 
 if TYPE_CHECKING:
@@ -287,6 +288,7 @@ def assign(
 app.command()(predict)
 app.command()(export)
 app.command()(reproduce)
+app.command()(watch)
 
 
 def _own_data(settings: Settings, quiet: bool) -> Federated | None:

@@ -1,0 +1,31 @@
+"""What is watched: something with a cheap mark, which changes when it does, and a view of it as sections of a page."""
+
+from __future__ import annotations
+
+from collections.abc import Hashable
+from dataclasses import dataclass
+from typing import Protocol
+
+from coterie.reporting.report.page import Section
+
+
+@dataclass(frozen=True)
+class View:
+    """What a page shows of a moment: a title, sections, and when to look again even if no file has changed.
+
+    ``again`` is a time in seconds since 1970, such as the moment at which a silent run counts as stopped.
+    """
+
+    title: str
+    sections: tuple[Section, ...]
+    again: float | None = None
+
+
+class Watched(Protocol):
+    """Something that changes: a run, a comparison, a federation."""
+
+    def mark(self) -> Hashable:
+        """Return a value that differs when there may be something new; it costs a few looks at file dates."""
+
+    def view(self) -> View:
+        """Return what there is to see now."""
