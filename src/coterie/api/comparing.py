@@ -18,7 +18,7 @@ from coterie.experiments.run import simulate
 from coterie.experiments.run_folder import load_summary
 from coterie.experiments.session import Progress
 from coterie.experiments.settings import Settings
-from coterie.experiments.sweep import Made, folder_for, run_all
+from coterie.experiments.sweep import Made, folder_for, run_all, with_plan
 from coterie.models.given import Given
 from coterie.reporting.compared import Comparison, compared
 from coterie.reporting.progress import count_models
@@ -80,9 +80,10 @@ def compare(
     plan = [settings for settings, _ in prepared.values()]
     beside = None
     if baseline is not None:
-        show = partial(count_models, quiet=not progress)
-        beside = run_baseline(plan[:: len(asked)], given_source(drawn), folder, show)
-    done = run_all(plan, folder_of, lambda settings: shown(settings, progress), make)
+        count = partial(count_models, quiet=not progress)
+        beside = run_baseline(plan[:: len(asked)], given_source(drawn), folder, count)
+    show = partial(shown, progress=progress)
+    done = run_all(plan, folder_of, show if folder is None else with_plan(show, plan, folder), make)
     found = compared(done, last, folder, beside)
     if folder is not None:
         found.save(folder)

@@ -182,7 +182,7 @@ def compare(
     from coterie.experiments import baselines
     from coterie.experiments.building import build_algorithm, build_data
     from coterie.experiments.summary import check_last
-    from coterie.experiments.sweep import folder_for, folder_name, grid, parse_seeds, run_all
+    from coterie.experiments.sweep import folder_for, folder_name, grid, parse_seeds, run_all, with_plan
     from coterie.reporting.compared import compared
     from coterie.reporting.comparison import comparison, verdict_table
     from coterie.reporting.progress import count_models, watch
@@ -202,7 +202,8 @@ def compare(
     if baseline is not None:
         source = baselines.named_source(build_data)
         beside = baselines.run_baseline(plan[:: len(names)], source, folder, partial(count_models, quiet=quiet))
-    done = list(run_all(plan, partial(folder_for, out=folder), partial(watch, quiet=quiet)))
+    show = with_plan(partial(watch, quiet=quiet), plan, folder)
+    done = list(run_all(plan, partial(folder_for, out=folder), show))
     found = compared(done, last, folder, beside)
     found.save(folder)
     if as_json:

@@ -7,6 +7,10 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from coterie.errors import UsageError
+from coterie.experiments.run_folder import CONFIG, ROUNDS
+from coterie.experiments.sweep import PLAN
+from coterie.reporting.report.page import Section
+from coterie.watching.comparison_sections import comparison_sections, progress_of
 from coterie.watching.marks import mark_of
 from coterie.watching.run_sections import run_sections
 from coterie.watching.standing import standing_of
@@ -25,8 +29,24 @@ class RunWatch:
 
     def view(self) -> View:
         """Return how it stands, and what is known of it so far."""
+        if is_comparison(self.folder):
+            progress = progress_of(self.folder)
+            again = None if progress.current is None else progress.current.silent_from
+            return View(self.folder.name, (*comparison_sections(progress), *report_sections(self.folder)), again)
         standing = standing_of(self.folder)
-        return View(f"{standing.name}", tuple(run_sections(standing)), standing.silent_from)
+        live = run_sections(standing)
+        return View(standing.name, (*live, *report_sections(self.folder)), standing.silent_from)
+
+
+def is_comparison(folder: Path) -> bool:
+    """Return whether a folder holds the runs of a comparison, or the first of them."""
+    own = any((folder / name).exists() for name in (CONFIG, ROUNDS))
+    return not own and ((folder / PLAN).exists() or any(folder.glob(f"*/*/{CONFIG}")))
+
+
+def report_sections(folder: Path) -> list[Section]:
+    """Return the sections of the report, as far as they can be made."""
+    return []
 
 
 def watch_folder(folder: Path) -> RunWatch:
