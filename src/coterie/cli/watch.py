@@ -35,6 +35,22 @@ def watch(
     show_live(watched, str(run), host, port, open_page)
 
 
+@guarded
+def watch_federation(
+    folder: Annotated[Path, typer.Option(help="the folder of the server, or of a site")] = Path(),
+    host: Host = LOOPBACK,
+    port: Port = None,
+    open_page: Open = False,
+) -> None:
+    """Show a federation as a page in the browser: at its server the run and all sites, at a site what it was asked."""
+    from coterie.deploy.config import SITE
+    from coterie.deploy.server_watch import ServerWatch
+    from coterie.deploy.site_watch import SiteWatch
+
+    watched = SiteWatch.of(folder) if (folder / SITE).is_file() else ServerWatch.of(folder)
+    show_live(watched, str(folder.resolve()), host, port, open_page)
+
+
 def show_live(watched: Watched, name: str, host: str, port: int | None, open_page: bool) -> None:
     """Serve a live page until Ctrl-C."""
     import webbrowser

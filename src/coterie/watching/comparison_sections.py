@@ -13,7 +13,7 @@ from coterie.experiments.run_folder import CONFIG
 from coterie.experiments.sweep import PLAN
 from coterie.reporting.progress import describe
 from coterie.reporting.report.page import Section
-from coterie.watching.pieces import Words, ago, bar, paragraph, strong, table, until
+from coterie.watching.pieces import Html, Words, ago, bar, paragraph, strong, table, until
 from coterie.watching.run_sections import NOW, run_sections
 from coterie.watching.standing import FINISHED, RUNNING, SILENT, WAITING, Standing, in_words, standing_of
 
@@ -110,7 +110,7 @@ def comparison_sections(progress: Progress) -> list[Section]:
     return found
 
 
-def _state_line(progress: Progress) -> Words:
+def _state_line(progress: Progress) -> Html:
     """Return the state of a comparison in a sentence."""
     now = time.time()
     state, of = progress.state(now), f"{progress.finished} of {len(progress.runs)} runs are finished"

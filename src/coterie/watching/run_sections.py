@@ -40,7 +40,7 @@ def now_body(standing: Standing) -> str:
     if standing.rounds is not None:
         parts.append(bar("rounds that are done", standing.done, standing.rounds))
     if standing.records:
-        parts.append(facts(_last_round(standing)))
+        parts.append(facts(last_round(standing)))
     return "".join(each.text for each in parts)
 
 
@@ -102,7 +102,7 @@ def _rounds(standing: Standing) -> str:
     return f"{standing.done} of {standing.rounds} rounds"
 
 
-def _last_round(standing: Standing) -> list[tuple[str, Words]]:
+def last_round(standing: Standing) -> list[tuple[str, Words]]:
     """Return what the last round said, by name."""
     last, records = standing.records[-1], standing.records
     assert standing.touched is not None, "a run with records has a file of them"
