@@ -66,6 +66,7 @@ async def _events(request: Request, feed: Feed) -> Response:
     """Answer with what changes from the view on that the browser has."""
     if feed.listeners >= MOST_LISTENERS:
         return PlainTextResponse("too many windows show this page; close one\n", 503, HEADERS)
+    await feed.refresh()
     stamp = request.headers.get("last-event-id") or request.query_params.get("since", "")
     return StreamingResponse(_stream(feed, stamp), media_type="text/event-stream", headers=HEADERS)
 

@@ -5,10 +5,18 @@ from __future__ import annotations
 import asyncio
 import socket
 from collections.abc import Callable
+from importlib import import_module
 from ipaddress import IPv4Address
+from typing import TYPE_CHECKING
 
 from coterie.errors import UsageError, require
-from coterie.watching.view import Watched
+
+if TYPE_CHECKING:
+    from starlette.applications import Starlette
+    from uvicorn import Server
+
+    from coterie.watching.feed import Feed
+    from coterie.watching.view import Watched
 
 HOST, PORT, TRIED = "127.0.0.1", 8710, 20
 """Where the page is, the port that is taken unless another is given, and how many are tried if it is in use."""
@@ -47,26 +55,36 @@ def open_socket(port: int | None) -> socket.socket:
 def serve(watched: Watched, port: int | None, ready: Callable[[str], None]) -> None:
     """Serve the page until Ctrl-C or the end of the program; ``ready`` is told its address."""
     try:
-        import uvicorn
-
         from coterie.watching.app import application
         from coterie.watching.feed import Feed
+
+        import_module("uvicorn")
     except ImportError as error:
         raise UsageError(f"{error.name} is not installed; pip install 'coterie[watch]'") from None
-
-    async def both(listener: socket.socket) -> None:
+    with open_socket(port) as listener:
         feed = Feed(watched)
-        settings = uvicorn.Config(
-            application(feed),
+        server = web_server(application(feed))
+        ready(f"http://{HOST}:{listener.getsockname()[1]}/")
+        asyncio.run(serve_feed(feed, server, listener))
+
+
+def web_server(application: Starlette) -> Server:
+    """Return the server of an application: it logs no requests, and ends its event streams at Ctrl-C."""
+    from uvicorn import Config, Server
+
+    return Server(
+        Config(
+            application,
+            ws="none",
+            lifespan="off",
             log_level="warning",
             access_log=False,
             server_header=False,
-            lifespan="off",
             timeout_graceful_shutdown=GRACE,
         )
-        server = uvicorn.Server(settings)
-        ready(f"http://{HOST}:{listener.getsockname()[1]}/")
-        await asyncio.gather(server.serve(sockets=[listener]), feed.run(lambda: server.should_exit))
+    )
 
-    with open_socket(port) as listener:
-        asyncio.run(both(listener))
+
+async def serve_feed(feed: Feed, server: Server, listener: socket.socket) -> None:
+    """Look for changes and serve them until the server is told to end."""
+    await asyncio.gather(server.serve(sockets=[listener]), feed.run(lambda: server.should_exit))
