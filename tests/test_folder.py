@@ -288,8 +288,8 @@ def test_what_a_run_wrote_without_its_settings_is_not_written_over(true, folder)
 def test_a_kill_between_any_two_writes_loses_nothing(true, tmp_path, monkeypatch):
     """A run dies before its n-th write, for every n until it lives; resumed, it gives the true numbers.
 
-    The writes: 3 to begin; in each of 3 rounds record, hashes, the state's hash, labels and state, from the second on
-    the state before; and 4 to end (clients, what sets clusters apart, hashes, summary).
+    The writes: 3 to begin; in each of 3 rounds record, hashes, the state's hash, labels, sketches and state, from the
+    second on the state before; and 4 to end (clients, what sets clusters apart, hashes, summary).
     """
     deaths = 0
     while True:
@@ -302,7 +302,8 @@ def test_a_kill_between_any_two_writes_loses_nothing(true, tmp_path, monkeypatch
             except Death:
                 deaths += 1
         assert resumed_or_refused(true, out) == "made again"
-    assert deaths == 3 + 3 * 5 + 2 + 4
+        assert (out / "sketches.safetensors").read_bytes() == (true[0] / "sketches.safetensors").read_bytes()
+    assert deaths == 3 + 3 * 6 + 2 + 4
 
 
 class Death(BaseException):

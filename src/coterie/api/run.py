@@ -19,14 +19,15 @@ from coterie.data import Federated
 from coterie.errors import DataError, RunFolderError, UnknownName, UsageError
 from coterie.experiments import building
 from coterie.experiments.apart import Apart, find_apart
+from coterie.experiments.client_sketches import load_sketches
 from coterie.experiments.networks import mean_network
 from coterie.experiments.placement import Placement, load_trained
 from coterie.experiments.records import facts_of
 from coterie.experiments.resuming import check_examples
 from coterie.experiments.run import Results, simulate
-from coterie.experiments.run_folder import CONFIG, load_rounds, load_summary
+from coterie.experiments.run_folder import CONFIG, load_labels, load_rounds, load_summary
 from coterie.experiments.served_run import ServedRun
-from coterie.experiments.session import Progress, ShowRun, unseen
+from coterie.experiments.session import Course, Progress, ShowRun, unseen
 from coterie.experiments.settings import Settings, in_words, load_settings
 from coterie.models.given import Given
 from coterie.models.model import Model
@@ -337,5 +338,6 @@ def load_run(path: str | Path, clients: Federated | None = None, model: Given = 
         settings=settings,
         present=np.arange(len(clients)) if who is None else who.present(trained.state.round - 1),
         mix=trained.algorithm.serve.mix if trained.algorithm.members else None,
+        course=Course(list(load_labels(folder)), load_sketches(folder)),
     )
     return Run(found, folder)

@@ -31,6 +31,7 @@ from coterie.cli.options import (
     settings_from,
     with_settings,
 )
+from coterie.cli.report import report
 from coterie.cli.reproduce import reproduce
 from coterie.cli.watch import watch
 from coterie.terminal import console, say, say_json, tell
@@ -288,6 +289,7 @@ def assign(
 
 app.command()(predict)
 app.command()(export)
+app.command()(report)
 app.command()(reproduce)
 app.command()(watch)
 

@@ -28,9 +28,11 @@ from coterie.deploy.status import (
 )
 from coterie.experiments.records import Record
 from coterie.files import last_lines
+from coterie.reporting.markup import Markup, join
 from coterie.reporting.report.page import Section
 from coterie.watching.marks import mark_of
-from coterie.watching.pieces import Html, Words, ago, bar, bullets, facts, paragraph, strong, table, until
+from coterie.watching.pieces import Words, ago, bar, bullets, facts, paragraph, strong, table, until
+from coterie.watching.pieces import late as late_words
 from coterie.watching.run_sections import NOW, last_round, missing_of, run_sections
 from coterie.watching.run_watch import report_sections
 from coterie.watching.standing import Standing, in_words, standing_of
@@ -112,9 +114,9 @@ class Federation:
         lines = [f"{name} is late: {why}" for name, why in late.items()]
         lines += [*self.warnings, *([] if self.status is None else self.status["notes"])]
         parts += [bullets(lines)] if lines else []
-        return Section(NOW, "Now", "".join(each.text for each in parts))
+        return Section(NOW, "Now", join(parts))
 
-    def _state_line(self) -> Html:
+    def _state_line(self) -> Markup:
         """Return the state of the run in a sentence, with the remedy where it stopped."""
         if self.status is None:
             said = "an order was given; it begins" if is_starting(self.server) else "no run was ordered yet"
@@ -174,7 +176,7 @@ class Federation:
                 (
                     name,
                     self.connections.get(name, UNKNOWN),
-                    Html(f'<span class="late">late: {late[name]}</span>') if name in late else now,
+                    late_words(f"late: {late[name]}") if name in late else now,
                     None if when is None else ago(when, in_words(self.clock - when) + " ago"),
                     in_words(usual[name]) if name in usual else None,
                     missed.count(name),
@@ -183,7 +185,7 @@ class Federation:
                 )
             )
         heads = ("site", "connection", "last news", "when", "usually answers in", "rounds missed", "cluster", "model")
-        return Section(SITES, "Sites", table("All sites of the federation", heads, rows).text)
+        return Section(SITES, "Sites", table("All sites of the federation", heads, rows))
 
     def _sites(self) -> Mapping[str, Mapping[str, Any]]:
         return {} if self.status is None else self.status["sites"]

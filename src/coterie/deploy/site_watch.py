@@ -15,6 +15,7 @@ from coterie.deploy.config import SiteConfig, load_site
 from coterie.deploy.health import agent_answers
 from coterie.deploy.model_store import MODELS, VERSION_COLUMNS, ModelStore, version_cells
 from coterie.files import last_lines
+from coterie.reporting.markup import join
 from coterie.reporting.report.page import Section
 from coterie.watching.marks import mark_of
 from coterie.watching.pieces import Words, ago, bullets, facts, paragraph, strong, table
@@ -53,7 +54,7 @@ class SiteWatch:
         versions = ModelStore(folder / MODELS).versions()
         if versions:
             rows = [version_cells(each) for each in reversed(versions)]
-            body = table("The models that this site has received", VERSION_COLUMNS, rows).text
+            body = table("The models that this site has received", VERSION_COLUMNS, rows)
             sections.append(Section(MODELS_ID, "Models", body))
         return View(f"Site {self.config.name}", tuple(sections))
 
@@ -75,15 +76,15 @@ class SiteWatch:
         ]
         attention = [*remedy, *expiry_warnings(self.config.folder)]
         parts += [bullets(attention)] if attention else []
-        return "".join(each.text for each in parts)
+        return join(parts)
 
 
 def _requests(lines: Sequence[AuditLine]) -> str:
     """Return the last requests, the newest first."""
     if not lines:
-        return paragraph("It was asked nothing yet.").text
+        return paragraph("It was asked nothing yet.")
     rows = [audit_cells(each) for each in reversed(lines[-SHOWN:])]
-    return table("The last requests, and what left the site", list(COLUMNS.values()), rows).text
+    return table("The last requests, and what left the site", list(COLUMNS.values()), rows)
 
 
 def _moment(line: Mapping[str, object]) -> float | None:

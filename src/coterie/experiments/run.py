@@ -15,7 +15,7 @@ from coterie.experiments.conclusion import Conclusion
 from coterie.experiments.guessing import guesses_of
 from coterie.experiments.placement import Trained
 from coterie.experiments.records import facts_of
-from coterie.experiments.session import Progress, Session, ShowRun, unseen
+from coterie.experiments.session import Course, Progress, Session, ShowRun, unseen
 from coterie.experiments.settings import Settings
 from coterie.experiments.summary import Row
 from coterie.experiments.warm_start import Earlier, rounds_before, with_rounds
@@ -40,6 +40,7 @@ class Results:
     trained   the parts of the run that place newcomers
     present   the clients of the last round
     mix       how the outputs of an ensemble become one; None if there is one model
+    course    labels by round, and sketches of clients' models
     """
 
     summary: dict[str, Any]
@@ -51,6 +52,7 @@ class Results:
     settings: Settings
     present: Array
     mix: str | None = None
+    course: Course = Course()
 
 
 RUNTIMES: dict[str, type[Simulator | RayFederation]] = {"simulator": Simulator, "ray": RayFederation}
@@ -129,4 +131,5 @@ def simulate(
         settings=settings,
         present=done.present,
         mix=session.mix,
+        course=done.course,
     )

@@ -30,7 +30,7 @@ from coterie.files import Background, parse_toml, write_atomically
 from coterie.server.contract import State
 from coterie.typing import Array
 
-CONFIG, SCHEMA, ROUNDS, LABELS, STATE, PREVIOUS, SUMMARY, CLIENTS, MATRIX, APART, HASHES = (
+CONFIG, SCHEMA, ROUNDS, LABELS, STATE, PREVIOUS, SUMMARY, CLIENTS, MATRIX, APART, SKETCHES, HASHES = (
     "config.toml",
     "schema.json",
     "rounds.jsonl",
@@ -41,9 +41,10 @@ CONFIG, SCHEMA, ROUNDS, LABELS, STATE, PREVIOUS, SUMMARY, CLIENTS, MATRIX, APART
     "clients.csv",
     "distances.csv",
     "apart.json",
+    "sketches.safetensors",
     "hashes.txt",
 )
-REQUIRED, OPTIONAL = (CONFIG, ROUNDS, LABELS, CLIENTS, SUMMARY), (SCHEMA, MATRIX, APART)
+REQUIRED, OPTIONAL = (CONFIG, ROUNDS, LABELS, CLIENTS, SUMMARY), (SCHEMA, MATRIX, APART, SKETCHES)
 """Files of a finished run with a line in ``hashes.txt``; checkpoints have a line for each round, and a hash inside."""
 
 FORMAT = 2
@@ -286,7 +287,7 @@ class RunFolder:
 
         Cut all files back to it. If the folder cannot be resumed, refuse it and change nothing.
         """
-        for name in (ROUNDS, LABELS, STATE, PREVIOUS, SUMMARY, CLIENTS, MATRIX, APART, HASHES):
+        for name in (ROUNDS, LABELS, STATE, PREVIOUS, SUMMARY, CLIENTS, MATRIX, APART, SKETCHES, HASHES):
             if (self.path / name).is_dir():
                 raise damaged(self.path / name, "it is a folder")
         hashes, lines, labels = check_start(self.path), _load_lines(self.path), load_labels(self.path)
@@ -374,20 +375,23 @@ class RunFolder:
         with self.appending, (self.path / name).open("ab") as file:
             file.write(content)
 
-    def checkpoint(self, state: State, kept: Mapping[str, Array] | None = None) -> None:
+    def checkpoint(self, state: State, kept: Mapping[str, Array] | None = None, sketches: bytes | None = None) -> None:
         """Begin to write the labels and a checkpoint, once the previous one is on disk; ``wait`` until it is there.
 
-        A state that is saved already is not saved again: it would replace the previous checkpoint.
+        A state that is saved already is not saved again: it would replace the previous checkpoint. ``sketches`` are
+        written where they have changed.
         """
         if state.round != self.saved_round:
-            self.writing.begin(partial(self._write, state, dict(kept or {}), list(self.labels)))
+            self.writing.begin(partial(self._write, state, dict(kept or {}), list(self.labels), sketches))
             self.saved_round = state.round
 
     def wait(self) -> None:
         """Return when the last checkpoint is on disk; raise what kept it from being written."""
         self.writing.wait()
 
-    def _write(self, state: State, kept: Mapping[str, Array], labels: Sequence[Array]) -> None:
+    def _write(
+        self, state: State, kept: Mapping[str, Array], labels: Sequence[Array], sketches: bytes | None
+    ) -> None:
         """Write the labels and a checkpoint, and keep the previous checkpoint in reserve."""
         content, digest = pack_state(state, kept)
         self._append(HASHES, as_lines([(f"{STATE}:{state.round}", digest)]))
@@ -395,6 +399,8 @@ class RunFolder:
             with (self.path / name).open("rb") as file:
                 os.fsync(file.fileno())
         write_atomically(self.path / LABELS, npy_bytes(np.array(labels)))
+        if sketches is not None:
+            write_atomically(self.path / SKETCHES, sketches)
         if (self.path / STATE).exists():
             os.replace(self.path / STATE, self.path / PREVIOUS)
         write_atomically(self.path / STATE, content)
@@ -405,7 +411,8 @@ class RunFolder:
         content = (json.dumps(summary, indent=2, allow_nan=False) + "\n").encode()
         records = b"".join(map(_line, self.rounds))
         files = {ROUNDS: records, LABELS: npy_bytes(np.array(self.labels)), SUMMARY: content}
-        files |= {name: read_file(self.path / name) for name in (CLIENTS, MATRIX, APART) if (self.path / name).exists()}
+        others = (name for name in (CLIENTS, MATRIX, APART, SKETCHES) if (self.path / name).exists())
+        files |= {name: read_file(self.path / name) for name in others}
         self._append(HASHES, as_lines((name, hash_of(each)) for name, each in files.items()))
         write_atomically(self.path / SUMMARY, content)
 

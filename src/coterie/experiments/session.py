@@ -9,7 +9,7 @@ from __future__ import annotations
 import platform
 import subprocess
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from functools import partial
 from importlib import metadata
@@ -22,6 +22,7 @@ from coterie.engine.plan import available_cores
 from coterie.errors import CoterieError
 from coterie.experiments.apart import Apart, find_apart
 from coterie.experiments.building import build_attendance, build_conditions, check_enough
+from coterie.experiments.client_sketches import ClientSketches, Sketchbook, begin_sketches
 from coterie.experiments.learning import Epochs, learning
 from coterie.experiments.placement import Trained
 from coterie.experiments.records import DataFacts, Record, RoundRecorder
@@ -70,6 +71,13 @@ Conclude = Callable[[list[Row], Record], tuple[list[Row], Record]]
 """``(rows, summary) -> (rows, summary)``: what is added at the end of a run, when its clients are no longer asked."""
 
 
+class Course(NamedTuple):
+    """How a run went: every client's label after every recorded round, and sketches of models, where they are kept."""
+
+    labels: Sequence[Array] = ()
+    sketches: ClientSketches | None = None
+
+
 class Finished(NamedTuple):
     """The results of a finished run; ``present`` are the clients of its last round."""
 
@@ -78,6 +86,7 @@ class Finished(NamedTuple):
     state: State
     trained: Trained
     present: Array
+    course: Course = Course()
 
 
 class Session:
@@ -148,6 +157,8 @@ class Session:
             check_fits(earlier, self.settings, self.facts, self.frozen)
         folder, state = self._open_folder(out, resume, earlier)
         history: list[Record] = [] if folder is None else folder.rounds
+        labels: list[Array] = [] if folder is None else folder.labels
+        book = self._sketchbook(folder, state)
         test: Replies | None = None
         kept = dict(self.clients.kept)
         steps = rounds(self.algorithm, self.federation, self.settings.seed, state, self.conditions)
@@ -160,13 +171,15 @@ class Session:
                 record["epochs"] = float(self.epochs.of_round(record).mean())
                 now = time.perf_counter()
                 record["seconds"], started = now - started, now
+                over = self._is_over(step.state.round, record)
+                book.add(step, over)
                 if folder is None:
                     history.append(record)
+                    labels.append(step.state.labels)
                 else:
                     folder.add(record, step.state.labels)
-                    due = step.state.round % self.settings.checkpoint_every == 0
-                    if due or self._is_over(step.state.round, record):
-                        folder.checkpoint(step.state, self.clients.kept)
+                    if over or step.state.round % self.settings.checkpoint_every == 0:
+                        folder.checkpoint(step.state, self.clients.kept, book.unwritten())
                 state, kept = step.state, dict(self.clients.kept)
                 if progress is not None:
                     progress(record)
@@ -176,12 +189,20 @@ class Session:
             raise
         except KeyboardInterrupt:
             if folder is not None and state is not None:
-                folder.checkpoint(state, kept)
+                folder.checkpoint(state, kept, book.unwritten())
             raise
         finally:
             if folder is not None:
                 folder.wait()
-        return self._finish(folder, history, state, test, conclude)
+        done = self._finish(folder, history, state, test, conclude)
+        return done._replace(course=Course(labels, book.known))
+
+    def _sketchbook(self, folder: RunFolder | None, state: State | None) -> Sketchbook:
+        """Return where sketches of clients' models are kept: in simulations; a federation keeps none of its clients."""
+        if self.facts.fingerprint is None:
+            return Sketchbook(None)
+        number = 0 if state is None else state.round
+        return begin_sketches(None if folder is None else folder.path, number, len(self.facts.names))
 
     def _open_folder(
         self, out: Path | None, resume: bool, earlier: Earlier | None

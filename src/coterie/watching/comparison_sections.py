@@ -11,9 +11,10 @@ from typing import Any
 
 from coterie.experiments.run_folder import CONFIG
 from coterie.experiments.sweep import PLAN
+from coterie.reporting.markup import Markup, join
 from coterie.reporting.progress import describe
 from coterie.reporting.report.page import Section
-from coterie.watching.pieces import Html, Words, ago, bar, paragraph, strong, table, until
+from coterie.watching.pieces import Words, ago, bar, paragraph, strong, table, until
 from coterie.watching.run_sections import NOW, run_sections
 from coterie.watching.standing import FINISHED, RUNNING, SILENT, WAITING, Standing, in_words, standing_of
 
@@ -101,7 +102,7 @@ def comparison_sections(progress: Progress) -> list[Section]:
     body = [_state_line(progress), bar("runs that are finished", progress.finished, len(progress.runs))]
     rows = [_row(each) for each in progress.runs]
     body.append(table("The runs of the comparison", ("run", "state", "rounds", "last scores", "last round"), rows))
-    found = [Section(NOW, "Now", "".join(each.text for each in body))]
+    found = [Section(NOW, "Now", join(body))]
     current = progress.current
     if current is not None:
         found += [
@@ -110,7 +111,7 @@ def comparison_sections(progress: Progress) -> list[Section]:
     return found
 
 
-def _state_line(progress: Progress) -> Html:
+def _state_line(progress: Progress) -> Markup:
     """Return the state of a comparison in a sentence."""
     now = time.time()
     state, of = progress.state(now), f"{progress.finished} of {len(progress.runs)} runs are finished"

@@ -13,6 +13,7 @@ from collections.abc import AsyncIterator, Callable, Hashable
 from dataclasses import dataclass
 
 from coterie.errors import CoterieError
+from coterie.reporting.markup import element
 from coterie.reporting.report.page import Section
 from coterie.terminal import line
 from coterie.watching.view import View, Watched
@@ -149,8 +150,6 @@ class Feed:
 
 def _troubled(view: View, why: str) -> View:
     """Return a view with a first section that says why it is not the newest."""
-    from html import escape
-
     rest = tuple(each for each in view.sections if each.id != TROUBLE)
-    said = Section(TROUBLE, "Not up to date", f"<p>{escape(why)}; it is tried again with the next change.</p>")
+    said = Section(TROUBLE, "Not up to date", element("p", f"{why}; it is tried again with the next change."))
     return View(view.title, (said, *rest), time.time() + MOST)

@@ -1,6 +1,7 @@
-// Keeps the page up to date: an event brings the sections that changed, and they replace the old ones.
-"use strict";
+
+// Keeps a live page up to date: an event brings the sections that changed, and their bodies replace the old ones.
 (() => {
+  "use strict";
   const live = document.getElementById("live");
   const said = live.querySelector(".said");
   const main = document.querySelector("main");
@@ -12,67 +13,78 @@
     if (said.textContent !== words) said.textContent = words;
   };
 
-  // What a reader has done to a section is done to the new one: opened, typed, chosen, scrolled, focused.
+  // What a reader has done to a section is done to the new one: opened, typed, sorted, hidden, scrolled, focused.
+  const USED = "details, input, select, .scroll, th[aria-sort], button[aria-pressed='false'], svg[data-at]";
+
+  const place = (section, each) => [...section.querySelectorAll(each.tagName)].indexOf(each);
+
   const remember = (section) => {
-    const all = [...section.querySelectorAll("details, input, select, .scroll")];
     const focus = section.contains(document.activeElement) ? document.activeElement : null;
-    const chain = [...section.querySelectorAll("*")];
-    return {
-      kept: all.map((each) => ({ open: each.open, value: each.value, checked: each.checked,
-        left: each.scrollLeft, top: each.scrollTop, tag: each.tagName })),
-      focus: focus && { id: focus.id, at: chain.indexOf(focus), tag: focus.tagName,
-        from: focus.selectionStart, to: focus.selectionEnd },
-    };
+    return [...section.querySelectorAll(USED), ...(focus ? [focus] : [])].map((each) => ({
+      tag: each.tagName, at: place(section, each), words: each.textContent, open: each.open, value: each.value,
+      left: each.scrollLeft, top: each.scrollTop, sort: each.getAttribute("aria-sort"), step: each.dataset.at,
+      pressed: each.getAttribute("aria-pressed"), focus: each === focus, from: each.selectionStart, to: each.selectionEnd,
+    }));
   };
 
   const restore = (section, past) => {
-    const all = [...section.querySelectorAll("details, input, select, .scroll")];
-    all.forEach((each, at) => {
-      const old = past.kept[at];
-      if (!old || old.tag !== each.tagName) return;
-      if (each.tagName === "DETAILS") each.open = old.open;
-      if (each.type === "checkbox" || each.type === "radio") each.checked = old.checked;
-      else if (each.tagName === "INPUT" || each.tagName === "SELECT") each.value = old.value;
-      if (each.tagName === "INPUT" && old.value) each.dispatchEvent(new Event("input", { bubbles: true }));
+    for (const old of past) {
+      const each = section.querySelectorAll(old.tag)[old.at];
+      if (!each) continue;
+      if (old.open) each.open = true;
+      if (old.tag === "INPUT" || old.tag === "SELECT") each.value = old.value;
+      if (old.tag === "INPUT" && old.value) each.dispatchEvent(new Event("input", { bubbles: true }));
+      if (old.pressed === "false" && each.textContent === old.words) each.click();
+      if (old.sort && each.textContent === old.words) {
+        each.querySelector("button")?.click();
+        if (old.sort === "descending") each.querySelector("button")?.click();
+      }
+      if (old.step !== undefined) each.dataset.at = old.step;
       each.scrollLeft = old.left;
       each.scrollTop = old.top;
-    });
-    if (!past.focus) return;
-    const byPlace = section.querySelectorAll("*")[past.focus.at];
-    const target = (past.focus.id && document.getElementById(past.focus.id)) ||
-      (byPlace && byPlace.tagName === past.focus.tag ? byPlace : null);
-    if (!target) return;
-    target.focus({ preventScroll: true });
-    if (past.focus.from !== null && past.focus.from !== undefined && target.setSelectionRange) {
-      try { target.setSelectionRange(past.focus.from, past.focus.to); } catch { /* not a field of text */ }
+      if (!old.focus) continue;
+      each.focus({ preventScroll: true });
+      if (old.tag === "INPUT") each.setSelectionRange?.(old.from, old.to);
     }
   };
 
-  const show = ({ id, title, body }) => {
-    let section = document.getElementById(id);
-    if (!section) {
-      section = document.createElement("section");
-      section.id = id;
-      main.append(section);
-    }
-    const past = remember(section);
+  const made = (id) => {
+    const section = document.createElement("section");
     const head = document.createElement("h2");
-    head.textContent = title;
-    section.innerHTML = body;
-    section.prepend(head);
-    document.dispatchEvent(new CustomEvent("section", { detail: section }));
+    const body = document.createElement("div");
+    section.id = id;
+    head.id = `${id}-head`;
+    body.className = "body";
+    section.setAttribute("aria-labelledby", head.id);
+    section.append(head, body);
+    main.append(section);
+    return section;
+  };
+
+  const show = ({ id, title, body }) => {
+    const section = document.getElementById(id) || made(id);
+    const past = remember(section);
+    section.querySelector("h2").textContent = title;
+    section.querySelector(".body").innerHTML = body;
     restore(section, past);
   };
 
   const arrange = (order) => {
-    for (const each of main.querySelectorAll(":scope > section")) {
-      if (!order.includes(each.id)) each.remove();
-    }
+    for (const each of [...main.children]) if (!order.includes(each.id)) each.remove();
     order.forEach((id, at) => {
       const section = document.getElementById(id);
-      const there = main.querySelectorAll(":scope > section")[at];
-      if (section && there !== section) main.insertBefore(section, there);
+      if (section && main.children[at] !== section) main.insertBefore(section, main.children[at]);
     });
+    const titles = order.map((id) => document.getElementById(`${id}-head`).textContent);
+    const links = [...document.querySelectorAll("nav a")];
+    if (links.map((each) => each.textContent).join("\n") === titles.join("\n")) return;
+    document.querySelector("nav ol").replaceChildren(...order.map((id, at) => {
+      const item = document.createElement("li"), link = document.createElement("a");
+      link.href = `#${id}`;
+      link.textContent = titles[at];
+      item.append(link);
+      return item;
+    }));
   };
 
   const take = (event) => {

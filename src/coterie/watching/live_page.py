@@ -3,23 +3,19 @@
 from __future__ import annotations
 
 from functools import cache
-from html import escape
 from importlib import resources
 
+from coterie.reporting.markup import element
 from coterie.reporting.report.page import page
 from coterie.watching.view import View
 
 
 def live_page(view: View, stamp: str) -> str:
     """Return the page of a view, which asks for what changed since its stamp."""
-    line = (
-        f'<p id="live" role="status" data-since="{escape(stamp)}"><span class="dot" aria-hidden="true"></span>'
-        '<span class="said">This page was made once; with scripts it follows the run.</span></p>'
-    )
-    icon = '<link rel="icon" href="data:,">'
-    return page(
-        view.title, view.sections, head=f"{icon}<style>{_file('live.css')}</style>", top=line, script=_file("live.js")
-    )
+    words = element("span", "This page was made once; with scripts it follows the run.", class_="said")
+    dot = element("span", class_="light", aria_hidden="true")
+    line = element("p", dot, words, id="live", role="status", data_since=stamp)
+    return page(view.title, view.sections, top=line, style=_file("live.css"), script=_file("live.js"))
 
 
 @cache

@@ -1,80 +1,80 @@
-"""Pieces of HTML for a live page, with every text escaped."""
+"""Pieces of a live page: tables, facts, a bar of progress, and moments that the page keeps counting from."""
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from html import escape
-from typing import NamedTuple
 
+from coterie.reporting.markup import Markup, element
 from coterie.terminal import line
 
-
-class Html(NamedTuple):
-    """A text that is HTML already."""
-
-    text: str
+Words = str | int | float | None
+"""What a cell or a sentence may hold; Markup, which is a text, stays as it is."""
 
 
-Words = str | int | float | Html | None
+def said(words: Words) -> str | None:
+    """Return words as a text of one line; markup stays as it is."""
+    return words if words is None or isinstance(words, Markup) else line(words)
 
 
-def html(words: Words) -> str:
-    r"""Return a text as HTML, on one line; HTML stays as it is.
+def paragraph(*words: Words, kind: str | None = None) -> Markup:
+    """Return a paragraph.
 
-    >>> html("<b>\n"), html(Html("<b>")), html(None)
-    ('&lt;b&gt;\\n', '<b>', '')
+    >>> paragraph("1 < ", strong(2))
+    '<p>1 &lt; <strong>2</strong></p>'
     """
-    return words.text if isinstance(words, Html) else "" if words is None else escape(line(words))
+    return element("p", map(said, words), class_=kind)
 
 
-def paragraph(*words: Words, kind: str = "") -> Html:
-    """Return a paragraph."""
-    mark = f' class="{escape(kind)}"' if kind else ""
-    return Html(f"<p{mark}>{''.join(map(html, words))}</p>")
-
-
-def strong(words: Words) -> Html:
+def strong(words: Words) -> Markup:
     """Return words that matter."""
-    return Html(f"<strong>{html(words)}</strong>")
+    return element("strong", said(words))
 
 
-def table(caption: str, heads: Sequence[str], rows: Iterable[Sequence[Words]]) -> Html:
+def code(words: str) -> Markup:
+    """Return words that are typed as they are."""
+    return element("code", said(words))
+
+
+def late(words: str) -> Markup:
+    """Return words about somebody who is late."""
+    return element("span", said(words), class_="late")
+
+
+def table(caption: str, heads: Sequence[str], rows: Iterable[Sequence[Words]]) -> Markup:
     """Return a table; the first cell of each row is its head. It scrolls by itself where it is too wide."""
-    top = "".join(f'<th scope="col">{html(each)}</th>' for each in heads)
-    body = "".join(
-        f'<tr><th scope="row">{html(first)}</th>{"".join(f"<td>{html(each)}</td>" for each in rest)}</tr>'
+    top = element("tr", (element("th", said(each), scope="col") for each in heads))
+    body = (
+        element(
+            "tr", element("th", said(first), scope="row"), (element("td", said(each), class_="word") for each in rest)
+        )
         for first, *rest in rows
     )
-    label = escape(caption, quote=True)
-    return Html(
-        f'<div class="scroll" role="region" aria-label="{label}" tabindex="0"><table><caption>{html(caption)}</caption>'
-        f"<thead><tr>{top}</tr></thead><tbody>{body}</tbody></table></div>"
-    )
+    inner = element("table", element("caption", caption), element("thead", top), element("tbody", body))
+    return element("div", inner, class_="scroll", role="region", aria_label=caption, tabindex=0)
 
 
-def facts(pairs: Iterable[tuple[str, Words]]) -> Html:
+def facts(pairs: Iterable[tuple[str, Words]]) -> Markup:
     """Return names and values, without those that are not known."""
-    said = "".join(
-        f"<div><dt>{html(name)}</dt><dd>{html(value)}</dd></div>" for name, value in pairs if value is not None
-    )
-    return Html(f'<dl class="facts">{said}</dl>')
+    known = [(name, value) for name, value in pairs if value is not None]
+    shown = (element("div", element("dt", name), element("dd", said(value))) for name, value in known)
+    return element("dl", shown, class_="facts")
 
 
-def bullets(lines: Iterable[Words]) -> Html:
+def bullets(lines: Iterable[Words]) -> Markup:
     """Return lines as a list."""
-    return Html(f"<ul>{''.join(f'<li>{html(each)}</li>' for each in lines)}</ul>")
+    return element("ul", (element("li", said(each)) for each in lines))
 
 
-def bar(label: str, done: int, total: int) -> Html:
+def bar(label: str, done: int, total: int) -> Markup:
     """Return a bar of progress."""
-    return Html(f'<progress aria-label="{escape(label, quote=True)}" value="{done}" max="{max(total, 1)}"></progress>')
+    return element("progress", aria_label=label, value=done, max=max(total, 1))
 
 
-def ago(seconds: float, shown: str) -> Html:
+def ago(seconds: float, shown: str) -> Markup:
     """Return a moment, in seconds since 1970, that the page keeps showing as the time since then."""
-    return Html(f'<time data-ago="{seconds:.0f}">{html(shown)}</time>')
+    return element("time", shown, data_ago=round(seconds))
 
 
-def until(seconds: float, shown: str) -> Html:
+def until(seconds: float, shown: str) -> Markup:
     """Return a moment, in seconds since 1970, that the page keeps showing as the time until then."""
-    return Html(f'<time data-until="{seconds:.0f}">{html(shown)}</time>')
+    return element("time", shown, data_until=round(seconds))

@@ -9,10 +9,11 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from coterie.experiments.records import Record
+from coterie.reporting.markup import Markup, join
 from coterie.reporting.progress import describe
 from coterie.reporting.report.page import Section
 from coterie.watching.happenings import happenings, listed
-from coterie.watching.pieces import Html, Words, ago, bar, bullets, facts, html, paragraph, strong, table, until
+from coterie.watching.pieces import Words, ago, bar, bullets, code, facts, paragraph, strong, table, until
 from coterie.watching.standing import ENDING, FINISHED, RUNNING, SILENT, WAITING, Standing, in_words
 
 NOW, ANSWERS, HAPPENED = "now", "answers", "happened"
@@ -30,7 +31,7 @@ def run_sections(standing: Standing) -> list[Section]:
     told = happenings(standing.records)
     if told:
         lines = [f"round {each.round}: {each.text}" for each in reversed(told[-LINES:])]
-        found.append(Section(HAPPENED, "What happened", bullets(lines).text))
+        found.append(Section(HAPPENED, "What happened", bullets(lines)))
     return found
 
 
@@ -41,10 +42,10 @@ def now_body(standing: Standing) -> str:
         parts.append(bar("rounds that are done", standing.done, standing.rounds))
     if standing.records:
         parts.append(facts(last_round(standing)))
-    return "".join(each.text for each in parts)
+    return join(parts)
 
 
-def state_line(standing: Standing) -> Html:
+def state_line(standing: Standing) -> Markup:
     """Return the state of a run in a sentence, with the remedy where it seems to have stopped."""
     state, now = standing.state(), time.time()
     return paragraph(*_SAID[state](standing, now), kind=f"state {state}")
@@ -85,7 +86,7 @@ def _silent(standing: Standing, now: float) -> tuple[Words, ...]:
     remedy = f"coterie run {shlex.quote(str(standing.folder / 'config.toml'))} --resume --out {folder}"
     said = strong("Silent"), f": {_rounds(standing)} done, and then nothing for "
     since = ago(standing.touched, in_words(now - standing.touched))
-    return *said, since, f"{usual}. If it was stopped, this resumes it: ", Html(f"<code>{html(remedy)}</code>")
+    return *said, since, f"{usual}. If it was stopped, this resumes it: ", code(remedy)
 
 
 _SAID: Mapping[str, Callable[[Standing, float], tuple[Words, ...]]] = {
@@ -133,7 +134,7 @@ def answers_body(records: Sequence[Record]) -> str:
     if not absent:
         asked = {record.get("asked") for record in records} - {None}
         who = f"All {asked.pop()} clients" if len(asked) == 1 else "All clients that were asked"
-        return paragraph(f"{who} answered in every round.").text
+        return paragraph(f"{who} answered in every round.")
     rows = [_answers_row(record) for record in reversed(records[-ROUNDS:])]
     times = Counter(name for record in absent for name in missing_of(record))
     last = {name: (record["round"] + 1, why) for record in absent for name, why in missing_of(record).items()}
@@ -142,7 +143,7 @@ def answers_body(records: Sequence[Record]) -> str:
         table("The last rounds", ("round", "asked", "answered", "who did not answer, and why"), rows),
         table("Who was missing most", ("client", "rounds missed", "last in round", "because"), often),
     ]
-    return "".join(each.text for each in parts)
+    return join(parts)
 
 
 def _answers_row(record: Record) -> tuple[Words, ...]:

@@ -9,7 +9,8 @@ from pathlib import Path
 from coterie.errors import UsageError
 from coterie.experiments.run_folder import CONFIG, ROUNDS
 from coterie.experiments.sweep import PLAN
-from coterie.reporting.report.page import Section
+from coterie.reporting.report.collecting import collect
+from coterie.reporting.report.page import Section, sections
 from coterie.watching.comparison_sections import comparison_sections, progress_of
 from coterie.watching.marks import mark_of
 from coterie.watching.run_sections import run_sections
@@ -45,8 +46,15 @@ def is_comparison(folder: Path) -> bool:
 
 
 def report_sections(folder: Path) -> list[Section]:
-    """Return the sections of the report, as far as they can be made."""
-    return []
+    """Return the sections of the report, as far as its runs have come; none before the first round."""
+    if not has_round(folder):
+        return []
+    return sections(collect(folder))
+
+
+def has_round(folder: Path) -> bool:
+    """Return whether a run, or one of a comparison, has done a round."""
+    return (folder / ROUNDS).exists() or any(folder.glob(f"*/*/{ROUNDS}"))
 
 
 def watch_folder(folder: Path) -> RunWatch:

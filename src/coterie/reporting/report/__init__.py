@@ -1,1 +1,1 @@
-"""The report of a run."""
+"""The report of a run or of a comparison: one page that needs no other file."""

@@ -1,0 +1,1 @@
+"""Figures as values: what they show, made from a run's records, and two ways to draw them."""
