@@ -129,8 +129,8 @@ def test_happenings_are_changes_only():
 
 def test_who_did_not_answer_is_named_with_the_reason():
     body = answers_body([record(0), record(1, missing={"bern": "no answer within 5 s"}), record(2)])
-    assert "<td>4</td><td>3</td><td>bern: no answer within 5 s</td>" in body
-    assert "<td>1 of 3</td><td>2</td><td>no answer within 5 s</td>" in body
+    assert '>4</td><td class="word">3</td><td class="word">bern: no answer within 5 s</td>' in body
+    assert '>1 of 3</td><td class="word">2</td><td class="word">no answer within 5 s</td>' in body
     assert answers_body([record(0)]) == "<p>All 4 clients answered in every round.</p>"
 
 

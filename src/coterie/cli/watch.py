@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -27,6 +28,7 @@ def watch(
     open_page: Open = False,
 ) -> None:
     """Show a run or a comparison while it goes on, as a page in the browser; Ctrl-C ends only the page."""
+    _leave_cores()
     from coterie.watching.run_watch import watch_folder
 
     watched = watch_folder(run)
@@ -43,12 +45,19 @@ def watch_federation(
     open_page: Open = False,
 ) -> None:
     """Show a federation as a page in the browser: at its server the run and all sites, at a site what it was asked."""
+    _leave_cores()
     from coterie.deploy.config import SITE
     from coterie.deploy.server_watch import ServerWatch
     from coterie.deploy.site_watch import SiteWatch
 
     watched = SiteWatch.of(folder) if (folder / SITE).is_file() else ServerWatch.of(folder)
     show_live(watched, str(folder.resolve()), host, port, open_page)
+
+
+def _leave_cores() -> None:
+    """Let numerical libraries take one thread, before they are loaded: the run that is watched needs the cores."""
+    for name in ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS"):
+        os.environ.setdefault(name, "1")
 
 
 def show_live(watched: Watched, name: str, host: str, port: int | None, open_page: bool) -> None:

@@ -6,17 +6,13 @@ All browsers share one view: however many look, a change is collected once. Whil
 from __future__ import annotations
 
 import asyncio
-import logging
 import secrets
 import time
 from collections.abc import AsyncIterator, Callable, Hashable
 from dataclasses import dataclass
 
-from coterie.errors import CoterieError
-from coterie.reporting.markup import element
 from coterie.reporting.report.page import Section
-from coterie.terminal import line
-from coterie.watching.view import View, Watched
+from coterie.watching.view import TROUBLE, View, Watched, trouble
 
 PAUSE = 0.5
 """Seconds between two looks at the mark."""
@@ -26,11 +22,6 @@ LEAST, MOST, SHARE = 1.0, 60.0, 0.05
 
 HEARTBEAT = 15.0
 """Seconds after which a browser that has no news gets a sign of life, so that broken connections are noticed."""
-
-TROUBLE = "trouble"
-"""The id of the section that says why no view could be made."""
-
-_log = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True)
@@ -97,11 +88,9 @@ class Feed:
         """Return a view; where none can be made the last one, with the reason."""
         try:
             return self.watched.view()
-        except (CoterieError, OSError) as error:  # such as a file that is being cut back
-            return _troubled(self.current, line(error))
         except Exception as error:
-            _log.warning("cannot show what has changed: %s: %s", type(error).__name__, line(error))
-            return _troubled(self.current, f"internal error: {type(error).__name__}: {line(error)}; please report it")
+            rest = tuple(each for each in self.current.sections if each.id != TROUBLE)
+            return View(self.current.title, (trouble(error), *rest), time.time() + MOST)
 
     def _publish(self, view: View) -> None:
         """Take a view as the newest and wake all listeners, if it differs from the one before."""
@@ -146,10 +135,3 @@ class Feed:
             await asyncio.sleep(PAUSE)
         self.closed = True
         self._turn.set()
-
-
-def _troubled(view: View, why: str) -> View:
-    """Return a view with a first section that says why it is not the newest."""
-    rest = tuple(each for each in view.sections if each.id != TROUBLE)
-    said = Section(TROUBLE, "Not up to date", element("p", f"{why}; it is tried again with the next change."))
-    return View(view.title, (said, *rest), time.time() + MOST)

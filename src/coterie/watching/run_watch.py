@@ -15,7 +15,7 @@ from coterie.watching.comparison_sections import comparison_sections, progress_o
 from coterie.watching.marks import mark_of
 from coterie.watching.run_sections import run_sections
 from coterie.watching.standing import standing_of
-from coterie.watching.view import View
+from coterie.watching.view import View, trouble
 
 
 @dataclass(frozen=True)
@@ -49,7 +49,10 @@ def report_sections(folder: Path) -> list[Section]:
     """Return the sections of the report, as far as its runs have come; none before the first round."""
     if not has_round(folder):
         return []
-    return sections(collect(folder))
+    try:
+        return sections(collect(folder))
+    except Exception as error:  # how the run stands is shown in any case
+        return [trouble(error)]
 
 
 def has_round(folder: Path) -> bool:

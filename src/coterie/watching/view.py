@@ -2,11 +2,20 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Hashable
 from dataclasses import dataclass
 from typing import Protocol
 
+from coterie.errors import CoterieError
+from coterie.reporting.markup import element
 from coterie.reporting.report.page import Section
+from coterie.terminal import line
+
+TROUBLE = "trouble"
+"""The id of the section that says why something could not be shown."""
+
+_log = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True)
@@ -29,3 +38,12 @@ class Watched(Protocol):
 
     def view(self) -> View:
         """Return what there is to see now."""
+
+
+def trouble(error: Exception) -> Section:
+    """Return a section that says why something could not be shown, such as a file that is being cut back."""
+    why = line(error)
+    if not isinstance(error, CoterieError | OSError):
+        why = f"internal error: {type(error).__name__}: {why}; please report it"
+        _log.warning("cannot show what has changed: %s", why)
+    return Section(TROUBLE, "Not up to date", element("p", f"{why}; it is tried again with the next change."))
