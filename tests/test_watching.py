@@ -23,11 +23,13 @@ from coterie.experiments.settings import Settings
 from coterie.experiments.sweep import PLAN, save_plan
 from coterie.reporting.report.page import Section
 from coterie.watching import feed as feeds
+from coterie.watching import pace as paces
 from coterie.watching.app import MOST_LISTENERS, application
 from coterie.watching.comparison_sections import progress_of
 from coterie.watching.feed import Feed
 from coterie.watching.happenings import Happening, happenings
 from coterie.watching.marks import mark_of
+from coterie.watching.pace import Pace
 from coterie.watching.run_sections import answers_body, now_body
 from coterie.watching.run_watch import is_comparison, watch_folder
 from coterie.watching.serving import check_loopback, open_socket, serve_feed, web_server
@@ -136,8 +138,8 @@ def test_who_did_not_answer_is_named_with_the_reason():
 
 def test_names_and_reasons_of_clients_are_text(tmp_path):
     hostile = {"<img src=x onerror=alert(1)>": "<script>alert(2)</script>"}
-    view = watch_folder(write_run(tmp_path / "run", [record(0, missing=hostile)])).view()
-    content = "".join(each.body for each in view.sections)
+    watched = watch_folder(write_run(tmp_path / "run", [record(0, missing=hostile)]))
+    content = "".join(each.body for each in watched.now().sections)
     assert "<img" not in content
     assert "<script" not in content
     assert "&lt;script&gt;alert(2)" in content
@@ -214,13 +216,20 @@ class Shown:
     """Something watched whose sections and mark a test sets; it counts how often it is looked at."""
 
     def __init__(self, **bodies: str) -> None:
-        self.bodies, self.number, self.looks, self.error = bodies, 0, 0, None
+        self.bodies, self.number, self.looks, self.reports, self.error = bodies, 0, 0, 0, None
         self.again: float | None = None
+        self.long = "1"
 
     def mark(self) -> int:
         return self.number
 
-    def view(self) -> View:
+    def report(self) -> list[Section]:
+        self.reports += 1
+        if self.error is not None:
+            raise self.error
+        return [Section("long", "long", self.long)]
+
+    def now(self) -> View:
         self.looks += 1
         if self.error is not None:
             raise self.error
@@ -242,7 +251,7 @@ class Clock:
 
 def feed_of(shown: Shown) -> tuple[Feed, Clock]:
     clock = Clock()
-    return Feed(shown, clock), clock
+    return Feed(shown, Pace(clock, clock), Pace(clock, clock)), clock
 
 
 def test_only_sections_that_changed_are_sent():
@@ -255,7 +264,7 @@ def test_only_sections_that_changed_are_sent():
         clock.now += 10
         await feed.refresh()
         update = feed.since(first)
-        assert update.order == ("a", "b", "c")
+        assert update.order == ("a", "b", "c", "long")
         assert [each.id for each in update.sections] == ["a", "c"]
         assert feed.since(update.stamp).sections == ()
 
@@ -267,7 +276,7 @@ def test_a_browser_of_another_server_gets_everything():
         feed, _ = feed_of(Shown(a="1", b="1"))
         await feed.refresh()
         for stamp in ("", "0000-1", "nonsense", f"{feed.name}-", f"{feed.name}--1", f"{feed.name}-\u00b2"):
-            assert [each.id for each in feed.since(stamp).sections] == ["a", "b"], stamp
+            assert [each.id for each in feed.since(stamp).sections] == ["a", "b", "long"], stamp
 
     asyncio.run(story())
 
@@ -309,29 +318,32 @@ def test_what_did_not_change_is_not_sent_again():
     asyncio.run(story())
 
 
-def test_views_are_made_at_most_once_a_second_and_less_often_if_they_take_long():
+def test_a_view_is_made_at_most_once_a_second_and_a_report_less_often_if_it_takes_long():
     class Slow(Shown):
-        def view(self) -> View:
-            clock.now += self.takes
-            return super().view()
-
         takes = 0.0
 
-    async def looks(seconds: float) -> int:
-        shown.takes, shown.looks = seconds, 0
-        for _ in range(400):
+        def report(self) -> list[Section]:
+            clock.now += self.takes
+            return super().report()
+
+    async def looks(seconds: float) -> tuple[int, int]:
+        shown.takes, shown.looks, shown.reports = seconds, 0, 0
+        until = clock.now + 100
+        while clock.now < until:
             clock.now += 0.25
             shown.number += 1
             await feed.refresh()
-        return shown.looks
+        return shown.looks, shown.reports
 
     shown = Slow(a="1")
     feed, clock = feed_of(shown)
 
     async def story() -> None:
-        assert await looks(0.0) == 100  # 400 looks at the mark in 100 s
-        assert 17 <= await looks(0.25) <= 21  # 0.25 s is 5% of 5 s
-        assert await looks(60.0) in (1, 2)  # never rarer than once a minute
+        assert await looks(0.0) == (100, 100)
+        now, reports = await looks(0.2)  # 0.2 s are 4% of 5 s
+        assert 90 <= now <= 100
+        assert 18 <= reports <= 20
+        assert (await looks(30.0))[1] == 2  # never rarer than once a minute
 
     asyncio.run(story())
 
@@ -365,13 +377,13 @@ def test_what_cannot_be_read_is_said_above_the_last_view(error, caplog):
         shown.number += 1
         clock.now += 10
         await feed.refresh()
-        assert [each.id for each in feed.current.sections] == ["trouble", "a"]
-        assert "<cut" not in feed.current.sections[0].body
+        assert [each.id for each in feed.sections] == ["trouble", "a", "report-trouble", "long"]
+        assert "<cut" not in feed.sections[0].body
         shown.error = None
         shown.change(a="2")
         clock.now += 100
         await feed.refresh()
-        assert [each.id for each in feed.current.sections] == ["a"]
+        assert [each.id for each in feed.sections] == ["a", "long"]
 
     asyncio.run(story())
 
@@ -529,7 +541,7 @@ def events_of(response: httpx.Response):
 
 def test_a_real_server_sends_rounds_as_they_come(tmp_path, monkeypatch):
     """From a folder that does not exist to a second round, over a socket; then the server ends and lets go."""
-    monkeypatch.setattr(feeds, "LEAST", 0.05)
+    monkeypatch.setattr(paces, "LEAST", 0.05)
     monkeypatch.setattr(feeds, "PAUSE", 0.02)
     feed, listener = Feed(watch_folder(tmp_path / "run")), open_socket(0)
     server = web_server(application(feed))

@@ -78,17 +78,20 @@ class ServerWatch:
         alive = status is not None and is_alive(status)
         return mark_of(*files, *run), alive, tuple(self.connections.known().items())
 
-    def view(self) -> View:
-        """Return how the federation is, and what is known of its run so far."""
+    def now(self) -> View:
+        """Return how the federation is."""
         status, warnings = read_board(self.server.board), expiry_warnings(self.server.folder)
         standing = None if status is None else standing_of(Path(status["out"]))
         found = Federation(self.server, status, standing, self.connections.known(), warnings)
         sections = [found.now(), found.sites()]
-        if standing is not None:
-            sections += [each for each in run_sections(standing) if each.id != NOW]
-            sections += report_sections(standing.folder)
+        sections += [] if standing is None else [each for each in run_sections(standing) if each.id != NOW]
         name = self.server.folder.name if status is None else status["run"]
         return View(f"Federation: {name}", tuple(sections), found.again())
+
+    def report(self) -> list[Section]:
+        """Return the report of its run, as far as it has come."""
+        status = read_board(self.server.board)
+        return [] if status is None else report_sections(Path(status["out"]))
 
 
 @dataclass(frozen=True)

@@ -46,17 +46,25 @@ class SiteWatch:
         folder = self.config.folder
         return mark_of(folder / AUDIT, folder / MODELS, folder / "ca.crt"), agent_answers(self.config.socket_path)
 
-    def view(self) -> View:
+    def now(self) -> View:
         """Return how the site is."""
-        folder = self.config.folder
-        lines = [parse_line(each.decode(errors="replace")) for each in last_lines(folder / AUDIT, RECENT_BYTES) if each]
-        sections = [Section(NOW, "Now", self._now(lines)), Section(REQUESTS, "What it was asked", _requests(lines))]
-        versions = ModelStore(folder / MODELS).versions()
-        if versions:
-            rows = [version_cells(each) for each in reversed(versions)]
-            body = table("The models that this site has received", VERSION_COLUMNS, rows)
-            sections.append(Section(MODELS_ID, "Models", body))
-        return View(f"Site {self.config.name}", tuple(sections))
+        lines = self._log()
+        sections = Section(NOW, "Now", self._now(lines)), Section(REQUESTS, "What it was asked", _requests(lines))
+        return View(f"Site {self.config.name}", sections)
+
+    def report(self) -> list[Section]:
+        """Return the models that the site has, with their scores here."""
+        versions = ModelStore(self.config.folder / MODELS).versions()
+        rows = [version_cells(each) for each in reversed(versions)]
+        if not rows:
+            return []
+        body = table("The models that this site has received", VERSION_COLUMNS, rows)
+        return [Section(MODELS_ID, "Models", body)]
+
+    def _log(self) -> list[AuditLine]:
+        """Return the last lines of the audit log."""
+        lines = last_lines(self.config.folder / AUDIT, RECENT_BYTES)
+        return [parse_line(each.decode(errors="replace")) for each in lines if each]
 
     def _now(self, lines: Sequence[AuditLine]) -> str:
         """Return whether the agent answers, when it was last asked, and what needs attention."""

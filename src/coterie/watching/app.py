@@ -58,7 +58,7 @@ def application(feed: Feed) -> Starlette:
 async def _page(request: Request, feed: Feed) -> Response:
     """Answer with the page as it is now."""
     await feed.refresh()
-    content = live_page(feed.current, feed.stamp)
+    content = live_page(feed.title, feed.sections, feed.stamp)
     return HTMLResponse(content, headers={**HEADERS, "Content-Security-Policy": content_policy(content)})
 
 

@@ -2,20 +2,20 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from functools import cache
 from importlib import resources
 
 from coterie.reporting.markup import element
-from coterie.reporting.report.page import page
-from coterie.watching.view import View
+from coterie.reporting.report.page import Section, page
 
 
-def live_page(view: View, stamp: str) -> str:
+def live_page(title: str, sections: Sequence[Section], stamp: str) -> str:
     """Return the page of a view, which asks for what changed since its stamp."""
     words = element("span", "This page was made once; with scripts it follows the run.", class_="said")
     dot = element("span", class_="light", aria_hidden="true")
     line = element("p", dot, words, id="live", role="status", data_since=stamp)
-    return page(view.title, view.sections, top=line, style=_file("live.css"), script=_file("live.js"))
+    return page(title, sections, top=line, style=_file("live.css"), script=_file("live.js"))
 
 
 @cache

@@ -15,7 +15,7 @@ from coterie.watching.comparison_sections import comparison_sections, progress_o
 from coterie.watching.marks import mark_of
 from coterie.watching.run_sections import run_sections
 from coterie.watching.standing import standing_of
-from coterie.watching.view import View, trouble
+from coterie.watching.view import View
 
 
 @dataclass(frozen=True)
@@ -28,15 +28,18 @@ class RunWatch:
         """Return the dates and sizes of its files."""
         return mark_of(self.folder)
 
-    def view(self) -> View:
-        """Return how it stands, and what is known of it so far."""
+    def now(self) -> View:
+        """Return how it stands."""
         if is_comparison(self.folder):
             progress = progress_of(self.folder)
             again = None if progress.current is None else progress.current.silent_from
-            return View(self.folder.name, (*comparison_sections(progress), *report_sections(self.folder)), again)
+            return View(self.folder.resolve().name, tuple(comparison_sections(progress)), again)
         standing = standing_of(self.folder)
-        live = run_sections(standing)
-        return View(standing.name, (*live, *report_sections(self.folder)), standing.silent_from)
+        return View(standing.name, tuple(run_sections(standing)), standing.silent_from)
+
+    def report(self) -> list[Section]:
+        """Return the report, as far as the run has come."""
+        return report_sections(self.folder)
 
 
 def is_comparison(folder: Path) -> bool:
@@ -49,10 +52,7 @@ def report_sections(folder: Path) -> list[Section]:
     """Return the sections of the report, as far as its runs have come; none before the first round."""
     if not has_round(folder):
         return []
-    try:
-        return sections(collect(folder))
-    except Exception as error:  # how the run stands is shown in any case
-        return [trouble(error)]
+    return sections(collect(folder))
 
 
 def has_round(folder: Path) -> bool:

@@ -1,9 +1,9 @@
-"""What is watched: something with a cheap mark, which changes when it does, and a view of it as sections of a page."""
+"""What is watched: something with a cheap mark, which changes when it does, and views of it as sections of a page."""
 
 from __future__ import annotations
 
 import logging
-from collections.abc import Hashable
+from collections.abc import Hashable, Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
@@ -11,9 +11,6 @@ from coterie.errors import CoterieError
 from coterie.reporting.markup import element
 from coterie.reporting.report.page import Section
 from coterie.terminal import line
-
-TROUBLE = "trouble"
-"""The id of the section that says why something could not be shown."""
 
 _log = logging.getLogger(__name__)
 
@@ -36,14 +33,17 @@ class Watched(Protocol):
     def mark(self) -> Hashable:
         """Return a value that differs when there may be something new; it costs a few looks at file dates."""
 
-    def view(self) -> View:
-        """Return what there is to see now."""
+    def now(self) -> View:
+        """Return how it stands, which is quickly told."""
+
+    def report(self) -> Sequence[Section]:
+        """Return all that is known of it, below how it stands; this may take longer."""
 
 
-def trouble(error: Exception) -> Section:
+def trouble(name: str, error: Exception) -> Section:
     """Return a section that says why something could not be shown, such as a file that is being cut back."""
     why = line(error)
     if not isinstance(error, CoterieError | OSError):
         why = f"internal error: {type(error).__name__}: {why}; please report it"
         _log.warning("cannot show what has changed: %s", why)
-    return Section(TROUBLE, "Not up to date", element("p", f"{why}; it is tried again with the next change."))
+    return Section(name, "Not up to date", element("p", f"{why}; it is tried again with the next change."))
