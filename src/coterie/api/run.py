@@ -7,7 +7,7 @@ from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 import torch
@@ -32,16 +32,15 @@ from coterie.experiments.settings import Settings, in_words, load_settings
 from coterie.models.given import Given
 from coterie.models.model import Model
 from coterie.reporting.html import html_pairs
-from coterie.reporting.plots import draw_run, svg
+from coterie.reporting.plots import svg
 from coterie.reporting.progress import watch, watch_with_references
+from coterie.reporting.report.page import write_report
+from coterie.reporting.run_plots import RunPlots
 from coterie.runtimes.attendance import Attended
 from coterie.runtimes.simulator import Simulator
 from coterie.server.contract import Algorithm, State
 from coterie.server.loop import rounds
 from coterie.typing import Array
-
-if TYPE_CHECKING:
-    from matplotlib.figure import Figure
 
 BATCH = 4096
 """Examples that one forward pass of a prediction takes."""
@@ -221,12 +220,26 @@ class Run:
         """
         return find_apart(self._simulator(), self.state, facts_of(self.data), self.results.present)
 
-    def plot(self, path: str | Path | None = None) -> Figure:
-        """Draw scores and cluster sizes by round; save the picture if a path is given, and return the figure."""
-        figure = draw_run(self.history, f"{self.summary['algorithm']} on {self.summary['data']}")
-        if path is not None:
-            figure.savefig(path, dpi=150)
-        return figure
+    @property
+    def plot(self) -> RunPlots:
+        """The figures of the run: ``run.plot.flow()``, ``.map()``, ``.sizes()``, ...; each may be saved at a ``path``.
+
+        ``run.plot()`` draws scores and cluster sizes by round.
+        """
+        return RunPlots(
+            title=f"{self.summary['algorithm']} on {self.summary['data']}",
+            history=self.history,
+            names=self.data.names,
+            labels=self.results.course.labels,
+            sketches=self.results.course.sketches,
+            groups=self.data.groups,
+        )
+
+    def report(self, path: str | Path) -> Path:
+        """Write the report of the run, one HTML page; the run must have been kept in a folder (``out=``)."""
+        if self.folder is None:
+            raise UsageError("the run has no folder, and a report is made from one; run it with out=")
+        return write_report(self.folder, Path(path))
 
     def _repr_html_(self) -> str:
         """Show the summary and the curves in a notebook."""

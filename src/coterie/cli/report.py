@@ -8,14 +8,15 @@ from typing import Annotated
 import typer
 
 from coterie.cli.options import guarded
-from coterie.errors import UsageError
 from coterie.terminal import say
 
 
 @guarded
 def report(
     target: Annotated[Path, typer.Argument(metavar="RUN|COMPARISON", help="a folder that run or compare has made")],
-    out: Annotated[Path | None, typer.Option("-o", "--out", help="the page (default: report.html in the folder)")] = None,
+    out: Annotated[
+        Path | None, typer.Option("-o", "--out", help="the page (default: report.html in the folder)")
+    ] = None,
     figures: Annotated[Path | None, typer.Option(help="also write every figure there, as PNG, SVG and CSV")] = None,
 ) -> None:
     """Write a report: one HTML page that needs no network and no other file. Runs may be unfinished."""
@@ -24,8 +25,6 @@ def report(
 
     content = collect(target)
     path = out or target / "report.html"
-    if not path.parent.is_dir():
-        raise UsageError(f"{path} cannot be written: there is no folder {path.parent}; make it first, or name another")
     save_report(content, path)
     say(f"report: {path} ({path.stat().st_size / 1e6:.2f} MB)")
     if figures is not None:

@@ -15,7 +15,7 @@ from coterie.experiments.conclusion import Conclusion
 from coterie.experiments.guessing import guesses_of
 from coterie.experiments.placement import Trained
 from coterie.experiments.records import facts_of
-from coterie.experiments.session import Course, Progress, Session, ShowRun, unseen
+from coterie.experiments.session import NO_COURSE, Course, Progress, Session, ShowRun, unseen
 from coterie.experiments.settings import Settings
 from coterie.experiments.summary import Row
 from coterie.experiments.warm_start import Earlier, rounds_before, with_rounds
@@ -52,7 +52,7 @@ class Results:
     settings: Settings
     present: Array
     mix: str | None = None
-    course: Course = Course()
+    course: Course = NO_COURSE
 
 
 RUNTIMES: dict[str, type[Simulator | RayFederation]] = {"simulator": Simulator, "ray": RayFederation}

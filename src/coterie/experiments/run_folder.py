@@ -389,9 +389,7 @@ class RunFolder:
         """Return when the last checkpoint is on disk; raise what kept it from being written."""
         self.writing.wait()
 
-    def _write(
-        self, state: State, kept: Mapping[str, Array], labels: Sequence[Array], sketches: bytes | None
-    ) -> None:
+    def _write(self, state: State, kept: Mapping[str, Array], labels: Sequence[Array], sketches: bytes | None) -> None:
         """Write the labels and a checkpoint, and keep the previous checkpoint in reserve."""
         content, digest = pack_state(state, kept)
         self._append(HASHES, as_lines([(f"{STATE}:{state.round}", digest)]))

@@ -78,6 +78,9 @@ class Course(NamedTuple):
     sketches: ClientSketches | None = None
 
 
+NO_COURSE = Course()
+
+
 class Finished(NamedTuple):
     """The results of a finished run; ``present`` are the clients of its last round."""
 
@@ -86,7 +89,7 @@ class Finished(NamedTuple):
     state: State
     trained: Trained
     present: Array
-    course: Course = Course()
+    course: Course = NO_COURSE
 
 
 class Session:

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from typing import NamedTuple
 
 import numpy as np
 
@@ -14,46 +15,63 @@ from coterie.server.distances.sketches import directions
 from coterie.typing import Array
 
 MOST_POINTS = 400
-"""Clients of a map, and of a heatmap MOST_CELLS; of more an even sample is shown."""
+"""Clients of a map; of more an even sample is shown."""
 
 MOST_CELLS = 240
+"""Clients of a heatmap, likewise."""
+
 PANELS = 4
 """Rounds of a map."""
 
 
-def maps(sketches: ClientSketches, labels: Sequence[Array], names: Sequence[str], rounds: Sequence[int]) -> list[Figure]:
+def maps(
+    sketches: ClientSketches,
+    labels: Sequence[Array],
+    names: Sequence[str],
+    rounds: Sequence[int],
+    most: int = MOST_POINTS,
+) -> list[Figure]:
     """Return maps of clients by principal components and by t-SNE, over rounds (thesis figures 3.5 and 3.6).
 
-    ``labels`` are those after each of ``rounds`` (0 is the first).
+    ``labels`` are those after each of ``rounds`` (0 is the first), ``most`` the clients that are shown.
     """
-    after = dict(zip(rounds, labels, strict=True))
-    places = [place for place in shown_rounds(sketches, PANELS) if int(sketches.rounds[place]) in after]
-    if not places:
+    clouds = _clouds(sketches, dict(zip(rounds, labels, strict=True)), most)
+    if not clouds:
         return []
-    few = _thinned(len(sketches.clients), MOST_POINTS)
     said = "Every client is a point; clients are near each other whose models are alike; colour and shape are clusters."
+    kinds = {"pca": ("principal components", by_components), "tsne": ("t-SNE", by_neighbours)}
     found = []
-    for identity, title, place in (("map-pca", "Map of clients, principal components", by_components),
-                                   ("map-tsne", "Map of clients, t-SNE", by_neighbours)):
-        clouds, clients = [], []
-        for each in places:
-            points = sketches.points[each][few].astype(np.float64)
-            known = np.isfinite(points).all(axis=1)
-            clouds.append(points[known])
-            clients.append(sketches.clients[few][known])
-        placed = place(clouds)
-        if placed is None:
-            continue
-        panels = tuple(
-            Panel(
-                f"round {int(sketches.rounds[each]) + 1}",
-                spots,
-                tuple(after[int(sketches.rounds[each])][who].tolist()),
-                tuple(names[i] for i in who),
-            )
-            for each, spots, who in zip(places, placed, clients, strict=True)
-        )
-        found.append(Figure(identity, title, said, Scatter(panels, common=identity == "map-pca")))
+    for kind, (words, place) in kinds.items():
+        placed = place([cloud.points for cloud in clouds])
+        if placed is not None:
+            panels = tuple(cloud.panel(spots, names) for cloud, spots in zip(clouds, placed, strict=True))
+            marks = Scatter(panels, common=kind == "pca")
+            found.append(Figure(f"map-{kind}", f"Map of clients, {words}", said, marks))
+    return found
+
+
+class _Cloud(NamedTuple):
+    """The sketches of some clients in a round, and their clusters."""
+
+    round: int
+    clients: Array
+    points: Array
+    groups: Array
+
+    def panel(self, spots: Array, names: Sequence[str]) -> Panel:
+        who = tuple(names[int(i)] for i in self.clients)
+        return Panel(f"round {self.round + 1}", spots, tuple(self.groups.tolist()), who)
+
+
+def _clouds(sketches: ClientSketches, after: Mapping[int, Array], most: int) -> list[_Cloud]:
+    """Return the sketches of a few rounds, of clients that have some there."""
+    few, found = _thinned(len(sketches.clients), most), []
+    for place in shown_rounds(sketches, PANELS):
+        number, points = int(sketches.rounds[place]), sketches.points[place][few].astype(np.float64)
+        known = np.isfinite(points).all(axis=1)
+        if number in after and known.any():
+            clients = sketches.clients[few][known]
+            found.append(_Cloud(number, clients, points[known], after[number][clients]))
     return found
 
 
@@ -94,7 +112,9 @@ def similarities(sketches: ClientSketches, labels: Array, names: Sequence[str]) 
     clients, unit = sketches.clients[known], directions(points[known])
     number = int(sketches.rounds[-1]) + 1
     about = f"Cosine of every two clients' models in round {number}, sorted by cluster; 1 is the same direction."
-    return _heatmap(np.clip(unit @ unit.T, -1, 1), labels[clients], [names[i] for i in clients], ("cosine", -1, 1), about)
+    return _heatmap(
+        np.clip(unit @ unit.T, -1, 1), labels[clients], [names[int(i)] for i in clients], ("cosine", -1, 1), about
+    )
 
 
 def distances(values: Array, labels: Array, names: Sequence[str]) -> Figure | None:
@@ -105,7 +125,7 @@ def distances(values: Array, labels: Array, names: Sequence[str]) -> Figure | No
         return None
     words = ("distance", 0.0, float(square.max()) or 1.0)
     about = "Distance of every two clients when clusters formed, sorted by cluster; 0 is alike."
-    return _heatmap(square, labels[known], [names[i] for i in known], words, about)
+    return _heatmap(square, labels[known], [names[int(i)] for i in known], words, about)
 
 
 def _heatmap(
@@ -117,7 +137,12 @@ def _heatmap(
     order = order[_thinned(len(order), MOST_CELLS)]
     what, low, high = words
     marks = Heatmap(
-        tuple(names[i] for i in order), tuple(labels[order].tolist()), square[np.ix_(order, order)], low, high, what
+        tuple(names[int(i)] for i in order),
+        tuple(labels[order].tolist()),
+        square[np.ix_(order, order)],
+        low,
+        high,
+        what,
     )
     title = "Similarity of clients" if what == "cosine" else "Distances that were clustered"
     return Figure("similarity" if what == "cosine" else "distances", title, about, marks)

@@ -34,12 +34,13 @@ class Event:
 
 @dataclass(frozen=True)
 class Lines:
-    """Lines over a common axis."""
+    """Lines over a common axis; ``range`` is that of the other axis, by default what the lines need."""
 
     lines: tuple[Line, ...]
     y: str
     x: str = "round"
     events: tuple[Event, ...] = ()
+    range: tuple[float, float] | None = None
 
     def table(self) -> Table:
         """Return a row for each point of each line; the ends of a band are empty where there is none."""

@@ -39,7 +39,7 @@ def curve(histories: Mapping[str, Sequence[History]], key: str, title: str, abou
         return None
     several = any(line.low for line in lines)
     said = f"{title} by round: {about}{'; ' + BANDS if several else ''}."
-    return Figure(key.replace("_", "-"), title, said, Lines(lines, key))
+    return Figure(key.replace("_", "-"), title, said, Lines(lines, title.lower()))
 
 
 def curves(histories: Mapping[str, Sequence[History]]) -> list[Figure]:
@@ -93,12 +93,16 @@ def personal_and_general(history: History) -> Figure | None:
     )
 
 
-def several_scores(history: History, names: Mapping[str, str], words: tuple[str, str, str], about: str) -> Figure | None:
+def several_scores(
+    history: History, names: Mapping[str, str], words: tuple[str, str, str], about: str
+) -> Figure | None:
     """Return several scores of one run in one figure; ``words``: its id, its title and the name of the axis."""
     found = [_line(name, [history], key) for key, name in names.items()]
     lines = tuple(line for line in found if line is not None)
     identity, title, axis = words
-    return Figure(identity, title, f"{title} by round: {about}.", Lines(lines, axis)) if lines else None
+    return (
+        Figure(identity, title, f"{title} by round: {about}.", Lines(lines, axis, range=(0.0, 1.0))) if lines else None
+    )
 
 
 def temperature(history: History) -> Figure | None:
@@ -120,7 +124,8 @@ def formed(history: History) -> int | None:
     (2, None)
     """
     counts = [(r["round"] + 1, sum(size > 0 for size in r["clusters"])) for r in history]
-    return next((number for number, count in counts if count > 1), None)
+    found = next((number for number, count in counts if count > 1), None)
+    return None if counts and counts[0][1] > 1 else found
 
 
 def sizes(history: History) -> Figure | None:

@@ -34,10 +34,12 @@ def clients_body(content: Content) -> Markup:
         heads += [shown, *(f"{shown}, {NAMES[which]}" for which in others)]
         heads += [f"{shown}, guessing"] if f"{GUESS}_{name}" in run.rows[0] else []
     rows = [_cells(row, heads[1:first], own, others) for row in worst_first(run.rows, score)]
-    return join([sortable_table(heads, rows, "clients"), _few(len(run.rows))])
+    return join([sortable_table(heads, rows, "table of clients"), _few(len(run.rows))])
 
 
-def _cells(row: Row, facts: Sequence[str], scores: Sequence[str], others: Mapping[str, Mapping[str, Row]]) -> list[Cell]:
+def _cells(
+    row: Row, facts: Sequence[str], scores: Sequence[str], others: Mapping[str, Mapping[str, Row]]
+) -> list[Cell]:
     found: list[Cell] = [str(row["client"]), *(_number(row.get(name, ""), 0) for name in facts)]
     for name in scores:
         found.append(_number(row.get(name, "")))
@@ -59,13 +61,22 @@ def _of_methods(content: Content) -> Markup:
     score = main_score("rmse" in first.rows[0], first.settings.metric)
     by_method = {name: _by_client(run.rows) for name, run in chosen.items()}
     shown = _name(score.column, first)
-    heads = ["client", "train", "test", *(f"{shown}, {name}" for name in chosen), *(f"cluster, {name}" for name in chosen)]
+    heads = [
+        "client",
+        "train",
+        "test",
+        *(f"{shown}, {name}" for name in chosen),
+        *(f"cluster, {name}" for name in chosen),
+    ]
     rows = []
     for row in worst_first(first.rows, score):
         same = [rows_of.get(str(row["client"]), {}) for rows_of in by_method.values()]
-        numbers = [*(_number(each.get(score.column, "")) for each in same), *(_number(each.get("cluster", ""), 0) for each in same)]
+        numbers = [
+            *(_number(each.get(score.column, "")) for each in same),
+            *(_number(each.get("cluster", ""), 0) for each in same),
+        ]
         rows.append([str(row["client"]), _number(row["train"], 0), _number(row["test"], 0), *numbers])
-    return join([element("p", f"Seed {seed}."), sortable_table(heads, rows, "clients"), _few(len(first.rows))])
+    return join([element("p", f"Seed {seed}."), sortable_table(heads, rows, "table of clients"), _few(len(first.rows))])
 
 
 def worst_first(rows: Sequence[Row], score: Score) -> list[Row]:

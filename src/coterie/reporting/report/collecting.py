@@ -20,7 +20,6 @@ from coterie.experiments.client_sketches import ClientSketches, load_sketches
 from coterie.experiments.references import ALGORITHMS, FOLDER
 from coterie.experiments.run_folder import (
     APART,
-    CLIENTS,
     CONFIG,
     MATRIX,
     load_config,
@@ -145,7 +144,9 @@ def collect_run(folder: Path) -> RunContent:
     return replace(found, references=references, distances=matrix)
 
 
-def _names(config: Mapping[str, Any], settings: Settings, rows: Sequence[Row], labels: Sequence[Array]) -> tuple[str, ...]:
+def _names(
+    config: Mapping[str, Any], settings: Settings, rows: Sequence[Row], labels: Sequence[Array]
+) -> tuple[str, ...]:
     """Return the names of clients; those of a run that is not finished may only be counted."""
     if rows:
         return tuple(str(row["client"]) for row in rows)

@@ -12,8 +12,10 @@ from typing import Any
 
 from rich.console import Console
 
+from coterie.errors import UsageError
 from coterie.experiments.settings import Settings
 from coterie.experiments.table_defaults import TABLES
+from coterie.files import write_atomically
 from coterie.reporting.apart_view import apart_table
 from coterie.reporting.comparison import comparison
 from coterie.reporting.figures.drawn import figures_side_by_side
@@ -21,7 +23,7 @@ from coterie.reporting.html import html_table
 from coterie.reporting.html_tables import pairs
 from coterie.reporting.markup import Child, Markup, element, join, trusted
 from coterie.reporting.report.client_table import clients_body
-from coterie.reporting.report.collecting import Content, RunContent
+from coterie.reporting.report.collecting import Content, RunContent, collect
 from coterie.reporting.report.parts import Part, parts
 from coterie.reporting.report.verdicts import verdict_body
 
@@ -62,7 +64,7 @@ def _figures(part: Part) -> Section:
 def _methods(content: Content) -> Markup:
     assert content.comparison is not None, "it is there"
     rich = comparison(content.comparison.summaries, Console(file=io.StringIO(), width=10_000))
-    return _scrolled(html_table(rich), "methods")
+    return _scrolled(html_table(rich), "table of methods")
 
 
 def _scrolled(inner: str, label: str) -> Markup:
@@ -77,7 +79,9 @@ def _apart(content: Content) -> list[Section]:
     tables = [
         [
             element("h3", run.settings.algorithm) if content.is_comparison else None,
-            _scrolled(html_table(apart_table(run.apart, APART_ROWS)), f"what sets clusters apart, {run.settings.algorithm}"),
+            _scrolled(
+                html_table(apart_table(run.apart, APART_ROWS)), f"what sets clusters apart, {run.settings.algorithm}"
+            ),
         ]
         for run in runs
         if run.apart is not None
@@ -104,8 +108,11 @@ def _cost(content: Content) -> Markup:
     found: list[Child] = []
     for name, run in shown:
         costs: Mapping[str, Any] = run.summary or _so_far(run)
-        rows = [(words, f"{costs[key] * scale:,.4g}" if costs[key] * scale < 1e4 else f"{costs[key] * scale:,.0f}")
-                for key, (words, scale) in COSTS.items() if costs.get(key) is not None]  # fmt: skip
+        rows = [
+            (words, f"{costs[key] * scale:,.4g}" if costs[key] * scale < 1e4 else f"{costs[key] * scale:,.0f}")
+            for key, (words, scale) in COSTS.items()
+            if costs.get(key) is not None
+        ]
         found += [element("h3", f"{name}, seed {run.settings.seed}") if content.is_comparison else None, pairs(rows)]
     return join(found)
 
@@ -121,9 +128,8 @@ def _advice(content: Content) -> list[Section]:
     said: list[Child] = []
     for name, runs in content.runs.items():
         advice = (runs[0].summary or {}).get("advise")
-        for each in (advice, advice.get("certain")) if advice else ():
-            if each is not None:
-                said.append(element("p", f"{name}: {each['text']}" if content.is_comparison else each["text"]))
+        texts = [each["text"] for each in (advice, advice.get("certain")) if each is not None] if advice else []
+        said += [element("p", f"{name}: {each}" if content.is_comparison else each) for each in texts]
     return [Section("advice", "Advice on clusters", join(said))] if said else []
 
 
@@ -131,17 +137,20 @@ def _again(content: Content) -> Markup:
     """Return the command that makes the run or the comparison again, its settings, and the versions behind it."""
     run, made = content.run, content.run.config["made_by"]
     in_words = run.config["examples"].get("words", True)
-    said = element("pre", element("code", compare_command(content) if content.is_comparison else _run_command(run)),
-                   tabindex=0)  # fmt: skip
+    said = element(
+        "pre", element("code", compare_command(content) if content.is_comparison else _run_command(run)), tabindex=0
+    )
     if not in_words:
         said = element("p", "The run was made in Python on data that no setting names: run the same program again.")
     settings = [(name, str(value)) for name, value in run.settings.table().items()]
     versions = [(name, str(value)) for name, value in made.items()]
-    return join([
-        said,
-        element("details", element("summary", "Settings"), pairs(settings)),
-        element("details", element("summary", "Made by"), pairs(versions)),
-    ])  # fmt: skip
+    return join(
+        [
+            said,
+            element("details", element("summary", "Settings"), pairs(settings)),
+            element("details", element("summary", "Made by"), pairs(versions)),
+        ]
+    )
 
 
 def _run_command(run: RunContent) -> str:
@@ -166,7 +175,8 @@ def setting_flags(settings: Settings) -> list[str]:
     given = {
         name: value
         for name, value in settings.table().items()
-        if name not in ("algorithm", "seed", "references") and (value != defaults[name] or name in TABLES and "label" in settings.table())
+        if name not in ("algorithm", "seed", "references")
+        and (value != defaults[name] or (name in TABLES and "label" in settings.table()))
     }
     return [_flag(name, value) for name, value in given.items()]
 
@@ -219,8 +229,15 @@ def _file(name: str) -> str:
     return files("coterie.reporting.report").joinpath(name).read_text(encoding="utf-8")
 
 
-def save_report(content: Content, path: Path) -> None:
-    """Write the report as one HTML file."""
-    from coterie.files import write_atomically
+def save_report(content: Content, path: Path) -> Path:
+    """Write the report as one HTML file, and return its path."""
+    try:
+        write_atomically(path, page(title_of(content), sections(content)).encode())
+    except OSError as error:
+        raise UsageError(f"{path} cannot be written: {error.strerror}; name another file") from None
+    return path
 
-    write_atomically(path, page(title_of(content), sections(content)).encode())
+
+def write_report(folder: Path, path: Path) -> Path:
+    """Write the report of a run or a comparison as one HTML file."""
+    return save_report(collect(folder), path)

@@ -5,13 +5,14 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 
-import numpy as np
-
 from coterie.experiments.verdict import LOCAL, NAMES, ONE_MODEL, Verdict
 from coterie.reporting.figures import maps, of_run
 from coterie.reporting.figures.marks import Figure, Interval, Intervals
 from coterie.reporting.plots import History
 from coterie.reporting.report.collecting import Content, RunContent
+
+POINTS = 1200
+"""Clients in the maps of all methods of a comparison together, so that a page stays small."""
 
 
 @dataclass(frozen=True)
@@ -29,11 +30,10 @@ def parts(content: Content) -> list[Part]:
     if not content.is_comparison:
         run = content.run
         return [_curves(_with_references(run)), *cluster_parts(run)]
-    found = [_curves(content.histories)]
-    for name, runs in content.runs.items():
-        if has_clusters(runs[0]):
-            found += [_of_method(part, name, runs[0].settings.seed) for part in cluster_parts(runs[0])]
-    return found
+    clustered = {name: runs[0] for name, runs in content.runs.items() if has_clusters(runs[0])}
+    most = min(maps.MOST_POINTS, POINTS // max(1, len(clustered)))
+    each = (_of_method(part, name, run) for name, run in clustered.items() for part in cluster_parts(run, most))
+    return [_curves(content.histories), *each]
 
 
 def all_figures(content: Content, verdicts: Mapping[str, Verdict]) -> list[Figure]:
@@ -52,11 +52,13 @@ def _curves(histories: Mapping[str, Sequence[History]]) -> Part:
     return Part("curves", "Scores by round", found, "" if found else "No round has been evaluated yet.")
 
 
-def _of_method(part: Part, method: str, seed: int) -> Part:
+def _of_method(part: Part, method: str, run: RunContent) -> Part:
     """Return a part of one method among others: ids and titles name it."""
     mark = "".join(letter if letter.isalnum() else "-" for letter in method)
-    figures = tuple(replace(each, id=f"{mark}-{each.id}", title=f"{each.title}: {method}, seed {seed}")
-                    for each in part.figures)  # fmt: skip
+    figures = tuple(
+        replace(each, id=f"{mark}-{each.id}", title=f"{each.title}: {method}, seed {run.settings.seed}")
+        for each in part.figures
+    )
     return replace(part, id=f"{mark}-{part.id}", title=f"{part.title}: {method}", figures=figures)
 
 
@@ -66,9 +68,9 @@ def has_clusters(run: RunContent) -> bool:
     return 1 < len(found) < len(run.names)
 
 
-def cluster_parts(run: RunContent) -> list[Part]:
-    """Return the figures of the clusters of one run."""
-    return [_clusters(run), _map(run), _similarity(run), _temperature(run)]
+def cluster_parts(run: RunContent, most: int = maps.MOST_POINTS) -> list[Part]:
+    """Return the figures of the clusters of one run, maps with at most so many clients."""
+    return [_clusters(run), _map(run, most), _similarity(run), _temperature(run)]
 
 
 def _clusters(run: RunContent) -> Part:
@@ -88,13 +90,13 @@ def _no_groups(run: RunContent) -> str:
     return "Found against true clusters: the true groups of these clients are not known."
 
 
-def _map(run: RunContent) -> Part:
+def _map(run: RunContent, most: int) -> Part:
     """Return maps of clients; a run without sketches, such as that of a federation, has none."""
     if run.sketches is None:
         why = "No map: the folder has no sketches of clients' models. A federation keeps none of its clients' models, "
         return Part("map", "Map of clients", (), f"{why}and neither did runs of earlier versions.")
     rounds = [record["round"] for record in run.history[: len(run.labels)]]
-    found = tuple(maps.maps(run.sketches, run.labels, run.names, rounds))
+    found = tuple(maps.maps(run.sketches, run.labels, run.names, rounds, most))
     few = "" if len(run.sketches.clients) == len(run.names) else f"A sample of {len(run.sketches.clients)} clients."
     return Part("map", "Map of clients", found, few if found else "No map: fewer than two clients have sketches yet.")
 
@@ -136,13 +138,3 @@ def gain_figure(verdicts: Mapping[str, Verdict]) -> Figure | None:
     about = "Gain with its 95 % interval over clients, paired; right of zero is better."
     axis = f"gain in {score.name}{', ' + unit if unit else ''}"
     return Figure("gains", "Gain over one model and local models", about, Intervals(tuple(rows), axis))
-
-
-def worse_off(ours: np.ndarray, theirs: np.ndarray, smaller: bool) -> np.ndarray:  # type: ignore[type-arg]
-    """Return by how much each client that is worse off loses, the most first.
-
-    >>> worse_off(np.array([0.5, 0.9, 0.25]), np.array([0.75, 0.5, 1.0]), smaller=False).tolist()
-    [0.75, 0.25]
-    """
-    losses = (ours - theirs) if smaller else (theirs - ours)
-    return np.sort(losses[losses > 1e-9])[::-1]

@@ -8,7 +8,20 @@ from typing import Any
 import numpy as np
 
 from coterie.experiments.summary import Row
-from coterie.experiments.verdict import ENOUGH, EQUAL, LEVEL, NAMES, Against, Score, Verdict, column_of, judge, main_score
+from coterie.experiments.verdict import (
+    ENOUGH,
+    EQUAL,
+    LEVEL,
+    LOCAL,
+    NAMES,
+    ONE_MODEL,
+    Against,
+    Score,
+    Verdict,
+    column_of,
+    judge,
+    main_score,
+)
 from coterie.reporting.figures.drawn import draw
 from coterie.reporting.html_tables import table
 from coterie.reporting.markup import Markup, element, join
@@ -42,10 +55,11 @@ def verdict_body(content: Content) -> Markup:
     tables = single_table(content.run, verdicts) if not content.is_comparison else methods_table(verdicts)
     said = [element("p", f"{name}: {each.sentence}.", class_="lead") for name, each in verdicts.items()]
     tiles = None if content.is_comparison else headline(content.run, next(iter(verdicts.values())))
+    words = None if content.is_comparison else gains_in_words(content.run, next(iter(verdicts.values())))
     cautions = dict.fromkeys(line for each in verdicts.values() for line in cautions_of(each))
     unfinished = None if content.is_finished else element("p", progress_in_words(content))
     notes = element("ul", (element("li", line) for line in cautions)) if cautions else None
-    return join([said, unfinished, tiles, tables, notes, None if gains is None else draw(gains)])
+    return join([said, words, unfinished, tiles, tables, notes, None if gains is None else draw(gains)])
 
 
 def progress_in_words(content: Content) -> str:
@@ -76,8 +90,24 @@ def headline(run: RunContent, verdict: Verdict) -> Markup:
         ("rounds", str(summary["rounds"])),
         *([("ARI with true groups", f"{summary['ari']:.2f}")] if summary.get("ari") is not None else []),
     ]
-    return element("dl", (element("div", element("dt", name), element("dd", value)) for name, value in numbers),
-                   class_="tiles")  # fmt: skip
+    return element(
+        "dl", (element("div", element("dt", name), element("dd", value)) for name, value in numbers), class_="tiles"
+    )
+
+
+def gains_in_words(run: RunContent, verdict: Verdict) -> list[Markup]:
+    """Say what is gained over one model and over local models, how many clients are worse off, and by how much."""
+    score, found = verdict.score, []
+    unit = " points" if score.unit == "%" else ""
+    for which in (ONE_MODEL, LOCAL):
+        if which in verdict.against:
+            each = verdict.against[which]
+            gain, _, _ = cells(each, score)
+            words = f"Over {NAMES[which]} the gain in {score.name} is {gain.replace(' (', f'{unit} (')}. "
+            lost = losses_in_words(run.rows, which, score)
+            some = f"{each.worse} of {each.clients} clients are worse off, by {lost}." if each.worse else ""
+            found.append(element("p", words + (some or "No client is worse off.")))
+    return found
 
 
 HEADS = ("against", "theirs", f"gain ({LEVEL} % interval)", "better for", "worse for", "those lose")
@@ -134,10 +164,16 @@ def methods_table(verdicts: Mapping[str, Verdict]) -> Markup:
         for name, each in verdicts.items()
         for which, found in each.against.items()
     ]
-    missing = dict.fromkeys(f"{NAMES[which]}: {why}." for each in verdicts.values() for which, why in each.missing.items())
+    missing = dict.fromkeys(
+        f"{NAMES[which]}: {why}." for each in verdicts.values() for which, why in each.missing.items()
+    )
     said = ["Intervals are over clients (bootstrap), paired.", *missing]
-    return join([table(("method", *HEADS[:-1]), rows, "every method against guessing, one model and local models"),
-                 element("p", " ".join(said))])  # fmt: skip
+    return join(
+        [
+            table(("method", *HEADS[:-1]), rows, "every method against guessing, one model and local models"),
+            element("p", " ".join(said)),
+        ]
+    )
 
 
 def cautions_of(verdict: Verdict) -> list[str]:
