@@ -204,7 +204,10 @@ class TestScores:
     def test_a_client_that_cannot_look_is_missing_with_the_reason(self, images):
         """Batch normalisation of vectors cannot learn from a minibatch of one example."""
         data = images(sizes=(1, 8, 16))
-        build = lambda: nn.Sequential(nn.Flatten(), nn.Linear(64, 5), nn.BatchNorm1d(5), nn.Linear(5, 4))  # noqa: E731
+
+        def build():
+            return nn.Sequential(nn.Flatten(), nn.Linear(64, 5), nn.BatchNorm1d(5), nn.Linear(5, 4))
+
         model = Model("mine", build, data.shape, 4)
         for federation in (Simulator(data, model, plan="native"), Loopback(data, model)):
             replies = choice(federation, SCORES["joint"], make_stack(model))

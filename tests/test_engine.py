@@ -683,7 +683,10 @@ class TestBrokenClients:
     def test_a_client_whose_training_fails_is_a_missing_row_and_the_others_go_on(self, images):
         """Batch normalisation of vectors cannot learn from a minibatch of one example."""
         data = images(sizes=(9, 8, 16))
-        build = lambda: nn.Sequential(nn.Flatten(), nn.Linear(64, 5), nn.BatchNorm1d(5), nn.Linear(5, 4))  # noqa: E731
+
+        def build():
+            return nn.Sequential(nn.Flatten(), nn.Linear(64, 5), nn.BatchNorm1d(5), nn.Linear(5, 4))
+
         sim = Simulator(data, Model("mine", build, data.shape, 4))
         replies = sim.ask(Task(fit=(Fit(epochs=1, batch=8),)), Sent(make_stack(sim, count=1)), *two_zeros(3), KEY)
         assert replies.clients.tolist() == [1, 2]

@@ -92,9 +92,13 @@ def test_a_resumed_run_equals_an_unbroken_one_bit_for_bit(tmp_path, algorithm):
     np.testing.assert_array_equal(resumed.state.stack.params, whole.state.stack.params)
 
 
-def command(out, *more):
-    flags = ["--clients", "12", "--clusters", "2", "--partition", "rotation(0,180)", "--steps", "2", "--rounds", "40"]
-    return [sys.executable, "-m", "coterie", "run", "wecfl", *flags, "--out", str(out), "--quiet", *more]
+def flags(out, *more):
+    given = ["--clients", "12", "--clusters", "2", "--partition", "rotation(0,180)", "--steps", "2", "--rounds", "40"]
+    return ["run", "wecfl", *given, "--out", str(out), "--quiet", *more]
+
+
+def command(out):
+    return [sys.executable, "-m", "coterie", *flags(out)]
 
 
 def interrupted(out, how):
@@ -114,13 +118,19 @@ def interrupted(out, how):
     return process.wait(timeout=60)
 
 
+@pytest.fixture(scope="module")
+def whole():
+    """The run of ``flags`` that nobody stops."""
+    return run_settings(settings(rounds=40))
+
+
 @pytest.mark.parametrize("how", [signal.SIGKILL, signal.SIGINT])
-def test_stopped_in_mid_run_and_resumed_gives_the_same_numbers(tmp_path, how):
+def test_stopped_in_mid_run_and_resumed_gives_the_same_numbers(tmp_path, how, whole):
     code = interrupted(tmp_path / "run", how)
     assert code == (130 if how == signal.SIGINT else -signal.SIGKILL)
     assert not (tmp_path / "run" / "summary.json").exists()
-    assert subprocess.run(command(tmp_path / "run", "--resume"), check=False).returncode == 0
-    whole = run_settings(settings(rounds=40))
+    resumed = CliRunner().invoke(app, flags(tmp_path / "run", "--resume"))
+    assert resumed.exit_code == 0, resumed.output
     final = load_state(tmp_path / "run" / "state.safetensors")
     np.testing.assert_array_equal(final.stack.params, whole.state.stack.params)
     records = [json.loads(line) for line in (tmp_path / "run" / "rounds.jsonl").read_text().splitlines()]

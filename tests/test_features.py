@@ -145,7 +145,10 @@ class TestEqualNumbers:
         assert_same(one, trained("ifca+cam(warmup=1)", data, net, False))
 
     def test_a_sum_of_two_networks_with_other_trunks_is_left_whole(self):
-        build = lambda: nn.Sequential(frozen(nn.Flatten(), nn.Linear(64, 5)), nn.Linear(5, CLASSES))  # noqa: E731
+
+        def build():
+            return nn.Sequential(frozen(nn.Flatten(), nn.Linear(64, 5)), nn.Linear(5, CLASSES))
+
         net = Model("drawn", build, SHAPE, CLASSES)
         assert rest_of(net) is not None
         assert rest_of(additive(net)) is None

@@ -12,7 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from scipy.cluster.hierarchy import cut_tree
 from scipy.spatial.distance import cdist
-from sklearn.cluster import MeanShift
+from sklearn.cluster import AffinityPropagation, MeanShift
 from sklearn.metrics import adjusted_rand_score, silhouette_score
 
 from coterie.errors import UnknownName, UsageError
@@ -220,7 +220,7 @@ def test_affinity_propagation_is_given_similarities(groups, monkeypatch):
     distances, truth = groups
     labels = clusterers.build("affinity")(distances, KEY)
     assert np.array_equal(seen[0], -distances)
-    slip = plain(raw_clusters.cluster.AffinityPropagation(affinity="precomputed", random_state=0), distances)
+    slip = plain(AffinityPropagation(affinity="precomputed", random_state=0), distances)
     assert adjusted_rand_score(truth, labels) == 1 > adjusted_rand_score(truth, slip)
 
 

@@ -13,7 +13,18 @@ import pytest
 import coterie as ct
 import coterie.data
 
-HEAVY = ("torch", "polars", "scipy", "sklearn", "matplotlib", "ray", "flwr")
+HEAVY = (
+    "torch",
+    "polars",
+    "scipy",
+    "scipy.sparse",
+    "scipy.optimize",
+    "scipy.stats",
+    "sklearn",
+    "matplotlib",
+    "ray",
+    "flwr",
+)
 PRINT = f"import sys; print(*[name for name in {HEAVY} if name in sys.modules], file=sys.stderr)"
 CALL = "import sys; from coterie.cli.main import main\ntry: main()\nexcept SystemExit as end: assert not end.code\n"
 
@@ -64,8 +75,13 @@ def test_a_question_loads_nothing_heavy(words):
     assert heavy_modules(CALL, *words.split()) == []
 
 
-def test_a_list_of_everything_draws_no_picture():
-    assert not {"matplotlib", "ray", "flwr"} & set(heavy_modules(CALL, "list"))
+def test_a_list_of_everything_draws_no_picture_and_clusters_nothing():
+    assert not {"matplotlib", "ray", "flwr", "sklearn"} & set(heavy_modules(CALL, "list"))
+
+
+def test_a_server_loads_what_clusters_only_when_it_clusters():
+    """The package scipy itself is small, and loads its parts when they are used."""
+    assert heavy_modules("import coterie.deploy.server_run") == ["torch", "scipy"]
 
 
 def test_nor_does_a_run_that_nobody_looks_at():

@@ -68,7 +68,12 @@ def cell(text: object, style: str = "", longest: int = LONGEST) -> Text:
     return Text(line(text, longest), style)
 
 
-console = Console(highlight=False, markup=False, emoji=False, width=None if sys.stdout.isatty() else 120)
+def _width() -> int | None:
+    """Return the width of what is printed where no terminal has one; COLUMNS may say another."""
+    return None if sys.stdout.isatty() or os.environ.get("COLUMNS") else 120
+
+
+console = Console(highlight=False, markup=False, emoji=False, width=_width())
 errors = Console(stderr=True, highlight=False, markup=False, emoji=False)
 
 

@@ -78,7 +78,10 @@ def test_models_in_several_blocks_are_packed_and_counted_like_one(digits, name, 
 def test_a_client_that_fails_is_missing_in_every_runtime(images):
     """Batch normalisation of vectors cannot learn from a minibatch of one example."""
     data = images(sizes=(9, 8, 16))
-    build = lambda: nn.Sequential(nn.Flatten(), nn.Linear(64, 5), nn.BatchNorm1d(5), nn.Linear(5, 4))  # noqa: E731
+
+    def build():
+        return nn.Sequential(nn.Flatten(), nn.Linear(64, 5), nn.BatchNorm1d(5), nn.Linear(5, 4))
+
     model = Model("mine", build, data.shape, 4)
     algorithm = build_algorithm("fedavg", fit=Fit(epochs=1, batch=8))
     near, far = (next(rounds(algorithm, f, 1)) for f in (Simulator(data, model), Loopback(data, model)))

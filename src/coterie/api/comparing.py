@@ -7,7 +7,6 @@ from functools import cache, partial
 from pathlib import Path
 from typing import Any
 
-from coterie.api.run import shown
 from coterie.api.settings import OF_ALGORITHM, OF_TRAINING, python_settings, seeds_of
 from coterie.data import Federated
 from coterie.errors import UsageError
@@ -21,8 +20,9 @@ from coterie.experiments.settings import Settings
 from coterie.experiments.sweep import Made, folder_for, run_all, with_plan
 from coterie.models.given import Given
 from coterie.reporting.compared import Comparison, compared
-from coterie.reporting.progress import count_models
+from coterie.reporting.progress import count_models, watch_plan
 from coterie.server.contract import Algorithm
+from coterie.tracking.track import track
 
 Clients = Federated | Callable[[int], Federated]
 """The same clients for all seeds, or a function that draws those of a seed."""
@@ -74,7 +74,7 @@ def compare(
 
     def make(settings: Settings, at: Path | None, report: Progress | None) -> Made:
         parts = prepared[settings.algorithm, settings.seed][1]
-        done = simulate(*parts, settings, at, resume=True, progress=report)
+        done = simulate(*parts, settings, at, resume=True, progress=report, track=track)
         return Made(done.summary, done.history, done.trained.members)
 
     plan = [settings for settings, _ in prepared.values()]
@@ -82,9 +82,9 @@ def compare(
     if baseline is not None:
         count = partial(count_models, quiet=not progress)
         beside = run_baseline(plan[:: len(asked)], given_source(drawn), folder, count)
-    show = partial(shown, progress=progress)
-    done = run_all(plan, folder_of, show if folder is None else with_plan(show, plan, folder), make)
-    found = compared(done, last, folder, beside)
+    with watch_plan(plan, quiet=not progress) as show_run:
+        show = show_run if folder is None else with_plan(show_run, plan, folder)
+        found = compared(run_all(plan, folder_of, show, make), last, folder, beside)
     if folder is not None:
         found.save(folder)
     return found

@@ -33,13 +33,14 @@ from coterie.models.given import Given
 from coterie.models.model import Model
 from coterie.reporting.html import html_pairs
 from coterie.reporting.plots import svg
-from coterie.reporting.progress import watch, watch_with_references
+from coterie.reporting.progress import watch_with_references
 from coterie.reporting.report.page import write_report
 from coterie.reporting.run_plots import RunPlots
 from coterie.runtimes.attendance import Attended
 from coterie.runtimes.simulator import Simulator
 from coterie.server.contract import Algorithm, State
 from coterie.server.loop import rounds
+from coterie.tracking.track import track
 from coterie.typing import Array
 
 BATCH = 4096
@@ -297,7 +298,8 @@ def run(
     ``"wecfl(clusters=4)+cks(strength=0.1)"``. ``model``: a text (``"mlp(64)"``), a ``torch.nn.Module``, a function that
     makes one, or None for a default. ``rounds``: 20 if not given. On tables an algorithm without a ``fit`` of its own
     is trained with the defaults that ``coterie run`` has for tables. ``progress``: True shows a bar; a function is
-    called with the record of every round, and may hand it to a tracker. ``options`` are those of the command line, with
+    called with the record of every round. ``track``, of ``options``, names trackers of experiments: ``"tensorboard"``,
+    ``"mlflow"``, ``"wandb"``, or several in a list. ``options`` are those of the command line, with
     underscores: participation, join, leave, eval_every, robust, threads, ...; for an algorithm that is a text also
     clusters, choose, and local training (steps, epochs, batch, lr, momentum, optimizer, ...), which a value has in its
     ``fit``: ``ct.wecfl(clusters=4, fit=ct.Fit(steps=20, lr=0.05))``.
@@ -305,20 +307,13 @@ def run(
     built, network, settings = python_settings(algorithm, clients, model, {"rounds": rounds, "seed": seed, **options})
     folder = None if out is None else Path(out)
     with shown_with_references(settings, progress) as (report, show):
-        return Run(simulate(built, clients, network, settings, folder, resume, report, show), folder)
-
-
-def shown(settings: Settings, progress: Progress | bool | None) -> AbstractContextManager[Progress | None]:
-    """Give what is called with the record of every round: a bar, the user's function, or nothing."""
-    if callable(progress):
-        return nullcontext(progress)
-    return watch(settings) if progress else nullcontext(None)
+        return Run(simulate(built, clients, network, settings, folder, resume, report, show, track=track), folder)
 
 
 def shown_with_references(
     settings: Settings, progress: Progress | bool | None
 ) -> AbstractContextManager[tuple[Progress | None, ShowRun]]:
-    """Give what ``shown`` gives for a run, and what shows the rounds of its references, where a bar does."""
+    """Give what shows the rounds of a run, a bar, the user's function or nothing, and those of its references."""
     if progress is True:
         return watch_with_references(settings)
     return nullcontext((progress if callable(progress) else None, unseen))

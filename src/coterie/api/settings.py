@@ -45,7 +45,14 @@ def python_settings(
         algorithm, model, options = _as_tables(algorithm, model, options)
     network = as_model(model, clients.shape, clients.classes, clients.columns, clients.vocabulary)
     words = {"data": clients.data, "partition": clients.partition, **(clients.words or {})}
-    known = {**words, "clients": len(clients), "model": network.text, **options, "metric": _metric_text(options)}
+    known = {
+        **words,
+        "clients": len(clients),
+        "model": network.text,
+        **options,
+        "metric": _metric_text(options),
+        "track": _track_text(options),
+    }
     if isinstance(algorithm, Algorithm):
         settings = Settings(algorithm.name, **known, **_local_training(algorithm.fit))
         return algorithm, network, replace(settings, lr=algorithm.fit.lr or network.default_lr)
@@ -97,6 +104,12 @@ def _metric_text(options: Mapping[str, Any]) -> str | None:
     if module is None or "<" in name or "." in name:
         raise UsageError(f"metric is {name}, which has no name in a module; define it with def at the top of one")
     return f"{module}:{name}"
+
+
+def _track_text(options: Mapping[str, Any]) -> str | None:
+    """Return the trackers as one text."""
+    given = options.get("track")
+    return given if given is None or isinstance(given, str) else ",".join(map(str, given))
 
 
 def _local_training(fit: Fit) -> dict[str, Any]:

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import io
 from collections.abc import Iterable, Mapping
-from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -23,8 +23,9 @@ from coterie.experiments.sweep import Made
 from coterie.experiments.tuning import Result, ranges_for, settings_of
 from coterie.models.given import Given
 from coterie.reporting.comparison import ranking
-from coterie.reporting.progress import watch
+from coterie.reporting.progress import watch_plan
 from coterie.textforms import Value
+from coterie.tracking.track import track
 
 Over = Mapping[str, Iterable[Value] | str]
 """By name the values to try: a list, or ``"0.001..0.1"`` for all numbers between two, with ``tries``."""
@@ -89,14 +90,13 @@ def tune(
     points = tuning.candidates(ranges, tries)
 
     def make(settings: Settings, folder: Path | None, report: Progress | None) -> Made:
-        done = run_settings(settings, folder, resume=True, progress=report, data=split, model=network)
+        done = run_settings(settings, folder, resume=True, progress=report, data=split, model=network, track=track)
         return Made(done.summary, done.history, done.trained.members)
 
-    def show(settings: Settings, label: str) -> AbstractContextManager[Progress | None]:
-        return watch(settings, label) if progress else nullcontext(None)
-
     folder = None if out is None else Path(out)
-    results = tuning.search(base, points, seeds_of(seeds), folder, show=show, make=make)
+    results = tuning.search(
+        base, points, seeds_of(seeds), folder, show=partial(watch_plan, quiet=not progress), make=make
+    )
     return Tuned(results, settings_of(base, results[0].candidate), clients, model)
 
 

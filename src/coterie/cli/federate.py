@@ -173,12 +173,15 @@ def run(
     from coterie.deploy.deployment import SCHEMA
     from coterie.deploy.run_names import dated, find_run
     from coterie.deploy.server import ServerFolder, make_order, submit
+    from coterie.experiments.tracked import trackers_of
     from coterie.reporting.comparison import comparison
+    from coterie.tracking.track import check_installed
 
     server = ServerFolder.of(folder)
     tables = (server.folder / SCHEMA).is_file()
     # Of a paper's settings only the training applies.
     settings = settings_from(target, {"data": "federation", **given}, tables)
+    check_installed(trackers_of(settings.track))
     if name is not None:
         require(out is None and not resume, "name", name, "given without --out and --resume, which name a folder")
         out = server.runs / dated(name)

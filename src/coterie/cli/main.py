@@ -118,6 +118,7 @@ def run(
     from coterie.experiments.summary import add_shown, check_last
     from coterie.experiments.warm_start import load_earlier, rounds_before, with_rounds
     from coterie.reporting.progress import watch_with_references
+    from coterie.tracking.track import track
 
     settings = settings_from(target, given)
     check_last(last, settings.rounds)
@@ -125,7 +126,7 @@ def run(
     data = _own_data(settings, quiet)
     shown = with_rounds(settings, rounds_before(folder, resume, begun))
     with watch_with_references(shown, quiet=quiet) as (progress, show):
-        result = run_settings(settings, folder, resume, progress, data, show=show, earlier=begun)
+        result = run_settings(settings, folder, resume, progress, data, show=show, earlier=begun, track=track)
     if begun is not None:
         tell(begun.note(result.data.names))
     summary = add_shown(result.summary, result.history, last)
@@ -183,10 +184,11 @@ def compare(
     from coterie.experiments import baselines
     from coterie.experiments.building import build_algorithm, build_data
     from coterie.experiments.summary import check_last
-    from coterie.experiments.sweep import folder_for, folder_name, grid, parse_seeds, run_all, with_plan
+    from coterie.experiments.sweep import folder_for, folder_name, from_settings, grid, parse_seeds, run_all, with_plan
     from coterie.reporting.compared import compared
     from coterie.reporting.comparison import comparison, verdict_table
-    from coterie.reporting.progress import count_models, watch
+    from coterie.reporting.progress import count_models, watch_plan
+    from coterie.tracking.track import track
 
     if baseline is not None:
         baselines.check_baseline(baseline)
@@ -203,8 +205,9 @@ def compare(
     if baseline is not None:
         source = baselines.named_source(build_data)
         beside = baselines.run_baseline(plan[:: len(names)], source, folder, partial(count_models, quiet=quiet))
-    show = with_plan(partial(watch, quiet=quiet), plan, folder)
-    done = list(run_all(plan, partial(folder_for, out=folder), show))
+    with watch_plan(plan, quiet=quiet) as show_run:
+        show = with_plan(show_run, plan, folder)
+        done = list(run_all(plan, partial(folder_for, out=folder), show, from_settings(track)))
     found = compared(done, last, folder, beside)
     found.save(folder)
     if as_json:
@@ -213,7 +216,7 @@ def compare(
     console.print(comparison(found.summaries, console))
     folders = {name: [folder_for(replace(base, algorithm=name, seed=n), folder) for n in numbers] for name in names}
     _print_together(folders, done[0].summary)
-    console.print(verdict_table(found.verdicts))
+    console.print(verdict_table(found.verdicts, console.width))
     say(f"table: {folder / 'comparison.csv'}, .tex, .json")
     say(f"picture: {folder / 'comparison.png'}")
 
@@ -239,15 +242,18 @@ def tune(
     Finished candidates in --out are not run again.
     """
     from coterie.experiments import tuning
-    from coterie.experiments.sweep import folder_name, parse_seeds, slug
+    from coterie.experiments.sweep import folder_name, from_settings, parse_seeds, slug
     from coterie.reporting.comparison import ranking
-    from coterie.reporting.progress import watch
+    from coterie.reporting.progress import watch_plan
+    from coterie.tracking.track import track
 
     base = settings_from(target, given)
     folder = out or Path("runs") / f"tune-{folder_name(base.data)}-{slug(base.algorithm)}"
     ranges = tuning.ranges_for(base, over or ())
     points = tuning.candidates(ranges, tries)
-    results = tuning.search(base, points, parse_seeds(seeds), folder, show=partial(watch, quiet=quiet))
+    results = tuning.search(
+        base, points, parse_seeds(seeds), folder, show=partial(watch_plan, quiet=quiet), make=from_settings(track)
+    )
     best = tuning.write_best(base, results[0].candidate, folder)
     if as_json:
         say_json([{**result.candidate, "scores": result.scores} for result in results])

@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -15,7 +14,6 @@ from coterie.terminal import console, say
 
 if TYPE_CHECKING:
     from coterie.reproducing.planning import Plan
-    from coterie.reproducing.running import Report
 
 
 @guarded
@@ -73,7 +71,8 @@ def _cores() -> int:
 
 def _print_plan(plan: Plan, out: Path, jobs: int, each_cell: bool) -> None:
     """Print the cells, the data and the runs of a plan, and the time that they take."""
-    from coterie.reproducing.costs import estimated_seconds, in_words
+    from coterie.reporting.overall import in_words
+    from coterie.reproducing.costs import estimated_seconds
     from coterie.reproducing.planning import data_needed
     from coterie.reproducing.running import numbers_of
     from coterie.reproducing.view import plan_table
@@ -97,12 +96,13 @@ def _print_plan(plan: Plan, out: Path, jobs: int, each_cell: bool) -> None:
 
 def _run(plan: Plan, out: Path, jobs: int, quiet: bool) -> None:
     """Make the runs of a plan and write its page."""
+    from coterie.reporting.overall import overall
     from coterie.reproducing.drawing import draw_columns
     from coterie.reproducing.page import MARK, make_page, save_page
     from coterie.reproducing.results import collect
     from coterie.reproducing.running import run_all
 
-    with _overall(quiet) as report:
+    with overall(quiet) as report:
         wrong = run_all(plan.runs(), out, jobs, report)
     found = collect(plan, out, wrong)
     path = save_page(make_page(plan, found, draw_columns(plan, out)), plan, out)
@@ -112,15 +112,3 @@ def _run(plan: Plan, out: Path, jobs: int, quiet: bool) -> None:
     say(f"page: {path}, and {path.with_suffix('.md').name}")
     for name, problem in wrong.items():
         say(f"run {name} failed: {problem}", "yellow")
-
-
-@contextmanager
-def _overall(quiet: bool) -> Iterator[Report]:
-    """Give what shows the work of all runs and the time left."""
-    from coterie.reproducing.view import overall
-
-    if quiet:
-        yield lambda tally: None
-    else:
-        with overall() as report:
-            yield report

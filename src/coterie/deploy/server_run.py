@@ -39,6 +39,7 @@ from coterie.models.zoo import build_model
 from coterie.protocol.message import UNKNOWN_SIZES, Sizes
 from coterie.target import BINARY
 from coterie.terminal import line
+from coterie.tracking.track import track
 from coterie.typing import Array
 from coterie.wire import codec
 from coterie.wire.remote import PackedReplies, Remote
@@ -105,7 +106,9 @@ def carry_out(order: Order, sites: Sites, board: StatusBoard) -> Finished:
         conclude = partial(Conclusion, facts=known, settings=full, guesses=None, own=False, out=out)
         beside = conclude(make=train_reference) if settings.references else None
         session = Session(algorithm, known, model, full, reach, before)
-        finished = session.train(out, order.resume, progress, beside, earlier)
+        with track(full, out) as sink:
+            finished = session.train(out, order.resume, sink.beside(progress), beside, earlier)
+            sink.finished(finished.summary)
         if order.deliver:
             sizes = dict(zip(order.sites, reported_sizes(order, descriptions), strict=True))
             delivered = hand_over(order, finished.trained, known.names, sites, sizes=sizes)

@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-from scipy import stats
+import scipy
 
 from coterie.client_functions import input_sums, label_sums
 from coterie.data.tables.inputs import Input, inputs_of, labels_of
@@ -286,7 +286,7 @@ def welch_half_width(one: Array, other: Array, tail: float) -> Array:
     total = parts[0] + parts[1]
     with np.errstate(invalid="ignore", divide="ignore"):
         freedom = total**2 / (parts[0] ** 2 / (len(one) - 1) + parts[1] ** 2 / (len(other) - 1))
-    width: Array = stats.t.isf(tail, np.nan_to_num(freedom, nan=1.0)) * np.sqrt(total)
+    width: Array = -scipy.special.stdtrit(np.nan_to_num(freedom, nan=1.0), tail) * np.sqrt(total)
     return width
 
 

@@ -2,7 +2,7 @@
 
 A sketch is a hundred numbers (see ``server.distances.sketches``) of a client's trained parameters, minus the mean of
 the parameters from which clients began the round: as long as there is one model, a sketch of the client's update.
-Rounds 1, 2, 3, 4, 6, 8, 12, 16, 24, ... are kept, and the last; of many clients a sample. So a run folder has 5 MB of
+Rounds 1, 2, 3, 4, 6, 8, 12, 16, 24, ... are kept, and the last; of many clients a sample. So a run folder has 10 MB of
 them at most for 1000 rounds, and which rounds these are does not depend on when a run was stopped and resumed.
 """
 
@@ -79,7 +79,7 @@ def no_sketches(clients: int) -> ClientSketches:
     sample = np.arange(clients)
     if clients > MOST:
         sample = np.sort(generator(0, "sketched clients").choice(clients, MOST, replace=False))
-    return ClientSketches(sample, np.zeros(0, np.int64), np.zeros((0, len(sample), SIZE), np.float16))
+    return ClientSketches(sample, np.zeros(0, np.int64), np.zeros((0, len(sample), SIZE), np.float32))
 
 
 def add_round(known: ClientSketches, step: Round, is_last: bool) -> ClientSketches:
@@ -91,9 +91,9 @@ def add_round(known: ClientSketches, step: Round, is_last: bool) -> ClientSketch
 
 
 def sketches_of(step: Round, clients: Array) -> Array:
-    """Return the sketches of some clients in a round, in half precision and of a length that it can hold."""
+    """Return the sketches of some clients in a round; a short model is filled up with zeros."""
     replies = step.replies.without(~np.isin(step.replies.clients, clients), {})
-    found = np.full((len(clients), SIZE), np.nan, dtype=np.float16)
+    found = np.full((len(clients), SIZE), np.nan, dtype=np.float32)
     if not len(replies):
         return found
     sketch = sketcher(len(replies.layout.numbers("all")), Sketching(size=SIZE))
@@ -101,7 +101,7 @@ def sketches_of(step: Round, clients: Array) -> Array:
     starts = starts_of(step.trained, replies)[:, replies.layout.part("all")].mean(axis=0, dtype=np.float64)
     rows = models - sketch(starts[None])
     places = np.searchsorted(clients, replies.clients)
-    found[places, : rows.shape[1]] = np.clip(rows, -6e4, 6e4)
+    found[places, : rows.shape[1]] = rows
     found[places, rows.shape[1] :] = 0
     return found
 

@@ -37,7 +37,8 @@ def reference_settings(settings: Settings, rounds: int) -> dict[str, Settings]:
     plain = replace(
         settings, clusters=None, choose=None, advise=None, until=None, stop=None, diagnose=None, references=False
     )
-    return {which: replace(plain, algorithm=name, rounds=rounds) for which, name in _others(settings).items()}
+    wanted = _others(settings).items()
+    return {which: replace(plain, algorithm=name, rounds=rounds, track=None) for which, name in wanted}
 
 
 def without_references(settings: Settings) -> dict[str, str]:

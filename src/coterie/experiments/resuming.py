@@ -37,8 +37,8 @@ def check_resumable(out: Path, settings: Settings, facts: DataFacts) -> None:
 
 
 def check_settings(old: Settings, new: Settings, out: Path) -> None:
-    """Refuse settings of another run; only its length, its evaluation and its machine layout may change."""
-    free = {"rounds", "runtime", "threads", "plan", "device", "eval_every", "checkpoint_every", "references"}
+    """Refuse settings of another run; only its length, evaluation, trackers and machine layout may change."""
+    free = {"rounds", "runtime", "threads", "plan", "device", "eval_every", "checkpoint_every", "references", "track"}
     before, now = meaning(old), meaning(new)
     for name in sorted(before.keys() | now.keys()):
         if name not in free and before.get(name) != now.get(name):

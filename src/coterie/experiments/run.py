@@ -18,6 +18,7 @@ from coterie.experiments.records import facts_of
 from coterie.experiments.session import NO_COURSE, Course, Progress, Session, ShowRun, unseen
 from coterie.experiments.settings import Settings
 from coterie.experiments.summary import Row
+from coterie.experiments.tracked import Track, untracked
 from coterie.experiments.warm_start import Earlier, rounds_before, with_rounds
 from coterie.models.model import Model
 from coterie.models.zoo import build_model
@@ -68,11 +69,13 @@ def run_settings(
     model: Model | None = None,
     show: ShowRun = unseen,
     earlier: Earlier | None = None,
+    track: Track = untracked,
 ) -> Results:
     """Build what the settings name, and train; with ``resume`` continue the run in ``out``.
 
     ``data`` and ``model``: those of these settings, if they are built already. ``show`` shows the rounds of references.
     ``earlier``: a finished run whose models and clusters this one begins with; ``rounds`` are then further ones.
+    ``track`` tells the trackers that the settings name.
     """
     settings = with_rounds(settings, rounds_before(out, resume, earlier))
     algorithm = building.build_algorithm(settings)
@@ -82,7 +85,7 @@ def run_settings(
     full = replace(
         building.completed(settings), model=model.text, lr=settings.lr or model.default_lr, clients=len(data)
     )
-    return simulate(algorithm, data, model, full, out, resume, progress, show, earlier)
+    return simulate(algorithm, data, model, full, out, resume, progress, show, earlier, track)
 
 
 def simulate(
@@ -95,10 +98,11 @@ def simulate(
     progress: Progress | None,
     show: ShowRun = unseen,
     earlier: Earlier | None = None,
+    track: Track = untracked,
 ) -> Results:
     """Train on clients of this machine, which are ended with the run, and reach a verdict."""
     facts = facts_of(data)
-    with ExitStack() as stack:
+    with track(settings, out) as sink, ExitStack() as stack:
 
         def reach(network: Model) -> Federation:
             start = RUNTIMES[settings.runtime]
@@ -120,7 +124,8 @@ def simulate(
         )
         before = rounds_before(out, resume, earlier)
         session = Session(algorithm, facts, model, settings, reach, before)
-        done = session.train(out, resume, progress, conclude, earlier)
+        done = session.train(out, resume, sink.beside(progress), conclude, earlier)
+        sink.finished(done.summary)
     return Results(
         summary=done.summary,
         history=done.history,

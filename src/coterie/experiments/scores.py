@@ -9,8 +9,7 @@ from dataclasses import replace
 from typing import Any
 
 import numpy as np
-from scipy.optimize import linear_sum_assignment
-from sklearn import metrics
+import scipy
 
 from coterie.errors import UsageError
 from coterie.experiments.verdict import ENOUGH
@@ -94,12 +93,14 @@ def agreement(labels: Array, groups: Array) -> Scores:
     >>> s["ari"], s["purity"], s["matched"]
     (1.0, 1.0, 1.0)
     """
+    from sklearn import metrics
+
     placed = labels >= 0
     found, true = labels[placed], groups[placed]
     if not len(found):
         return {}
     table = metrics.cluster.contingency_matrix(true, found)
-    rows, columns = linear_sum_assignment(table, maximize=True)
+    rows, columns = scipy.optimize.linear_sum_assignment(table, maximize=True)
     return {
         "ari": float(metrics.adjusted_rand_score(true, found)),
         "ami": float(metrics.adjusted_mutual_info_score(true, found)),
@@ -137,10 +138,12 @@ def clusterability(updates: Array, labels: Array, weights: Array) -> float:
 
 def silhouette(points: Array, labels: Array) -> float | None:
     """Return the mean silhouette coefficient, in [-1, 1]; None where it is undefined."""
+    from sklearn.metrics import silhouette_score
+
     found = len(np.unique(labels))
     if not 2 <= found < len(points):
         return None
-    return float(metrics.silhouette_score(points, labels))
+    return float(silhouette_score(points, labels))
 
 
 def round_diagnostics(step: Round) -> dict[str, Any]:

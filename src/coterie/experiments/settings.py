@@ -17,6 +17,7 @@ from coterie.data.named import is_tables
 from coterie.errors import UnknownName, UsageError
 from coterie.experiments.papers import AS, expand
 from coterie.experiments.table_defaults import with_table_defaults
+from coterie.experiments.tracked import TRACKERS, trackers_of
 from coterie.files import read_toml
 from coterie.limits import CLIENTS, LARGEST, ROUNDS
 from coterie.outside import is_outside
@@ -187,6 +188,7 @@ class Settings:
     apart: bool | None = option(
         None, "say in which columns or classes clusters differ (default: in simulations): sums of each client's columns"
     )
+    track: str | None = option(None, f"also tell a tracker of experiments: {', '.join(TRACKERS)}; several with commas")
     checkpoint_every: int = option(1, "save the state every this many rounds", at_least(1))
     runtime: str = option(
         "simulator",
@@ -207,6 +209,7 @@ class Settings:
             raise UsageError("stop is set, but nothing says when; add --until, such as --until accuracy=0.9")
         if self.until is not None:
             read_goal(self.until)
+        trackers_of(self.track)
         if self.metric is not None and not is_outside(self.metric):
             from coterie.engine.metric_functions import find_metric
 

@@ -26,6 +26,7 @@ from coterie.experiments.run_folder import load_rounds
 from coterie.experiments.session import Progress, ShowRun
 from coterie.experiments.settings import Settings
 from coterie.experiments.summary import Row, load_rows
+from coterie.experiments.tracked import Track, untracked
 from coterie.files import write_atomically
 from coterie.limits import SEEDS, check_most
 from coterie.terminal import plain
@@ -143,7 +144,7 @@ def run_all(plan: Sequence[Settings], folder_of: FolderOf, show: ShowRun, make: 
         yield Done(settings, *made)
 
 
-def from_settings() -> Make:
+def from_settings(track: Track = untracked) -> Make:
     """Return what makes runs from settings; neighbours that differ in the algorithm alone share their data."""
     about: tuple[Any, ...] = ()
     data: Federated | None = None
@@ -152,7 +153,7 @@ def from_settings() -> Make:
         nonlocal about, data
         if about != about_data(settings):
             about, data = about_data(settings), build_data(settings)
-        done = run_settings(settings, folder, resume=True, progress=progress, data=data)
+        done = run_settings(settings, folder, resume=True, progress=progress, data=data, track=track)
         return Made(done.summary, done.history, done.trained.members)
 
     return make

@@ -22,7 +22,7 @@ from coterie.algorithms import RANGES, OfRounds, parts
 from coterie.engine.metric_functions import find_metric
 from coterie.errors import UnknownName, UsageError
 from coterie.experiments.building import build_algorithm
-from coterie.experiments.session import Progress
+from coterie.experiments.session import ShowRun
 from coterie.experiments.settings import Settings, make_settings
 from coterie.experiments.sweep import Make, run_all, slug
 from coterie.files import write_atomically
@@ -31,7 +31,8 @@ from coterie.seeding import generator
 from coterie.textforms import Value, parse, read_value, with_arguments
 
 Candidate = Mapping[str, Value]
-ShowCandidate = Callable[[Settings, str], AbstractContextManager[Progress | None]]
+ShowPlan = Callable[[Sequence[Settings], Callable[[Settings], str]], AbstractContextManager[ShowRun]]
+"""``(plan, label of a run) -> context``: how the runs of a plan are shown."""
 
 VALIDATION = 0.2
 """The share of train data set aside where the settings name none."""
@@ -52,6 +53,7 @@ FIXED = (
     "threads",
     "plan",
     "device",
+    "track",
 )
 """Settings that cannot be searched: candidates with other values of these could not be compared."""
 
@@ -207,7 +209,7 @@ def search(
     seeds: Sequence[int],
     out: Path | None,
     *,
-    show: ShowCandidate,
+    show: ShowPlan,
     make: Make | None = None,
 ) -> list[Result]:
     """Run every candidate on every seed and return the best first; read the runs that are finished in ``out``.
@@ -225,11 +227,9 @@ def search(
     def folder_of(settings: Settings) -> Path | None:
         return None if out is None else out / slug(describe(plan[settings])) / f"seed-{settings.seed}"
 
-    def show_numbered(settings: Settings) -> AbstractContextManager[Progress | None]:
-        return show(settings, f"{1 + list(plan).index(settings)}/{len(plan)} {describe(plan[settings])}")
-
-    for done in run_all(list(plan), folder_of, show_numbered, make):
-        scores[describe(plan[done.settings])].append(score(done.summary))
+    with show(list(plan), lambda settings: describe(plan[settings])) as show_run:
+        for done in run_all(list(plan), folder_of, show_run, make):
+            scores[describe(plan[done.settings])].append(score(done.summary))
     results = [Result(point, tuple(scores[describe(point)])) for point in points]
     return sorted(results, key=lambda result: -result.mean)
 

@@ -7,7 +7,7 @@ from dataclasses import asdict, dataclass
 from typing import Any
 
 import numpy as np
-from scipy.stats import beta
+import scipy
 
 from coterie.experiments.verdict import ENOUGH, LEVEL, Score, column_of
 
@@ -19,8 +19,8 @@ def exact_interval(share: float, count: int, level: float = LEVEL / 100) -> tupl
     [0.555, 0.997]
     """
     right, tail = share * count, (1 - level) / 2
-    low = beta.ppf(tail, right, count - right + 1) if right > 0 else 0.0
-    high = beta.ppf(1 - tail, right + 1, count - right) if right < count else 1.0
+    low = scipy.special.betaincinv(right, count - right + 1, tail) if right > 0 else 0.0
+    high = scipy.special.betaincinv(right + 1, count - right, 1 - tail) if right < count else 1.0
     return float(low), float(high)
 
 

@@ -8,6 +8,7 @@ from itertools import combinations
 from typing import Any
 
 import numpy as np
+from rich import box
 from rich.console import Console
 from rich.table import Table
 from rich.text import Text
@@ -27,6 +28,12 @@ Summary = dict[str, Any]
 MOST_NAMES = 100
 """Names of a cluster's clients that a table shows, at most."""
 
+
+NARROW = 100
+"""Letters in a line up to which a table is laid out to save room."""
+
+LONGEST_NAME = 24
+"""Letters of an algorithm in a line of a narrow table; a longer one takes several lines."""
 
 HUGE = 1e6
 """Numbers from here on, such as the errors of a model that diverged, are shown with a power of ten."""
@@ -124,7 +131,8 @@ def gain(ours: Sequence[float], first: Sequence[float], scale: float = 100.0) ->
 def comparison(runs: dict[str, list[Summary]], console: Console) -> Table:
     """Return the table of a comparison; ``runs`` has the summaries of each method with ``shown``, of the same seeds.
 
-    On a narrow screen the last columns are left out rather than squeezed; ``--json`` has all numbers.
+    On a narrow screen headings are broken, and the last columns are left out rather than squeezed; ``--json`` has all
+    numbers.
     """
     runs = {name: [s | s["shown"] for s in summaries] for name, summaries in runs.items()}
     everything = [s for summaries in runs.values() for s in summaries]
@@ -135,7 +143,7 @@ def comparison(runs: dict[str, list[Summary]], console: Console) -> Table:
         columns[0] = replace(columns[0], key="worst_judged")
     columns[1:1] = _metric_column(everything[0])
     while True:
-        table = _table(runs, columns, regression)
+        table = _table(runs, columns, regression, is_narrow(console.width))
         if len(columns) <= 3 or table.__rich_measure__(console, console.options).maximum <= console.width:
             trained = [s for summaries in federated.values() for s in summaries]
             lines = [*_caption(federated, trained, regression), *_cost_of_staying(runs, regression)]
@@ -152,15 +160,13 @@ def _metric_column(summary: Summary) -> list[Column]:
     return [Column("metric", str(call).rpartition(":")[2], 1, 3, "min" if found.smaller else "max")]
 
 
-def _table(runs: dict[str, list[Summary]], columns: list[Column], regression: bool) -> Table:
+def _table(runs: dict[str, list[Summary]], columns: list[Column], regression: bool, narrow: bool) -> Table:
     first = next(iter(runs))
     target, scale, unit = _main_score(regression)
-    table = Table(caption_justify="left")
-    table.add_column("algorithm", no_wrap=True)
-    for title in (f"gain, {unit}", "wins", "p") if len(runs) > 1 else ():
-        table.add_column(title, justify="right", no_wrap=True)
-    for column in columns:
-        table.add_column(column.title, justify="right", no_wrap=True)
+    table = _by_algorithm(narrow)
+    paired_titles = (f"gain, {unit}", "wins", "p") if len(runs) > 1 else ()
+    for title in (*paired_titles, *(column.title for column in columns)):
+        table.add_column(title.replace(" ", "\n") if narrow else title, justify="right", no_wrap=True)
     cells = [column.cells(runs) for column in columns]
     for name, summaries in runs.items():
         paired: tuple[str, ...] = ()
@@ -169,6 +175,22 @@ def _table(runs: dict[str, list[Summary]], columns: list[Column], regression: bo
             unknown = name == first or None in (*ours, *theirs)
             paired = ("—",) * 3 if unknown else gain(ours, theirs, scale).cells(3 if regression else 1)
         table.add_row(cell(name), *paired, *(each[name] for each in cells))
+    return table
+
+
+def is_narrow(width: int) -> bool:
+    """Return whether a table on a screen of this width is laid out to save room."""
+    return width <= NARROW
+
+
+def _by_algorithm(narrow: bool, **layout: Any) -> Table:
+    """Return a table whose first column is the algorithm; a narrow one has no lines between columns."""
+    if not narrow:
+        table = Table(caption_justify="left", **layout)
+        table.add_column("algorithm", no_wrap=True)
+        return table
+    table = Table(caption_justify="left", box=box.SIMPLE_HEAD, pad_edge=False, collapse_padding=True, **layout)
+    table.add_column("algorithm", overflow="fold", min_width=len("algorithm"), max_width=LONGEST_NAME)
     return table
 
 
@@ -253,15 +275,14 @@ STYLES = {"better": "green", "worse": "red", "unclear": ""}
 """How the cells of verdicts are shown."""
 
 
-def verdict_table(verdicts: Mapping[str, Verdict]) -> Table:
+def verdict_table(verdicts: Mapping[str, Verdict], width: int = 200) -> Table:
     """Return a table of the verdicts of a comparison: each method against guessing, one model and local models."""
-    some = next(iter(verdicts.values())).score
-    table = Table(title="Verdict", title_justify="left", caption_justify="left", show_lines=True)
-    table.add_column("algorithm", no_wrap=True)
+    some, narrow = next(iter(verdicts.values())).score, is_narrow(width)
+    table = _by_algorithm(narrow, title="Verdict", title_justify="left", show_lines=True)
     for name in NAMES.values():
         table.add_column(f"against {name}", no_wrap=True)
     for name, verdict in verdicts.items():
-        cells = [_verdict_cell(verdict.against.get(which), verdict) for which in NAMES]
+        cells = [_verdict_cell(verdict.against.get(which), verdict, "\n" if narrow else " ") for which in NAMES]
         nothing = "\nnothing learnt" if verdict.learnt == NOTHING else ""
         table.add_row(Text(f"{plain(name)}{nothing}"), *cells)
     unit = ", points" if some.unit else ""
@@ -272,13 +293,13 @@ def verdict_table(verdicts: Mapping[str, Verdict]) -> Table:
     return table
 
 
-def _verdict_cell(found: Against | None, verdict: Verdict) -> Text:
+def _verdict_cell(found: Against | None, verdict: Verdict, between_parts: str) -> Text:
     if found is None:
         return cell("—")
     show, both = verdict.score.show, found.low is not None and found.high is not None
-    between = f" ({show(found.low or 0.0, '+')} to {show(found.high or 0.0, '+')})" if both else ""
-    counts = f"better {found.better}, worse {found.worse} of {found.clients}"
-    return Text(f"{show(found.change, '+')}{between}\n{counts}", STYLES[found.outcome])
+    change = [show(found.change, "+"), f"({show(found.low or 0.0, '+')} to {show(found.high or 0.0, '+')})"][: 1 + both]
+    counts = (f"better {found.better}, worse {found.worse}", f"of {found.clients}")
+    return Text("\n".join(between_parts.join(part) for part in (change, counts)), STYLES[found.outcome])
 
 
 def ranking(results: Sequence[Result], metric: str | None = None) -> Table:

@@ -1,9 +1,11 @@
-"""The progress of a run, on standard error: a live bar on a terminal, elsewhere one line for each round."""
+"""The progress of runs, on standard error: a live bar on a terminal, elsewhere a line now and then."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+import time
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager, ExitStack, contextmanager
+from dataclasses import dataclass
 from typing import Any
 
 from rich.progress import BarColumn, MofNCompleteColumn, TextColumn, TimeElapsedColumn, TimeRemainingColumn
@@ -11,26 +13,14 @@ from rich.progress import Progress as Bar
 
 from coterie.experiments.session import Progress, ShowRun
 from coterie.experiments.settings import Settings
+from coterie.reporting.overall import Pace, SoFar, overall
 from coterie.terminal import errors, plain, tell
 
 
 @contextmanager
 def watch(settings: Settings, label: str | None = None, quiet: bool = False) -> Iterator[Progress]:
     """Give a callback that shows the records of rounds, under a label of the run."""
-    head, told = plain(f"{label or settings.algorithm} seed {settings.seed}"), set[str]()
-
-    def once(show: Progress) -> Progress:
-        """Show a note of the records before the round, the first time it comes."""
-
-        def showing(record: dict[str, Any]) -> None:
-            note = record.get("note")
-            if note is not None and note not in told:
-                told.add(note)
-                tell(f"{head}: {note}")
-            show(record)
-
-        return showing
-
+    head = heading(settings, label)
     if quiet:
         yield lambda record: None
     elif errors.is_terminal:
@@ -44,13 +34,74 @@ def watch(settings: Settings, label: str | None = None, quiet: bool = False) -> 
         )
         with Bar(*columns, console=errors) as bar:
             task = bar.add_task(head, total=settings.rounds, now="")
-            yield once(lambda record: bar.update(task, completed=record["round"] + 1, now=describe(record)))
+            yield noted(head, lambda record: bar.update(task, completed=record["round"] + 1, now=describe(record)))
     else:
-        yield once(
-            lambda record: tell(
-                f"{head} round {record['round'] + 1}/{settings.rounds} {describe(record)} {record['seconds']:.1f} s"
-            )
-        )
+        pace = Pace()
+        yield noted(head, lambda record: _tell_round(head, settings.rounds, record, pace))
+
+
+def heading(settings: Settings, label: str | None = None) -> str:
+    """Return what a line of progress calls a run."""
+    return plain(f"{label or settings.algorithm} seed {settings.seed}")
+
+
+def noted(head: str, show: Progress) -> Progress:
+    """Return what shows a record and, before it, its note the first time it comes."""
+    told = set[str]()
+
+    def showing(record: dict[str, Any]) -> None:
+        note = record.get("note")
+        if note is not None and note not in told:
+            told.add(note)
+            tell(f"{head}: {note}")
+        show(record)
+
+    return showing
+
+
+def _tell_round(head: str, rounds: int, record: dict[str, Any], pace: Pace) -> None:
+    number = record["round"] + 1
+    if pace.is_due(number == rounds):
+        tell(f"{head} round {number}/{rounds} {describe(record)} {record['seconds']:.1f} s")
+
+
+@dataclass
+class Rounds:
+    """The rounds of the runs of a plan: how many were made here, and how many are left."""
+
+    plan: Sequence[Settings]
+    began: float
+    made: int = 0
+
+    def so_far(self, finished: int, number: int = 0, now: str = "") -> SoFar:
+        """Return how far the plan is when this number of runs are finished, and of the next this number of rounds."""
+        rest = sum(settings.rounds for settings in self.plan[finished:]) - number
+        left = rest * (time.monotonic() - self.began) / self.made if self.made else None
+        return SoFar(len(self.plan), finished, left, now)
+
+
+@contextmanager
+def watch_plan(
+    plan: Sequence[Settings], label_of: Callable[[Settings], str] | None = None, quiet: bool = False
+) -> Iterator[ShowRun]:
+    """Give what shows the rounds of each run of a plan as part of the whole: runs done of all, and the time left."""
+    rounds = Rounds(plan, time.monotonic())
+    with overall(quiet) as show_so_far:
+
+        @contextmanager
+        def show(settings: Settings) -> Iterator[Progress]:
+            at, head = list(plan).index(settings), heading(settings, label_of and label_of(settings))
+
+            def report(record: dict[str, Any]) -> None:
+                rounds.made += 1
+                number = record["round"] + 1
+                now = f"{head} round {number}/{settings.rounds} {describe(record)}"
+                show_so_far(rounds.so_far(at, number, now))
+
+            yield report if quiet else noted(head, report)
+            show_so_far(rounds.so_far(at + 1))
+
+        yield show
 
 
 @contextmanager

@@ -70,14 +70,3 @@ def _microseconds(full: Settings) -> float:
     small = full.data == "digits"
     name = (full.model or ("mlp" if small else "cnn")).partition("(")[0]
     return MICROSECONDS.get(name, 100)
-
-
-def in_words(seconds: float) -> str:
-    """Return a time as people say it.
-
-    >>> in_words(42), in_words(600), in_words(200_000)
-    ('42 s', '10 min', '55.6 h')
-    """
-    if seconds < 120:
-        return f"{seconds:.0f} s"
-    return f"{seconds / 60:.0f} min" if seconds < 7200 else f"{seconds / 3600:.1f} h"

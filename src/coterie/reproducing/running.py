@@ -6,7 +6,7 @@ import multiprocessing
 import os
 import threading
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from concurrent.futures import FIRST_COMPLETED, Future, ProcessPoolExecutor, wait
 from contextlib import contextmanager
 from dataclasses import dataclass, field
@@ -17,6 +17,7 @@ from coterie.errors import CoterieError
 from coterie.experiments.resuming import finished_summary
 from coterie.experiments.run_folder import load_rounds
 from coterie.experiments.sweep import Make, from_settings
+from coterie.reporting.overall import ShowSoFar, SoFar
 from coterie.reproducing.costs import estimated_seconds
 from coterie.reproducing.measures import Numbers
 from coterie.reproducing.planning import Run
@@ -60,22 +61,22 @@ class Tally:
             return rest / self.jobs
         return rest * (time.monotonic() - self.began) / self.done
 
+    def so_far(self) -> SoFar:
+        """Return how far the work is."""
+        return SoFar(self.runs, self.finished, self.left())
 
-Report = Callable[[Tally], None]
-"""Show how much is done."""
 
-
-def run_all(runs: Sequence[Run], out: Path, jobs: int, report: Report) -> dict[str, str]:
+def run_all(runs: Sequence[Run], out: Path, jobs: int, report: ShowSoFar) -> dict[str, str]:
     """Make the runs that are not finished, and return what went wrong, by the name of the run."""
     todo = [run for run in runs if numbers_of(run, out) is None]
     tally = Tally(sum(estimated_seconds(run.settings) for run in todo), len(todo), max(1, min(jobs, len(todo))))
-    report(tally)
+    report(tally.so_far())
     wrong: dict[str, str] = {}
     for run, problem in _one_by_one(todo, out) if jobs == 1 else _at_once(todo, out, jobs):
         if problem:
             wrong[run.name] = problem
         tally.add(run)
-        report(tally)
+        report(tally.so_far())
     return wrong
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 
 import numpy as np
-from scipy import sparse
+import scipy
 
 from coterie.errors import UnknownName, require
 from coterie.limits import LARGEST, check_most
@@ -65,7 +65,7 @@ def _share(mean: Stack, replies: Replies, weights: Array, part: str) -> None:
         target[:, columns] = row
 
 
-def matrix(labels: Array, weights: Array, clusters: int) -> sparse.csr_array:
+def matrix(labels: Array, weights: Array, clusters: int) -> scipy.sparse.csr_array:
     """Return A ``(K, r)``: row k holds the normalised weights of the clients in cluster k, zeros if it is empty.
 
     >>> matrix(np.array([0, 1, 0]), np.array([1.0, 5.0, 3.0]), 3).toarray().tolist()
@@ -73,10 +73,10 @@ def matrix(labels: Array, weights: Array, clusters: int) -> sparse.csr_array:
     """
     found = totals(labels, weights, clusters)
     if labels.ndim == 2:
-        return sparse.csr_array((labels * weights[:, None]).T / np.where(found > 0, found, 1)[:, None])
+        return scipy.sparse.csr_array((labels * weights[:, None]).T / np.where(found > 0, found, 1)[:, None])
     placed = np.flatnonzero(labels >= 0)
     shares = weights[placed] / found[labels[placed]]
-    return sparse.csr_array((shares, (labels[placed], placed)), shape=(clusters, len(labels)))
+    return scipy.sparse.csr_array((shares, (labels[placed], placed)), shape=(clusters, len(labels)))
 
 
 def totals(labels: Array, weights: Array, clusters: int) -> Array:
@@ -96,7 +96,7 @@ def memberships(labels: Array, clusters: int) -> Array:
     return labels if labels.ndim == 2 else (labels[:, None] == np.arange(clusters)).astype(np.float64)
 
 
-def multiply(A: sparse.csr_array, rows: Array, kept: Array) -> Array:
+def multiply(A: scipy.sparse.csr_array, rows: Array, kept: Array) -> Array:
     """Return ``A @ rows`` in double precision, reading rows by chunks; empty rows of A give those of ``kept``.
 
     Only a block of columns is doubles at a time: a copy of all rows would take longer than their sum.

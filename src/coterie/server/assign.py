@@ -8,12 +8,10 @@ from __future__ import annotations
 
 import warnings
 from dataclasses import dataclass, replace
+from typing import Any
 
 import numpy as np
-from scipy.optimize import linear_sum_assignment
-from scipy.spatial.distance import cdist
-from sklearn.cluster import KMeans
-from sklearn.exceptions import ConvergenceWarning
+import scipy
 
 from coterie.errors import UsageError
 from coterie.protocol.replies import Replies
@@ -95,7 +93,10 @@ class KMeansClusters:
         best = min((self._from(precise, weights, *start) for start in starts), key=lambda run: run.inertia_)
         return best.labels_.astype(np.int64), best.cluster_centers_
 
-    def _from(self, points: Array, weights: Array, start: str | Array, seed: int) -> KMeans:
+    def _from(self, points: Array, weights: Array, start: str | Array, seed: int) -> Any:
+        from sklearn.cluster import KMeans
+        from sklearn.exceptions import ConvergenceWarning
+
         with warnings.catch_warnings():  # with fewer distinct points than clusters some stay empty, as they should
             warnings.simplefilter("ignore", ConvergenceWarning)
             return KMeans(self.clusters, init=start, n_init=1, random_state=seed).fit(points, sample_weight=weights)
@@ -137,7 +138,7 @@ def join_nearest(part: str) -> Assign:
         labels, new = replies.labels.copy(), np.flatnonzero(replies.labels == UNPLACED)
         if len(new):
             points = replies.models().params[new][:, replies.layout.part(part)]
-            labels[new] = cdist(points, state.memory.centres).argmin(axis=1)
+            labels[new] = scipy.spatial.distance.cdist(points, state.memory.centres).argmin(axis=1)
         return Assignment(placed(state, replies, labels), state.memory)
 
     return assign
@@ -157,7 +158,9 @@ def nearest_centre(part: str, fit: Fit) -> Place:
         replies = ask(Task(fit=(fit,)), mean, np.zeros(len(clients), dtype=np.int64), clients)
         if not len(replies):
             return Scores(replies.clients, np.empty((0, 1)))
-        return Scores(replies.clients, -cdist(replies.part(part).astype(np.float64), state.memory.centres))
+        return Scores(
+            replies.clients, -scipy.spatial.distance.cdist(replies.part(part).astype(np.float64), state.memory.centres)
+        )
 
     return place
 
@@ -184,7 +187,7 @@ def match(new: Array, old: Array, clusters: int) -> Array:
     overlap = np.zeros((clusters, clusters))
     np.add.at(overlap, (new[both], old[both]), 1)
     numbers = np.empty(clusters, dtype=np.int64)
-    rows, columns = linear_sum_assignment(overlap, maximize=True)
+    rows, columns = scipy.optimize.linear_sum_assignment(overlap, maximize=True)
     numbers[rows] = columns
     return numbers
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 
 import numpy as np
-from scipy.optimize import linear_sum_assignment
+import scipy
 
 from coterie.seeding import Key
 from coterie.server.assign import KMeansClusters
@@ -44,5 +44,5 @@ def cheapest_models(losses: Array, groups: Array) -> Array:
     """
     costs = np.zeros((losses.shape[1], losses.shape[1]))
     np.add.at(costs, groups, losses)
-    models: Array = linear_sum_assignment(costs)[1]
+    models: Array = scipy.optimize.linear_sum_assignment(costs)[1]
     return models

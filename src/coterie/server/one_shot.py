@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 from typing import Any, NamedTuple
 
 import numpy as np
-from scipy.optimize import linear_sum_assignment
+import scipy
 
 from coterie.errors import UnknownName, UsageError
 from coterie.limits import POWER, check_most
@@ -330,7 +330,7 @@ def join_or_follow(new: Array, old: Array, likeness: Array) -> tuple[Array, tupl
     np.add.at(overlap, (new[old >= 0], old[old >= 0]), 1)
     alike = likeness + overlap / np.maximum(overlap.sum(axis=1, keepdims=True), 1)
     numbers = alike.argmax(axis=1)
-    matched, _ = linear_sum_assignment(alike, maximize=True)
+    matched, _ = scipy.optimize.linear_sum_assignment(alike, maximize=True)
     more = np.setdiff1d(np.arange(count), matched)
     parents = (*range(clusters), *numbers[more].tolist())
     numbers[more] = clusters + np.arange(len(more))
@@ -351,7 +351,7 @@ def follow(new: Array, old: Array, clusters: int) -> tuple[Array, tuple[int, ...
     count = int(new.max()) + 1
     overlap = np.zeros((count, clusters))
     np.add.at(overlap, (new[old >= 0], old[old >= 0]), 1)
-    rows, columns = linear_sum_assignment(overlap, maximize=True)
+    rows, columns = scipy.optimize.linear_sum_assignment(overlap, maximize=True)
     rank = np.full(count, clusters)
     rank[rows] = columns
     numbers = np.empty(count, dtype=np.int64)

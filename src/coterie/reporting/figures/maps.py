@@ -6,7 +6,6 @@ from collections.abc import Mapping, Sequence
 from typing import NamedTuple
 
 import numpy as np
-from threadpoolctl import threadpool_limits
 
 from coterie.experiments.client_sketches import ClientSketches, shown_rounds
 from coterie.reporting.figures.marks import Figure, Heatmap, Panel, Scatter
@@ -97,7 +96,7 @@ def by_neighbours(clouds: Sequence[Array]) -> list[Array] | None:
     if min(map(len, clouds)) < 5:
         return None
     found = []
-    with one_thread(), threadpool_limits(1, "openmp"):  # threads wait for each other at each of 500 small steps
+    with threadpool_limits(1):  # so few points are slower on several threads, and on a busy machine very much so
         for cloud in clouds:
             unit = cloud / max(float(cloud.std()), 1e-12)
             jitter = generator(0, "t-sne").normal(scale=1e-6, size=unit.shape)  # equal clients have no neighbours

@@ -8,9 +8,7 @@ from dataclasses import replace
 from typing import Any
 
 import numpy as np
-from scipy.cluster.hierarchy import fcluster
-from scipy.cluster.hierarchy import linkage as merges
-from scipy.spatial.distance import squareform
+import scipy
 
 from coterie.seeding import Key
 from coterie.server.clustering.by_sample import for_sample
@@ -176,9 +174,11 @@ def cuts(products: Array, numbers: Iterable[int]) -> Iterable[Array]:
         return
     lengths = np.diag(products)
     squares = lengths[:, None] + lengths[None] - 2 * products
-    tree = merges(np.sqrt(np.maximum(squareform(squares, checks=False), 0)), method="ward")
+    tree = scipy.cluster.hierarchy.linkage(
+        np.sqrt(np.maximum(scipy.spatial.distance.squareform(squares, checks=False), 0)), method="ward"
+    )
     for number in numbers:
-        yield fcluster(tree, number, criterion="maxclust").astype(np.int64) - 1
+        yield scipy.cluster.hierarchy.fcluster(tree, number, criterion="maxclust").astype(np.int64) - 1
 
 
 def block(products: Array, rows: int, columns: int) -> Array:

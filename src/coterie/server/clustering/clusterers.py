@@ -10,7 +10,6 @@ from functools import wraps
 from typing import Any, TypeVar, cast
 
 import numpy as np
-from sklearn.exceptions import ConvergenceWarning
 
 from coterie.errors import UnknownName, UsageError
 from coterie.seeding import Key
@@ -96,6 +95,8 @@ class Clusterer:
     def _found(self, distances: Array, count: int, seed: int) -> Array:
         if count == 1 or not distances.any():
             return np.zeros(len(distances), dtype=np.int64)
+        from sklearn.exceptions import ConvergenceWarning
+
         with (
             one_thread(len(distances) <= ONE_THREAD),
             warnings.catch_warnings(),  # equal points, or no convergence: the labels are still a partition

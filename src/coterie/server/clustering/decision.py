@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from scipy.stats import t
+import scipy
 
 from coterie.typing import Array
 
@@ -52,7 +52,7 @@ def gain(losses: Array, others: Array) -> Gain:
     """
     differences = others - losses
     spread = float(differences.std(ddof=1)) / len(differences) ** 0.5
-    width = float(t.ppf((1 + LEVEL) / 2, len(differences) - 1)) * spread
+    width = float(scipy.special.stdtrit(len(differences) - 1, (1 + LEVEL) / 2)) * spread
     mean = float(differences.mean())
     return Gain(mean, mean - width, mean + width)
 

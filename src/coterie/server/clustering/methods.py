@@ -4,12 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from math import ceil
+from typing import Any
 
 import numpy as np
-from scipy.cluster.hierarchy import cut_tree, fcluster
-from scipy.cluster.hierarchy import linkage as merges
-from scipy.spatial.distance import cdist, squareform
-from sklearn import cluster
+import scipy
 
 from coterie.server.clustering import kmedoids as pam
 from coterie.server.clustering.number_of_clusters import clearest
@@ -31,7 +29,9 @@ def kmedoids(distances: Array, clusters: int, seed: int) -> Array:
 
 
 def _tree(distances: Array, linkage: str) -> Array:
-    tree: Array = merges(squareform(distances, checks=False), method=linkage)
+    tree: Array = scipy.cluster.hierarchy.linkage(
+        scipy.spatial.distance.squareform(distances, checks=False), method=linkage
+    )
     return tree
 
 
@@ -40,20 +40,24 @@ def merged(distances: Array, clusters: int, seed: int, linkage: str) -> Array:
     tree = _tree(distances, linkage)
     heights, done = tree[:, 2], len(distances) - clusters
     if done and heights[:done].max() < heights[done:].min():  # as almost always: no tie decides what is merged
-        found = fcluster(tree, heights[:done].max(), criterion="distance")
+        found = scipy.cluster.hierarchy.fcluster(tree, heights[:done].max(), criterion="distance")
         _, first, numbers = np.unique(found, return_index=True, return_inverse=True)
         return np.asarray(first.argsort().argsort()[numbers], dtype=np.int64)
-    labels: Array = cut_tree(tree, n_clusters=clusters)[:, 0]
+    labels: Array = scipy.cluster.hierarchy.cut_tree(tree, n_clusters=clusters)[:, 0]
     return labels
 
 
 def merged_within(distances: Array, clusters: int, seed: int, linkage: str, cut: float) -> Array:
     """Merge the nearest clusters as long as they are within ``cut``."""
-    return np.asarray(fcluster(_tree(distances, linkage), cut, criterion="distance"), dtype=np.int64)
+    return np.asarray(
+        scipy.cluster.hierarchy.fcluster(_tree(distances, linkage), cut, criterion="distance"), dtype=np.int64
+    )
 
 
 def dbscan(distances: Array, clusters: int, seed: int, eps: float | None, members: int, factor: float = 1.0) -> Array:
     """Cluster chains of dense points; without ``eps`` it is ``factor`` times the distance at the elbow."""
+    from sklearn import cluster
+
     width = factor * elbow(distances) if eps is None else eps
     return _labels(cluster.DBSCAN(eps=width, min_samples=members, metric="precomputed"), distances)
 
@@ -81,17 +85,23 @@ def _least(members: int | None, points: int) -> int:
 
 def hdbscan(distances: Array, clusters: int, seed: int, members: int | None) -> Array:
     """Cluster by density over all scales; the least size follows the number of points."""
+    from sklearn import cluster
+
     least = _least(members, len(distances))
     return _labels(cluster.HDBSCAN(min_cluster_size=least, metric="precomputed", copy=True), distances)
 
 
 def optics(distances: Array, clusters: int, seed: int, members: int | None) -> Array:
     """Cluster by valleys of reachability; the least size follows the number of points."""
+    from sklearn import cluster
+
     return _labels(cluster.OPTICS(min_samples=_least(members, len(distances)), metric="precomputed"), distances)
 
 
 def affinity(distances: Array, clusters: int, seed: int, damping: float, least: float) -> Array:
     """Cluster by affinity propagation on similarities: minus the distances."""
+    from sklearn import cluster
+
     apart = distances[~np.eye(len(distances), dtype=bool)]
     if np.ptp(apart) == 0:  # all are equally far from each other
         return np.zeros(len(distances), dtype=np.int64)
@@ -101,11 +111,13 @@ def affinity(distances: Array, clusters: int, seed: int, damping: float, least: 
 
 def meanshift(distances: Array, clusters: int, seed: int, share: float | None, least: float, estimated: bool) -> Array:
     """Cluster rows by the peaks of their density; the width is large enough that rounding cannot split equal rows."""
-    apart = cdist(distances, distances)
+    apart = scipy.spatial.distance.cdist(distances, distances)
     if not apart.any():  # all rows coincide
         return np.zeros(len(distances), dtype=np.int64)
     narrowest = 1e-6 * apart.max()
     if estimated:
+        from sklearn import cluster
+
         return peaks(distances, max(cluster.estimate_bandwidth(distances), narrowest))
     if share is not None:
         others = ceil(share * (len(distances) - 1))
@@ -122,13 +134,13 @@ def peaks(points: Array, width: float, apart: Array | None = None) -> Array:
     each other the one with most points around it is kept, and a point's label is that of the nearest peak kept.
     ``apart``: the distances between the points, if they are known.
     """
-    means, around = _climbed(points, width, cdist(points, points) if apart is None else apart)
+    means, around = _climbed(points, width, scipy.spatial.distance.cdist(points, points) if apart is None else apart)
     order = np.lexsort((*means.T[::-1], around))[::-1]
-    near, stays = cdist(means[order], means[order]) <= width, np.ones(len(means), dtype=bool)
+    near, stays = scipy.spatial.distance.cdist(means[order], means[order]) <= width, np.ones(len(means), dtype=bool)
     for i in range(len(order)):
         if stays[i]:
             stays[i + 1 :] &= ~near[i, i + 1 :]
-    labels: Array = cdist(points, means[order][stays]).argmin(axis=1)
+    labels: Array = scipy.spatial.distance.cdist(points, means[order][stays]).argmin(axis=1)
     return labels
 
 
@@ -150,17 +162,21 @@ def _climbed(points: Array, width: float, distances: Array) -> tuple[Array, Arra
         if not distinct:
             break
         now = means[list(distinct.values())]
-        distances = cdist(now, points)
+        distances = scipy.spatial.distance.cdist(now, points)
     return np.concatenate(ends), np.concatenate(counts)
 
 
 def kmeans(distances: Array, clusters: int, seed: int) -> Array:
     """Cluster rows by k-means: the lowest inertia of five starts."""
+    from sklearn import cluster
+
     return _labels(cluster.KMeans(clusters, n_init=5, random_state=seed), distances)
 
 
 def spectral(distances: Array, clusters: int, seed: int) -> Array:
     """Cluster by a spectral cut of gaussian affinities, without a random start."""
+    from sklearn import cluster
+
     width = np.median(distances[np.triu_indices(len(distances), 1)]) or 1.0
     affinities = np.exp(-(distances**2) / (2 * width**2))
     method = cluster.SpectralClustering(clusters, affinity="precomputed", assign_labels="cluster_qr", random_state=seed)
@@ -172,5 +188,5 @@ def _clearest(distances: Array, clusterings: Sequence[Array], least: float) -> A
     return np.zeros(len(distances), dtype=np.int64) if best is None else clusterings[best]
 
 
-def _labels(method: cluster.KMeans, matrix: Array) -> Array:
+def _labels(method: Any, matrix: Array) -> Array:
     return np.asarray(method.fit(matrix).labels_, dtype=np.int64)

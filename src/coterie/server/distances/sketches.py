@@ -12,8 +12,7 @@ from collections.abc import Callable, Iterator
 from dataclasses import replace
 
 import numpy as np
-from scipy import sparse
-from scipy.spatial.distance import cdist
+import scipy
 
 from coterie.errors import UsageError
 from coterie.protocol.replies import Replies, Sketching
@@ -54,10 +53,18 @@ def between_sketches(replies: Replies, starts: Array | None, metric: str) -> Sam
     some = points[sample]
 
     def away(rows: slice) -> Array:
-        found: Array = 1 - np.clip(points[rows] @ some.T, -1, 1) if metric == "cosine" else cdist(points[rows], some)
+        found: Array = (
+            1 - np.clip(points[rows] @ some.T, -1, 1)
+            if metric == "cosine"
+            else scipy.spatial.distance.cdist(points[rows], some)
+        )
         return found
 
-    among = cdist(some, some) if metric == "euclidean" else 1 - np.clip(some.astype(np.float64) @ some.T, -1, 1)
+    among = (
+        scipy.spatial.distance.cdist(some, some)
+        if metric == "euclidean"
+        else 1 - np.clip(some.astype(np.float64) @ some.T, -1, 1)
+    )
     np.fill_diagonal(among, 0)
     return Sampled(sample, among, len(points), away, f"sketches of {points.shape[1]} numbers", rules.exact_clients)
 
@@ -92,7 +99,7 @@ def sketcher(width: int, sketching: Sketching) -> Callable[[Array], Array]:
     return lambda rows: rows @ matrix
 
 
-def projection(width: int, sketching: Sketching) -> sparse.csr_array:
+def projection(width: int, sketching: Sketching) -> scipy.sparse.csr_array:
     """Return the matrix ``(width, size)`` that adds each coordinate, with a sign, to one number of a sketch.
 
     >>> abs(projection(4, Sketching(size=2))).sum(axis=1).tolist()
@@ -100,7 +107,7 @@ def projection(width: int, sketching: Sketching) -> sparse.csr_array:
     """
     rng = generator(sketching.seed, "sketch", sketching.size)
     places, signs = rng.integers(sketching.size, size=width), rng.choice((-1.0, 1.0), size=width)
-    return sparse.csr_array((signs, places, np.arange(width + 1)), shape=(width, sketching.size))
+    return scipy.sparse.csr_array((signs, places, np.arange(width + 1)), shape=(width, sketching.size))
 
 
 def directions(rows: Array) -> Array:

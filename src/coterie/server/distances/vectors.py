@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterator
 from itertools import product
 
 import numpy as np
-from scipy.spatial.distance import cdist
+import scipy
 
 from coterie.errors import UnknownName
 from coterie.protocol.replies import Replies
@@ -101,7 +101,7 @@ def pairwise(blocks: Iterator[Array], count: int, metric: str) -> Array:
         if metric == "cosine":
             total += block @ block.T
         else:
-            total += cdist(block, block, "sqeuclidean" if metric == "euclidean" else "cityblock")
+            total += scipy.spatial.distance.cdist(block, block, "sqeuclidean" if metric == "euclidean" else "cityblock")
     if metric == "cosine":
         total = 1 - cosine_from_products(total)
     elif metric == "euclidean":

@@ -1,0 +1,1 @@
+"""Trackers of experiments: TensorBoard, MLflow and Weights & Biases are told about runs."""
