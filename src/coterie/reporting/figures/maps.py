@@ -92,6 +92,7 @@ def by_components(clouds: Sequence[Array]) -> list[Array] | None:
 def by_neighbours(clouds: Sequence[Array]) -> list[Array] | None:
     """Return each cloud by t-SNE, which keeps neighbours together; None with fewer than five clients."""
     from sklearn.manifold import TSNE
+    from threadpoolctl import threadpool_limits
 
     if min(map(len, clouds)) < 5:
         return None
