@@ -110,7 +110,7 @@ def test_a_run_is_followed_from_before_its_start_through_kills_to_its_report(tmp
     wait_for(page, "document.querySelector('#live').className === 'off'")
     with watched(out, port):
         wait_for(page, "document.querySelector('#live').className === 'on'")
-        done = sum(1 for _ in (out / "rounds.jsonl").open())
+        done = len((out / "rounds.jsonl").read_text().splitlines())
         with started("run", str(out / "config.toml"), "--resume", "--out", str(out), "--quiet"):
             wait_for(page, f"{ROUNDS} > {max(seen, done) + 1}")
     assert page.evaluate("window.same") == "not reloaded"
@@ -162,10 +162,10 @@ def test_what_a_reader_has_done_stays_when_a_section_is_replaced(tmp_path, port,
         wait_for(page, "document.querySelector('#live').className === 'on'")
         page.click("#clusters button[aria-pressed] >> nth=1")
         page.evaluate("document.querySelector('#clusters figure').dataset.old = 'yes'")
-        *_, last = map(json.loads, (out / "rounds.jsonl").open())
+        last = json.loads((out / "rounds.jsonl").read_text().splitlines()[-1])
         with (out / "rounds.jsonl").open("a") as file:
             file.write(json.dumps({**last, "round": 3}) + "\n")
         wait_for(page, "document.querySelector('#clusters figure').dataset.old !== 'yes'")
         pressed = "[...document.querySelectorAll('#clusters button')].map((each) => each.getAttribute('aria-pressed'))"
-        assert page.evaluate(pressed)[:3] == ["true", "false", "true"]
+        assert page.evaluate(pressed)[:2] == ["true", "false"]
         assert page.evaluate("document.activeElement === document.querySelectorAll('#clusters button')[1]")

@@ -20,7 +20,7 @@
 
   const remember = (section) => {
     const focus = section.contains(document.activeElement) ? document.activeElement : null;
-    return [...section.querySelectorAll(USED), ...(focus ? [focus] : [])].map((each) => ({
+    return [...new Set([...section.querySelectorAll(USED), ...(focus ? [focus] : [])])].map((each) => ({
       tag: each.tagName, at: place(section, each), words: each.textContent, open: each.open, value: each.value,
       left: each.scrollLeft, top: each.scrollTop, sort: each.getAttribute("aria-sort"), step: each.dataset.at,
       pressed: each.getAttribute("aria-pressed"), focus: each === focus, from: each.selectionStart, to: each.selectionEnd,
