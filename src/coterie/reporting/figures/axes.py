@@ -33,7 +33,7 @@ class Scale:
         wide = (self.high - self.low) / max(1, most - 1)
         if not wide > 0:
             return [self.low]
-        size = 10 ** math.floor(math.log10(wide))
+        size = 10.0 ** math.floor(math.log10(wide))
         step = next(factor * size for factor in (1, 2, 5, 10) if factor * size >= wide * 0.999)
         first = math.ceil(self.low / step - 1e-9)
         count = math.floor(self.high / step + 1e-9) - first + 1
