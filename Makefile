@@ -26,7 +26,7 @@ $(STAMP): pyproject.toml constraints.txt $(ENGINE)
 	@$(PYTHON) src/coterie/native/compile.py >/dev/null & $(PYTHON) -m venv $(VENV) && \
 	  for half in 0 1; do sed '/^# docs/,$$d; /^#/d' constraints.txt | awk "NR % 2 == $$half" | \
 	    xargs $(BIN)/pip install --quiet --disable-pip-version-check --no-deps --no-compile & halves="$$halves $$!"; done; wait $$halves; \
-	  COTERIE_COMPILE=no $(INSTALL) --no-compile -e '.[dev,flower,metrics,onnx,ray,tensorboard]' && wait
+	  COTERIE_COMPILE=no $(INSTALL) --no-compile -e '.[dev,flower,metrics,onnx,ray,tensorboard,watch]' && wait
 	@touch $@
 
 $(DOCS_STAMP): $(STAMP)

@@ -6,14 +6,14 @@ import numpy as np
 import pytest
 
 import coterie as ct
-from coterie.experiments.learning import epochs_seen, learning, learning_lines, loss_fall
+from coterie.experiments.learning import Epochs, learning, learning_lines, loss_fall
 from coterie.protocol.task import Fit
 
 NAMES = ("bern", "chur")
 
 
 def seen(history, fit, sizes=(20, 100)):
-    return epochs_seen(history, fit, np.array(sizes), lambda number: np.array([0, 1]), NAMES).tolist()
+    return Epochs(fit, np.array(sizes), lambda number: np.array([0, 1]), NAMES).seen(history).tolist()
 
 
 def test_epochs_are_minibatches_times_their_size_over_the_examples():
@@ -74,5 +74,7 @@ def test_a_run_counts_the_epochs_of_those_it_asked():
     sizes = clients.train.sizes
     assert found["min"] >= 80 / sizes.max()
     assert found["max"] <= 6 * 80 / sizes.min()
+    # Half of the clients see 80 of their examples, so that all clients see half as much on average.
+    assert all(40 / sizes.max() <= record["epochs"] <= 40 / sizes.min() for record in run.history)
     assert run.summary["loss_fall_rounds"] == 3
     assert run.summary["loss_fall"] > 0

@@ -81,7 +81,11 @@ QUESTIONS = (
     "list papers",
     "data --help",
     "data show --help",
+    "watch --help",
+    "report --help",
+    "reproduce --help",
     "federate --help",
+    "federate watch --help",
     "federate client --help",
     "federate run --help",
 )

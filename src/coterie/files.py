@@ -45,6 +45,19 @@ def write_atomically(path: Path, content: bytes | Callable[[BinaryIO], object]) 
     os.replace(temporary, path)
 
 
+def last_lines(path: Path, most: int) -> list[bytes]:
+    """Return the lines that are whole in the last ``most`` bytes of a file; none if it is not there."""
+    try:
+        with path.open("rb") as file:
+            size = file.seek(0, os.SEEK_END)
+            file.seek(max(0, size - most))
+            content = file.read(most)
+    except OSError:
+        return []
+    lines = content.split(b"\n")[:-1]  # after the last line end there is nothing, or a line that is being written
+    return lines if size <= most else lines[1:]
+
+
 class Background:
     """Does one piece of work at a time while the caller does its own; what fails is raised when it is waited for.
 

@@ -17,7 +17,7 @@ from coterie.experiments.run import simulate
 from coterie.experiments.run_folder import load_summary
 from coterie.experiments.session import Progress
 from coterie.experiments.settings import Settings
-from coterie.experiments.sweep import Made, folder_for, run_all
+from coterie.experiments.sweep import Made, folder_for, run_all, with_plan
 from coterie.models.given import Given
 from coterie.reporting.compared import Comparison, compared
 from coterie.reporting.progress import count_models, watch_plan
@@ -80,10 +80,11 @@ def compare(
     plan = [settings for settings, _ in prepared.values()]
     beside = None
     if baseline is not None:
-        show = partial(count_models, quiet=not progress)
-        beside = run_baseline(plan[:: len(asked)], given_source(drawn), folder, show)
+        count = partial(count_models, quiet=not progress)
+        beside = run_baseline(plan[:: len(asked)], given_source(drawn), folder, count)
     with watch_plan(plan, quiet=not progress) as show_run:
-        found = compared(run_all(plan, folder_of, show_run, make), last, folder, beside)
+        show = show_run if folder is None else with_plan(show_run, plan, folder)
+        found = compared(run_all(plan, folder_of, show, make), last, folder, beside)
     if folder is not None:
         found.save(folder)
     return found

@@ -19,6 +19,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from coterie.cli.options import AsJson, Earlier, Out, Quiet, guarded, settings_either_way, settings_from, with_settings
+from coterie.cli.watch import watch_federation
 from coterie.deploy.order import ABOUT_DATA
 from coterie.errors import require
 from coterie.terminal import console, say, say_json, tell
@@ -252,6 +253,9 @@ def status(
         say_json({"run": run_status, "online": connections, "models": models, "warnings": warnings})
         return
     console.print(status_table(run_status, connections, models.get("sites", {}), warnings))
+
+
+federate_app.command("watch")(watch_federation)
 
 
 @federate_app.command("deliver")

@@ -33,6 +33,7 @@ from coterie.cli.options import (
 )
 from coterie.cli.report import report
 from coterie.cli.reproduce import reproduce
+from coterie.cli.watch import watch
 from coterie.terminal import console, say, say_json, tell
 
 if TYPE_CHECKING:
@@ -183,7 +184,7 @@ def compare(
     from coterie.experiments import baselines
     from coterie.experiments.building import build_algorithm, build_data
     from coterie.experiments.summary import check_last
-    from coterie.experiments.sweep import folder_for, folder_name, from_settings, grid, parse_seeds, run_all
+    from coterie.experiments.sweep import folder_for, folder_name, from_settings, grid, parse_seeds, run_all, with_plan
     from coterie.reporting.compared import compared
     from coterie.reporting.comparison import comparison, verdict_table
     from coterie.reporting.progress import count_models, watch_plan
@@ -205,7 +206,8 @@ def compare(
         source = baselines.named_source(build_data)
         beside = baselines.run_baseline(plan[:: len(names)], source, folder, partial(count_models, quiet=quiet))
     with watch_plan(plan, quiet=quiet) as show_run:
-        done = list(run_all(plan, partial(folder_for, out=folder), show_run, from_settings(track)))
+        show = with_plan(show_run, plan, folder)
+        done = list(run_all(plan, partial(folder_for, out=folder), show, from_settings(track)))
     found = compared(done, last, folder, beside)
     found.save(folder)
     if as_json:
@@ -295,6 +297,7 @@ app.command()(predict)
 app.command()(export)
 app.command()(report)
 app.command()(reproduce)
+app.command()(watch)
 
 
 def _own_data(settings: Settings, quiet: bool) -> Federated | None:

@@ -58,10 +58,11 @@ def read_audit(path: str | Path) -> list[AuditLine]:
         raise FederationError(
             f"the audit log {path} cannot be read ({error.strerror}); check its permissions"
         ) from None
-    return [_parse(each) for each in text.split("\n") if each]
+    return [parse_line(each) for each in text.split("\n") if each]
 
 
-def _parse(text: str) -> AuditLine:
+def parse_line(text: str) -> AuditLine:
+    """Return a line of the log; one that is damaged says so."""
     try:
         line = json.loads(text)
     except (ValueError, RecursionError):
@@ -130,11 +131,17 @@ def audit_table(lines: Iterable[AuditLine]) -> Table:
             title, justify="right" if number else "left", ratio=share, no_wrap=share is None, overflow="fold"
         )
     for line in lines:
-        ended = ": ".join(str(line[key]) for key in ("outcome", "reason") if line.get(key))
-        when = str(line.get("time") or "").partition(".")[0].replace("T", " ")
-        shown = {**line, "outcome": ended, "time": when, "asked": line.get("asked") or line.get("kind")}
-        table.add_row(*(cell(_cell_text(shown.get(key)), longest=WIDEST.get(key, NARROW)) for key in COLUMNS))
+        longest = (WIDEST.get(key, NARROW) for key in COLUMNS)
+        table.add_row(*(cell(text, longest=most) for text, most in zip(audit_cells(line), longest, strict=True)))
     return table
+
+
+def audit_cells(line: AuditLine) -> list[str]:
+    """Return the cells of a line of the log, in the order of ``COLUMNS``."""
+    ended = ": ".join(str(line[key]) for key in ("outcome", "reason") if line.get(key))
+    when = str(line.get("time") or "").partition(".")[0].replace("T", " ")
+    shown = {**line, "outcome": ended, "time": when, "asked": line.get("asked") or line.get("kind")}
+    return [_cell_text(shown.get(key)) for key in COLUMNS]
 
 
 def _cell_text(value: Any) -> str:

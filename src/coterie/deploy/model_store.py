@@ -176,19 +176,28 @@ def _read_card(path: Path) -> dict[str, Any]:
     return card if isinstance(card, dict) else {}
 
 
+VERSION_COLUMNS = ("version", "received", "cluster", "score", "guessing", "")
+"""The columns of a table of versions."""
+
+
 def versions_table(versions: list[Version]) -> Table:
     """Return a table of versions, the newest last."""
     table = Table()
-    for title in ("version", "received", "cluster", "score", "guessing", ""):
+    for title in VERSION_COLUMNS:
         table.add_column(title)
     for each in versions:
-        scores = each.card.get("scores") or {}
-        use = "current" if each.is_current else "rolled back" if each.is_set_aside else ""
-        when = str(each.card.get("received", "")).partition(".")[0].replace("T", " ")
-        score = f"{each.card.get('measure', '')} {_number(scores.get('this model'))}"
-        cells = (each.name, when, _cluster(each.card), score, _number(scores.get("guessing")), use)
-        table.add_row(*map(cell, cells))
+        table.add_row(*map(cell, version_cells(each)))
     return table
+
+
+def version_cells(version: Version) -> tuple[str, ...]:
+    """Return the cells of a version, in the order of ``VERSION_COLUMNS``."""
+    card = version.card
+    scores = card.get("scores") or {}
+    use = "current" if version.is_current else "rolled back" if version.is_set_aside else ""
+    when = str(card.get("received", "")).partition(".")[0].replace("T", " ")
+    score = f"{card.get('measure', '')} {_number(scores.get('this model'))}"
+    return version.name, when, _cluster(card), score, _number(scores.get("guessing")), use
 
 
 def _cluster(card: dict[str, Any]) -> str:

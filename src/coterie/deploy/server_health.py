@@ -12,6 +12,7 @@ from coterie.deploy.health import days_left, of_programs
 from coterie.deploy.monitoring import Health, Measure
 from coterie.deploy.processes import Program
 from coterie.deploy.status import EXCHANGES, FAILED, Status, is_alive, is_over, read_board
+from coterie.files import last_lines
 
 LAST_BYTES = 4096
 """Bytes at the end of a file in which its last line is."""
@@ -59,13 +60,11 @@ def _of_run(status: Status) -> tuple[list[str], list[Measure]]:
 def _exchange(out: Path) -> list[Measure]:
     """Return the measures of a run's last exchange."""
     try:
-        with (out / EXCHANGES).open("rb") as file:
-            file.seek(max(0, file.seek(0, 2) - LAST_BYTES))
-            last = json.loads(file.read().splitlines()[-1])
+        last = json.loads(last_lines(out / EXCHANGES, LAST_BYTES)[-1])
         return [
             Measure("exchange_seconds", "Duration of the last exchange with the sites", last["total"]),
             Measure("exchange_bytes", "Bytes of the last exchange", last["bytes_down"], {"direction": "down"}),
             Measure("exchange_bytes", "Bytes of the last exchange", last["bytes_up"], {"direction": "up"}),
         ]
-    except (OSError, ValueError, IndexError, KeyError, TypeError):
+    except (ValueError, IndexError, KeyError, TypeError):
         return []

@@ -125,7 +125,7 @@ def status_table(
     """
     notes = [*([] if status is None else status["notes"]), *warnings]
     table = Table(
-        title=None if status is None else cell(_headline(status)),
+        title=None if status is None else cell(headline(status)),
         title_justify="left",
         caption=Text("\n").join(cell(note) for note in notes) if notes else None,
         caption_justify="left",
@@ -133,15 +133,15 @@ def status_table(
     for title in ("site", "connection", "last", "when", "cluster", "model"):
         table.add_column(title)
     sites = {} if status is None else status["sites"]
-    clusters = {} if status is None else _clusters(status)
+    clusters = {} if status is None else clusters_of(status)
     for name in sorted({*online, *sites}):
         last, model = sites.get(name, {}), (models or {}).get(name, {})
         cells = (online.get(name, "unknown"), last.get("now", ""), last.get("when", ""), str(clusters.get(name, "")))
-        table.add_row(*map(cell, (name, *cells, _model_text(model))))
+        table.add_row(*map(cell, (name, *cells, model_text(model))))
     return table
 
 
-def _model_text(entry: Mapping[str, Any]) -> str:
+def model_text(entry: Mapping[str, Any]) -> str:
     """Return which version a site has, and whether it uses another or waits for one."""
     version = str(entry.get("version", ""))
     used = version if entry.get("current", True) else f"{version}, not in use"
@@ -149,7 +149,8 @@ def _model_text(entry: Mapping[str, Any]) -> str:
     return "; ".join(filter(None, (used, late))) or str(entry.get("missing", ""))
 
 
-def _headline(status: Status) -> str:
+def headline(status: Status) -> str:
+    """Return how a run stands, in a line."""
     state = status["state"] if is_over(status) or is_alive(status) else "interrupted"
     record = status.get("record")
     at = f", round {record['round'] + 1} of {status['rounds']}" if record else ""
@@ -157,7 +158,7 @@ def _headline(status: Status) -> str:
     return f"run {line(status['run'], LONGEST_NAME)} {state}{at}{line(problem, LONGEST_ERROR)}"
 
 
-def _clusters(status: Status) -> dict[str, int]:
+def clusters_of(status: Status) -> dict[str, int]:
     """Return the cluster of each site after the last saved round."""
     out = Path(status["out"])
     if (out / "clients.csv").exists():

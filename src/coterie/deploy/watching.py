@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Iterator
-from concurrent.futures import Future, ThreadPoolExecutor
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 
 from rich.console import Console
@@ -12,10 +12,10 @@ from rich.live import Live
 from rich.table import Table
 
 from coterie.deploy.certificates import expiry_warnings
+from coterie.deploy.connections import Connections
 from coterie.deploy.delivery import read_ledger
-from coterie.deploy.server import ServerFolder, online
+from coterie.deploy.server import ServerFolder
 from coterie.deploy.status import read_board, status_table
-from coterie.errors import FederationError
 
 PAUSE, CONNECTIONS = 1.0, 10.0
 """Seconds between two looks at the run, and at the connections: each of the latter starts a program of Flower's."""
@@ -47,18 +47,9 @@ def print_changes(server: ServerFolder, console: Console) -> None:
 
 def tables(server: ServerFolder) -> Iterator[Table]:
     """Yield the table of the status as it is now, without end; connections may be some seconds old."""
-    connections: dict[str, str] = {}
-    warnings, asked = expiry_warnings(server.folder), -CONNECTIONS
+    warnings = expiry_warnings(server.folder)
     with ThreadPoolExecutor(1) as background:
-        looking: Future[dict[str, str]] | None = None
+        connections = Connections(server, background, CONNECTIONS)
         while True:
-            if looking is None and time.monotonic() - asked >= CONNECTIONS:
-                looking, asked = background.submit(online, server), time.monotonic()
-            if looking is not None and looking.done():
-                problem = looking.exception()
-                if problem is not None and not isinstance(problem, FederationError):
-                    raise problem
-                connections = dict.fromkeys(server.config.sites, "unknown") if problem else looking.result()
-                looking = None
             models = read_ledger(server.ledger).get("sites", {})
-            yield status_table(read_board(server.board), connections, models, warnings)
+            yield status_table(read_board(server.board), connections.known(), models, warnings)

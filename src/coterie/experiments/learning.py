@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from functools import cached_property
 from typing import Any
 
 import numpy as np
@@ -18,23 +20,38 @@ FALLS = 0.02
 """A loss that fell by more than this share still falls."""
 
 
-def epochs_seen(
-    history: Sequence[Record], fit: Fit, sizes: Array, asked: Callable[[int], Array], names: Sequence[str]
-) -> Array:
-    """Return how often every client has seen its train data in the rounds of a run.
+@dataclass(frozen=True)
+class Epochs:
+    """Counts how often clients see their train data: ``sizes`` examples each, in a pass of ``fit`` a round.
 
     ``asked`` gives the clients that a round asked; those that did not answer are in its record. Where a round took more
     steps than one pass of each client, such as a warm-up, they count for all of its clients alike.
     """
-    seen = np.zeros(len(sizes))
-    steps, walks = (np.array([count(int(n)) for n in sizes]) for count in (fit.count, fit.walks))
-    for record in history:
-        absent = set(record.get("missing", ()))
-        there = np.array([client for client in asked(record["round"]) if names[client] not in absent], int)
+
+    fit: Fit
+    sizes: Array
+    asked: Callable[[int], Array]
+    names: Sequence[str]
+
+    def of_round(self, record: Record) -> Array:
+        """Return how often every client saw its train data in a round."""
+        seen, absent = np.zeros(len(self.sizes)), set(record.get("missing", ()))
+        there = np.array([one for one in self.asked(record["round"]) if self.names[one] not in absent], int)
+        steps, walks = self._planned
         planned = steps[there].sum()
         if planned:
-            seen[there] += record["steps"] / planned * walks[there] / np.maximum(sizes[there], 1)
-    return seen
+            seen[there] = record["steps"] / planned * walks[there] / np.maximum(self.sizes[there], 1)
+        return seen
+
+    def seen(self, history: Sequence[Record]) -> Array:
+        """Return how often every client has seen its train data in the rounds of a run."""
+        return sum(map(self.of_round, history), np.zeros(len(self.sizes)))
+
+    @cached_property
+    def _planned(self) -> tuple[Array, Array]:
+        """Return the steps of one pass of each client, and the examples that it sees in them."""
+        steps, walks = (np.array([count(int(n)) for n in self.sizes]) for count in (self.fit.count, self.fit.walks))
+        return steps, walks
 
 
 def loss_fall(history: Sequence[Record]) -> tuple[float, int] | None:

@@ -23,7 +23,7 @@ from coterie.errors import CoterieError
 from coterie.experiments.apart import Apart, find_apart
 from coterie.experiments.building import build_attendance, build_conditions, check_enough
 from coterie.experiments.client_sketches import ClientSketches, Sketchbook, begin_sketches
-from coterie.experiments.learning import epochs_seen, learning
+from coterie.experiments.learning import Epochs, learning
 from coterie.experiments.main_score import main_score
 from coterie.experiments.placement import Trained
 from coterie.experiments.records import DataFacts, Record, RoundRecorder
@@ -129,6 +129,7 @@ class Session:
         judge = None if algorithm.serve.fit else partial(self.clients.judge, mix=self.mix)
         self.metric = None if settings.metric is None else find_metric(settings.metric)[0]
         self.recorder = RoundRecorder(facts, judge, settings.rounds, settings.weigh_by, self.metric)
+        self.epochs = Epochs(algorithm.fit, facts.train, self._asked, facts.names)
 
         # Refuse before the first round what would fail in a later one.
         changes = [0] if self.attendance is None else self.attendance.changes()
@@ -170,6 +171,7 @@ class Session:
                 step = next(steps)
                 test, validation, gradients = self._evaluate(step)
                 record = self.recorder.describe(step, test, validation, gradients)
+                record["epochs"] = float(self.epochs.of_round(record).mean())
                 now = time.perf_counter()
                 record["seconds"], started = now - started, now
                 over = self._is_over(step.state.round, record)
@@ -275,8 +277,8 @@ class Session:
         rows = client_rows(self.facts, state, test, self.attendance, self.metric)
         summary = summarise(history, settings, self.facts, state, present)
         summary |= costs_in_models(history, self.fedavg_bytes, self.before)
-        seen = epochs_seen(history, self.algorithm.fit, self.facts.train, self._asked, self.facts.names)
-        summary |= learning(history, seen) | worst_of(rows, main_score(self.facts.classes is None, settings.metric))
+        score = main_score(self.facts.classes is None, settings.metric)
+        summary |= learning(history, self.epochs.seen(history)) | worst_of(rows, score)
         if conclude is not None:
             rows, summary = conclude(rows, summary)
         if folder is not None:

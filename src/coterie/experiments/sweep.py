@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import hashlib
+import json
 import re
 from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import replace
 from functools import cache
 from pathlib import Path
@@ -25,11 +27,15 @@ from coterie.experiments.session import Progress, ShowRun
 from coterie.experiments.settings import Settings
 from coterie.experiments.summary import Row, load_rows
 from coterie.experiments.tracked import Track, untracked
+from coterie.files import write_atomically
 from coterie.limits import SEEDS, check_most
 from coterie.terminal import plain
 
 LONGEST = 120
 """Bytes of a folder's name; file systems take 255."""
+
+PLAN = "plan.json"
+"""The file of a comparison that lists the runs it will have, for whoever looks before all are there."""
 
 FolderOf = Callable[[Settings], Path | None]
 
@@ -63,6 +69,39 @@ def folder_name(text: str) -> str:
         return name
     digest = hashlib.blake2b(name.encode(errors="surrogateescape"), digest_size=8).hexdigest()
     return f"{re.sub('[^A-Za-z0-9.]+', '-', name)[:40]}-{digest}"
+
+
+def save_plan(plan: Sequence[Settings], out: Path) -> None:
+    """Write which runs a comparison will have, and in which folders."""
+    runs = [
+        {
+            "algorithm": each.algorithm,
+            "seed": each.seed,
+            "rounds": each.rounds,
+            "folder": str(folder_for(each, out).relative_to(out)),
+        }
+        for each in plan
+    ]
+    out.mkdir(parents=True, exist_ok=True)
+    write_atomically(out / PLAN, (json.dumps(runs, indent=2) + "\n").encode())
+
+
+def with_plan(show: ShowRun, plan: Sequence[Settings], out: Path) -> ShowRun:
+    """Return what shows runs and writes the plan with their first round, so that a refused comparison leaves none."""
+    save = cache(lambda: save_plan(plan, out))
+
+    @contextmanager
+    def showing(settings: Settings) -> Iterator[Progress]:
+        with show(settings) as progress:
+
+            def report(record: Record) -> None:
+                save()
+                if progress is not None:
+                    progress(record)
+
+            yield report
+
+    return showing
 
 
 class Done(NamedTuple):

@@ -14,7 +14,7 @@ class Markup(str):
 
 Child = str | Markup | Iterable["Child"] | None
 
-EMPTY = frozenset({"input", "br", "meta", "path", "line", "rect", "circle", "image"})
+EMPTY = frozenset({"input", "br", "meta", "link", "path", "line", "rect", "circle", "image"})
 """Elements without content."""
 
 

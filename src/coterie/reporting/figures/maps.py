@@ -30,10 +30,12 @@ def maps(
     names: Sequence[str],
     rounds: Sequence[int],
     most: int = MOST_POINTS,
+    neighbours: bool = True,
 ) -> list[Figure]:
     """Return maps of clients by principal components and by t-SNE, over rounds (thesis figures 3.5 and 3.6).
 
-    ``labels`` are those after each of ``rounds`` (0 is the first), ``most`` the clients that are shown.
+    ``labels`` are those after each of ``rounds`` (0 is the first), ``most`` the clients that are shown. Without
+    ``neighbours`` there is no t-SNE, which takes longer, and places clients anew with every round that is added.
     """
     clouds = _clouds(sketches, dict(zip(rounds, labels, strict=True)), most)
     if not clouds:
@@ -41,7 +43,7 @@ def maps(
     said = "Every client is a point; clients are near each other whose models are alike; colour and shape are clusters."
     kinds = {"pca": ("principal components", by_components), "tsne": ("t-SNE", by_neighbours)}
     found = []
-    for kind, (words, place) in kinds.items():
+    for kind, (words, place) in list(kinds.items())[: 1 + neighbours]:
         placed = place([cloud.points for cloud in clouds])
         if placed is not None:
             panels = tuple(cloud.panel(spots, names) for cloud, spots in zip(clouds, placed, strict=True))

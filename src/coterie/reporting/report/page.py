@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import io
 import shlex
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, fields
 from importlib.resources import files
 from pathlib import Path
@@ -195,22 +195,24 @@ def title_of(content: Content) -> str:
     return f"{what} on {run.settings.data}"
 
 
-def page(title: str, found: Sequence[Section], scripts: Iterable[str] = ()) -> str:
-    """Return the page with these sections; ``scripts`` are further ones of the package, such as a live page has."""
+def page(title: str, found: Sequence[Section], *, top: Child = None, style: str = "", script: str = "") -> str:
+    """Return the page with these sections; a live page has a line at the top, and style and script of its own."""
     links = element("ol", (element("li", element("a", each.title, href=f"#{each.id}")) for each in found))
     body = [
-        element("a", "Skip to the report", href="#verdict", class_="skip"),
+        element("a", "Skip to the report", href="#report", class_="skip"),
         element("header", element("h1", title), element("button", "Dark or light", type="button", data_theme=True)),
+        top,
         element("nav", links, aria_label="Sections"),
-        element("main", (section_markup(each) for each in found)),
+        element("main", (section_markup(each) for each in found), id="report", tabindex=-1),
         element("div", id="tip", role="status", hidden=True),
-        element("script", trusted("\n".join([_file("script.js"), *scripts]))),
+        element("script", trusted(_file("script.js") + script)),
     ]
     head = [
         element("meta", charset="utf-8"),
         element("meta", name="viewport", content="width=device-width, initial-scale=1"),
+        element("link", rel="icon", href="data:,"),
         element("title", title),
-        element("style", trusted(_file("style.css"))),
+        element("style", trusted(_file("style.css") + style)),
     ]
     return f'<!doctype html>\n<html lang="en">{element("head", head)}\n{element("body", body)}</html>\n'
 

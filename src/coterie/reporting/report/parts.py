@@ -96,7 +96,7 @@ def _map(run: RunContent, most: int) -> Part:
         why = "No map: the folder has no sketches of clients' models. A federation keeps none of its clients' models, "
         return Part("map", "Map of clients", (), f"{why}and neither did runs of earlier versions.")
     rounds = [record["round"] for record in run.history[: len(run.labels)]]
-    found = tuple(maps.maps(run.sketches, run.labels, run.names, rounds, most))
+    found = tuple(maps.maps(run.sketches, run.labels, run.names, rounds, most, neighbours=run.is_finished))
     few = "" if len(run.sketches.clients) == len(run.names) else f"A sample of {len(run.sketches.clients)} clients."
     return Part("map", "Map of clients", found, few if found else "No map: fewer than two clients have sketches yet.")
 
