@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 
+from coterie.experiments.main_score import Score, main_score
 from coterie.experiments.summary import Row
-from coterie.experiments.verdict import GUESS, NAMES, Score, column_of, main_score
+from coterie.experiments.verdict import GUESS, NAMES, column_of
 from coterie.reporting.html_tables import Cell, sortable_table
 from coterie.reporting.markup import Markup, element, join
 from coterie.reporting.report.collecting import Content, RunContent

@@ -7,21 +7,10 @@ from typing import Any
 
 import numpy as np
 
+from coterie.experiments.main_score import Score, main_score
+from coterie.experiments.statistics import EQUAL, LEVEL
 from coterie.experiments.summary import Row
-from coterie.experiments.verdict import (
-    ENOUGH,
-    EQUAL,
-    LEVEL,
-    LOCAL,
-    NAMES,
-    ONE_MODEL,
-    Against,
-    Score,
-    Verdict,
-    column_of,
-    judge,
-    main_score,
-)
+from coterie.experiments.verdict import ENOUGH, LOCAL, NAMES, ONE_MODEL, Against, Verdict, column_of, judge
 from coterie.reporting.figures.drawn import draw
 from coterie.reporting.html_tables import table
 from coterie.reporting.markup import Markup, element, join
