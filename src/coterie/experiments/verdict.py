@@ -142,7 +142,7 @@ class Verdict:
         lines = [f"Verdict: {self.sentence}."]
         if self.against:
             lines += aligned([_heads(self.score), *(_cells(NAMES[k], v, self.score) for k, v in self.against.items())])
-            lines.append(f"  {self.basis}; p: Wilcoxon signed-rank, Holm")
+            lines += [f"  {self.basis};", f"  p: {BY_CLIENT}, corrected by Holm"]
         lines += [f"  {NAMES[name]}: {why}" for name, why in self.missing.items()]
         return "\n".join([*lines, *(f"  {line}" for line in self._cautions())])
 
