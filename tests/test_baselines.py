@@ -69,19 +69,19 @@ def test_scores_are_those_of_scikit_learn_on_the_same_rows(compared, classes):
         assert found["accuracy"] == pytest.approx(np.average(accuracy, weights=weights))
         assert found["macro_f1"] == pytest.approx(np.average(f1, weights=weights))
         assert found["metric"] == pytest.approx(np.average(auroc, weights=weights))
-        assert found["worst_client"] == pytest.approx(min(accuracy))
+        assert found["worst_client"] == pytest.approx(min(auroc))
 
 
 def test_they_are_rows_of_the_same_table_with_gains_and_the_cost_of_staying(compared):
     rows = {row["algorithm"]: row for row in compared.rows()}
     assert list(rows) == ["fedavg", "local", ALONE, POOLED]
-    assert rows[POOLED]["gain"] == pytest.approx(rows[POOLED]["accuracy"] - rows["fedavg"]["accuracy"])
+    assert rows[POOLED]["gain"] == pytest.approx(rows[POOLED]["auroc"] - rows["fedavg"]["auroc"])
     told = str(compared)
     assert "gbm (pooled) is a ceiling, not private" in told
-    best = max((name for name in rows if name != POOLED), key=lambda name: rows[name]["accuracy"])
-    cost = 100 * (rows[POOLED]["accuracy"] - rows[best]["accuracy"])
+    best = max((name for name in rows if name != POOLED), key=lambda name: rows[name]["auroc"])
+    cost = rows[POOLED]["auroc"] - rows[best]["auroc"]
     told = " ".join(told.split())
-    much = f"costs {cost:.1f}" if cost > 0 else f"costs nothing here: it is worse by {-cost:.1f}"
+    much = f"costs {cost:.3f}" if cost > 0 else f"costs nothing here: it is worse by {-cost:.3f}"
     assert f"That the data may not move {much}" in told
     assert f"against {best}" in told
     assert "2 rounds" in told  # not "1 to 2": a baseline has no rounds

@@ -17,7 +17,8 @@ import coterie as ct
 from coterie.data import Reading
 from coterie.data.tables.api import check_own, from_frame, load_client, load_own
 from coterie.data.tables.cells import read_dates
-from coterie.data.tables.schema import BUCKETS, Category, Date, Hashed, Number, Schema, make_schema
+from coterie.data.tables.features import Category, Date, Hashed, Number
+from coterie.data.tables.schema import BUCKETS, Schema, make_schema
 from coterie.data.tables.sums import Dates, Moments, Sums, merge
 from coterie.errors import DataError
 

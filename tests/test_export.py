@@ -23,7 +23,8 @@ from typer.testing import CliRunner
 
 import coterie as ct
 from coterie.cli.main import app
-from coterie.data.tables.schema import KINDS, Schema
+from coterie.data.tables.features import KINDS
+from coterie.data.tables.schema import Schema
 from coterie.errors import DataError, ModelError, UnknownName, UsageError
 from coterie.experiments.served_run import load_served_run
 from coterie.exporting import folder as folders

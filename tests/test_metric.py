@@ -19,13 +19,14 @@ from coterie.deploy.audit import task_summary
 from coterie.deploy.policy import Policy
 from coterie.engine.metric_functions import METRICS, find_metric
 from coterie.errors import Refused, UnknownName, UsageError
+from coterie.experiments.main_score import main_score
 from coterie.experiments.settings import Settings
 from coterie.experiments.summary import add_shown
 from coterie.experiments.tuning import score
 from coterie.models.zoo import build_model
 from coterie.protocol.stack import Sent, Stack
 from coterie.protocol.task import Report, Task
-from coterie.reporting.comparison import _metric_column, comparison
+from coterie.reporting.comparison import columns_of, comparison
 from coterie.runtimes.simulator import Simulator
 from coterie.seeding import Key
 from coterie.target import Target
@@ -155,10 +156,11 @@ class TestRuns:
         run = ct.run("fedavg", replace(clients, test=single), rounds=2, metric="auroc")
         assert run.summary["metric_clients"] == run.history[-1]["metric_clients"] == 2
         shown = comparison({"fedavg": [add_shown(run.summary, run.history, None)]}, Console(width=200))
-        assert "auroc is the mean over the 2 of 3 clients for which it is defined." in str(shown.caption)
+        told = "auroc: 1 of 3 clients have no value (all their examples are of one class); they do not count."
+        assert told in str(shown.caption)
         everywhere = ct.run("fedavg", clients, rounds=2, metric="auroc")
         shown = comparison({"fedavg": [add_shown(everywhere.summary, everywhere.history, None)]}, Console(width=200))
-        assert "is defined" not in str(shown.caption)
+        assert "no value" not in str(shown.caption)
 
     def test_the_other_numbers_are_those_of_a_run_without_it(self, clients):
         with_it, without = (ct.run("ifca(clusters=2)", clients, rounds=2, metric=name) for name in ("accuracy", None))
@@ -216,9 +218,9 @@ class TestRuns:
         assert run.summary["metric"] == pytest.approx(run.summary["accuracy"])
 
     def test_tables_show_it_and_tuning_ranks_by_it(self, clients, package):
-        (column,) = _metric_column({"metric_name": f"{package}:loss"})
+        worst, column, *_ = columns_of(main_score(False, f"{package}:loss"), False)
+        assert (worst.title, worst.best) == ("worst loss", "min")
         assert (column.title, column.best) == ("loss", "min")
-        assert _metric_column({}) == []
         assert score({"metric_name": f"{package}:loss", "validation_metric": 0.3}) == -0.3
         assert score({"metric_name": "macro_f1", "validation_metric": 0.3, "validation_accuracy": 0.9}) == 0.3
         assert score({"metric_name": "macro_f1", "validation_metric": None}) == -math.inf

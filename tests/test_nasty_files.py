@@ -15,7 +15,7 @@ import pytest
 from coterie.data.federated import Federated
 from coterie.data.tables import csv as csv_reader
 from coterie.data.tables.api import check_own, load_own
-from coterie.data.tables.schema import Number
+from coterie.data.tables.features import Number
 from coterie.errors import DataError
 
 HEADER = "age,sex,label\n"

@@ -49,7 +49,19 @@ def home(tmp_path_factory):
     """Runs on one table: of a number and of classes, and one with a rule for newcomers without labels."""
     folder = tmp_path_factory.mktemp("home")
     stays().write_csv(folder / "stays.csv")
-    train = ("--client", "site", "--model", "mlp(8)", "--rounds", 4, "--data", folder / "stays.csv", "--quiet")
+    train = (
+        "--client",
+        "site",
+        "--model",
+        "mlp(8)",
+        "--rounds",
+        4,
+        "--epochs",
+        4,
+        "--data",
+        folder / "stays.csv",
+        "--quiet",
+    )
     for name, algorithm, label, other in [
         ("days", "ifca(2)", "days", "long"),
         ("long", "ifca(2)", "long", "days"),

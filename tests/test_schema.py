@@ -10,7 +10,8 @@ import polars as pl
 import pytest
 
 from coterie.data.tables.api import load_own
-from coterie.data.tables.schema import Category, Number, Schema
+from coterie.data.tables.features import Category, Number
+from coterie.data.tables.schema import Schema
 from coterie.errors import DataError
 
 AGES = [31.5, 47.25, 52.0, 28.75, 60.5, 44.0, 39.5, 71.25, 66.0, 35.5]

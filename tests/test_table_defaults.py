@@ -58,7 +58,7 @@ def test_a_paper_keeps_its_settings(tables):
 
 @pytest.mark.parametrize("name", TABLES)
 def test_what_is_given_wins(name):
-    other = {"model": "mlp", "optimizer": "sgd", "lr": 0.3, "lr_decay": 0.5}.get(name, 7)
+    other = {"model": "mlp", "optimizer": "sgd", "lr": 0.3, "lr_decay": 0.5, "weight_decay": 0.1}.get(name, 7)
     assert with_table_defaults({name: other})[name] == other
 
 
@@ -67,9 +67,9 @@ def test_what_is_given_wins(name):
     [
         ({"steps": 5}, {"epochs"}),
         ({"epochs": 5}, {"steps"}),
-        ({"optimizer": "sgd"}, {"lr", "lr_decay"}),
-        ({"momentum": 0.5}, {"optimizer", "lr", "lr_decay"}),
-        ({"momentum_kept": True}, {"optimizer", "lr", "lr_decay"}),
+        ({"optimizer": "sgd"}, {"lr", "lr_decay", "weight_decay"}),
+        ({"momentum": 0.5}, {"optimizer", "lr", "lr_decay", "weight_decay"}),
+        ({"momentum_kept": True}, {"optimizer", "lr", "lr_decay", "weight_decay"}),
         ({"lr": 0.01}, set()),
     ],
 )
@@ -138,9 +138,9 @@ def test_a_run_that_was_begun_with_the_general_defaults_is_resumed_with_them(tab
 def test_the_defaults_learn_what_ten_steps_of_sgd_do_not():
     rng = np.random.default_rng(0)
     month, hour = rng.integers(1, 13, 4000), rng.uniform(0, 24, 4000)
-    late = rng.normal(size=13)[month] * np.sin(hour)
+    late = rng.normal(size=13)[month] * np.sin(hour * np.pi / 12)
     frame = pl.DataFrame({"month": month, "hour": hour, "late": late, "site": ["a", "b"] * 2000})
     clients = ct.from_frame(frame, client="site", label="late")
     general = {"optimizer": "sgd", "steps": 10, "batch": 32, "model": "mlp(64)", "rounds": 20}
     before, after = ct.run("fedavg", clients, **general), ct.run("fedavg", clients)
-    assert after.summary["r2"] > before.summary["r2"] + 0.2
+    assert 1 - after.summary["r2"] < (1 - before.summary["r2"]) / 5

@@ -330,7 +330,7 @@ def test_rare_classes_large_majorities_and_idle_columns_are_noted(tmp_path):
     assert federated.notes == (
         "column 'same' is constant in the train rows, so nothing can be learned from it",
         "column 'code' is taken as a category: 50 of 100 are numbers",
-        "96% of the examples are of class 'no'; look at macro scores",
+        "96% of the examples are of class 'no'; judge by --metric auroc",
         "class 'yes' has 4 examples",
     )
     assert not federated.train.x[:, 1].any()

@@ -14,8 +14,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from coterie.data.tables import csv as csv_reader
+from coterie.data.tables.features import Category, Number
 from coterie.data.tables.files import open_table
-from coterie.data.tables.schema import Category, Number, Schema
+from coterie.data.tables.schema import Schema
 from coterie.data.tables.sums import Moments, RunningMoments, Sums, merge
 
 offsets = st.sampled_from([0.0, 1.0, -1e3, 1e9, 1e12])

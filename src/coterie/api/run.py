@@ -19,6 +19,7 @@ from coterie.data import Federated
 from coterie.errors import DataError, RunFolderError, UnknownName, UsageError
 from coterie.experiments import building
 from coterie.experiments.apart import Apart, find_apart
+from coterie.experiments.main_score import score_of
 from coterie.experiments.networks import mean_network
 from coterie.experiments.placement import Placement, load_trained
 from coterie.experiments.records import facts_of
@@ -64,10 +65,11 @@ class Run:
     folder: Path | None = None
 
     def __repr__(self) -> str:
-        found, score = self.summary, "accuracy" if "accuracy" in self.summary else "rmse"
+        found, score = self.summary, score_of(self.summary)
         return (
             f"Run({found['algorithm']} on {found['data']}, {found['partition']}: {found['clients']} clients, "
-            f"{found['rounds']} rounds, {found['clusters_found']} clusters, {score} {found[score] or float('nan'):.3f})"
+            f"{found['rounds']} rounds, {found['clusters_found']} clusters, "
+            f"{score.name} {found[score.column] or float('nan'):.3f})"
         )
 
     @property
@@ -223,7 +225,9 @@ class Run:
 
     def plot(self, path: str | Path | None = None) -> Figure:
         """Draw scores and cluster sizes by round; save the picture if a path is given, and return the figure."""
-        figure = draw_run(self.history, f"{self.summary['algorithm']} on {self.summary['data']}")
+        figure = draw_run(
+            self.history, f"{self.summary['algorithm']} on {self.summary['data']}", score_of(self.summary)
+        )
         if path is not None:
             figure.savefig(path, dpi=150)
         return figure
@@ -232,7 +236,7 @@ class Run:
         """Show the summary and the curves in a notebook."""
         names = (
             *("algorithm", "data", "partition", "clients", "rounds", "clusters_found", "accuracy", "macro_f1"),
-            *("worst_client", "rmse", "r2", "ari", "seconds"),
+            *("metric_name", "metric", "worst_client", "rmse", "r2", "ari", "seconds"),
         )
         found = [(name.replace("_", " "), self.summary[name]) for name in names if self.summary.get(name) is not None]
         shown = ((name, f"{value:.3f}" if isinstance(value, float) else value) for name, value in found)

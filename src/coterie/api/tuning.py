@@ -48,7 +48,7 @@ class Tuned:
 
     def __str__(self) -> str:
         text = io.StringIO()
-        Console(file=text, width=120).print(ranking(self.results, self.settings.metric))
+        Console(file=text, width=120).print(ranking(self.results))
         return text.getvalue()
 
     @property

@@ -255,7 +255,7 @@ def tune(
     if as_json:
         say_json([{**result.candidate, "scores": result.scores} for result in results])
         return
-    console.print(ranking(results, base.metric))
+    console.print(ranking(results))
     for name in tuning.at_edge(results[0].candidate, ranges):
         say(f"the best {name} is at the edge of what was tried; better ones may lie beyond")
     say(f"the best settings are in {best}: coterie run {best}")

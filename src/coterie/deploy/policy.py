@@ -12,6 +12,7 @@ from pathlib import Path
 
 import numpy as np
 
+from coterie.engine.metric_functions import find_metric
 from coterie.errors import Refused, UsageError
 from coterie.files import read_toml
 from coterie.models.zoo import models as zoo
@@ -23,6 +24,9 @@ from coterie.typed import at_least, check_limits, each_one_of, make, option
 REPORTS = ("params", "losses", "differences", "metrics", "columns")
 MAJORITY = "majority"
 """A report that a site gives only if its policy lists it: how many test examples are of its most frequent class."""
+
+HISTOGRAMS = "histograms"
+"""A report that a site gives only if its policy lists it: histograms of its scores, for a metric of all sites."""
 
 PARTS = ("all", "head", "head_weight", "body", "linear", "global", "cluster")
 
@@ -36,8 +40,10 @@ DEFAULT_POLICY_TEXT = f"""\
 # "differences" (only how far those losses are from that of the site's own model; "losses" allows them too), "metrics"
 # (accuracy and the like, on one split), "columns" (of a table, until the sites have agreed on a schema: how many values
 # of each column are numbers or missing, means and deviations of numbers, the words of categories, the classes).
-# One more is not listed, add it if you like: "majority" (when the site says hello: how many of its test examples are of
-# its most frequent train class, so that a run knows what guessing gives).
+# Two more are not listed, add them if you like: "majority" (when the site says hello: how many of its test examples are
+# of its most frequent train class, so that a run knows what guessing gives), "histograms" (with the metrics, for
+# auroc_pooled: how many examples of each class have scores in each of 100 bins; of few examples that is nearly every
+# score).
 reports = [{", ".join(f'"{name}"' for name in REPORTS)}]
 
 # The parts of a model that "params" may be of; "all" is the whole model.
@@ -91,7 +97,7 @@ class Policy:
     coterie.errors.Refused: the task takes 6 minibatch steps; this site allows 5 (most_steps in its policy.toml)
     """
 
-    reports: tuple[str, ...] = option(REPORTS, limit=each_one_of("report", *REPORTS, MAJORITY))
+    reports: tuple[str, ...] = option(REPORTS, limit=each_one_of("report", *REPORTS, MAJORITY, HISTOGRAMS))
     parts: tuple[str, ...] = option(PARTS, limit=each_one_of("part of a model", *PARTS))
     most_steps: int = option(1000, limit=at_least(1))
     largest_batch: int = option(4096, limit=at_least(1))
@@ -176,9 +182,17 @@ class Policy:
             asked_for = report.describe.function
             listed = asked_for in self.functions
             _allow(listed, f"the client function is {asked_for!r}", _list(self.functions), "functions")
-        if report.metric is not None and is_outside(report.metric):
-            listed = report.metric in self.functions
-            _allow(listed, f"the metric is {report.metric!r}", _list(self.functions), "functions")
+        self._check_metric(report.metric)
+
+    def _check_metric(self, text: str | None) -> None:
+        """Refuse a metric of another package that is not listed, and one that needs histograms if these are not."""
+        if text is None:
+            return
+        if is_outside(text):
+            _allow(text in self.functions, f"the metric is {text!r}", _list(self.functions), "functions")
+        elif find_metric(text)[0].pool is not None:
+            allowed, asked = HISTOGRAMS in self.reports, f"the metric {text} asks for {HISTOGRAMS} of scores"
+            _allow(allowed, asked, _list(self.reports), "reports")
 
 
 def _rests_on(task: Task, sizes: Mapping[str, int]) -> list[tuple[str, int]]:

@@ -6,6 +6,7 @@ algorithm is the deployed one.
 
 from __future__ import annotations
 
+import math
 from contextlib import nullcontext
 from dataclasses import replace
 from functools import partial, reduce
@@ -32,7 +33,7 @@ from coterie.engine.evaluation import (
 )
 from coterie.engine.features import learner_of, with_features
 from coterie.engine.local_training import Work, train
-from coterie.engine.metric_functions import Metric, find_metric
+from coterie.engine.metric_functions import Metric, find_metric, reported_shape
 from coterie.engine.native import native_for, takes
 from coterie.engine.plan import Workers, count_threads, make_plan
 from coterie.engine.pool import Pool, SpareBlock
@@ -46,6 +47,7 @@ from coterie.protocol.replies import Replies
 from coterie.protocol.stack import Sent, Stack
 from coterie.protocol.task import Describe, Fit, Report, Task, check_bounded
 from coterie.seeding import Key
+from coterie.target import Target
 from coterie.terminal import line
 from coterie.textforms import Call
 from coterie.typing import Array
@@ -138,7 +140,7 @@ class Engine:
             fields["spreads"] = table.spreads if report.sample else None
         if report.metrics is not None:
             found = self._metrics(report, report.metrics, sent, labels, clients, trained, key)
-            fields["metrics"], fields["metric"] = found[:, :4], found[:, 4] if report.metric else None
+            fields["metrics"], fields["metric"] = found[:, :4], _named(found, report, self.model.target)
         if fits:
             fields["loss"] = np.mean([fit.loss for fit in fits], axis=0)
         examples = self._pool("train", sent.models).sizes[clients]
@@ -299,7 +301,8 @@ class Engine:
             own_shards = [(r, s[(rows[s] == r).all(1)]) for s in shards for r in np.unique(rows[s], axis=0)]
             jobs = [_Served(sent.take(row), positions) for row, positions in own_shards]
         metric = None if report.metric is None else find_metric(report.metric)
-        found = np.empty((len(clients), 4 if metric is None else 5))
+        width = 0 if metric is None else math.prod(metric[0].shape(self.model.target))
+        found = np.empty((len(clients), 4 + width))
         rows_of = pool.rows_of if report.half is None else rows_of_half(report.half, pool, self.data.names, key)
         parts = self.workers.map(
             lambda j: self._served_metrics(j.models, report.mix, pool, rows_of(clients[j.positions]), metric), jobs
@@ -329,8 +332,8 @@ class Engine:
             return found
         named, call = metric
         values = outputs.cpu().numpy()
-        own = [named.of(values[start:stop], truth[start:stop], call) for start, stop in pairwise(offsets)]
-        return np.column_stack([found, own])
+        own = [named.reported(values[start:stop], truth[start:stop], call) for start, stop in pairwise(offsets)]
+        return np.column_stack([found, np.stack(own)])
 
     def _outputs(self, stack: Stack, row: int, pool: Pool, where: Array) -> tuple[torch.Tensor, torch.Tensor]:
         """Return the outputs of one model for these rows of a pool, by this thread's evaluator, and the truth."""
@@ -366,6 +369,13 @@ class Engine:
     def _like(self, stack: Stack) -> torch.Tensor:
         """Return an empty tensor of the models' precision on the engine's device."""
         return torch.empty(0, dtype=torch.from_numpy(stack.params[:1]).dtype, device=self.device)
+
+
+def _named(found: Array, report: Report, target: Target) -> Array | None:
+    """Return the columns of the metric that a report names, behind the four that all have; None if it names none."""
+    if report.metric is None:
+        return None
+    return found[:, 4:].reshape(len(found), *reported_shape(report.metric, target))
 
 
 def find_device(name: str) -> torch.device:

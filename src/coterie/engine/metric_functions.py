@@ -15,6 +15,7 @@ import numpy as np
 
 from coterie.engine.metrics import macro_f1 as macro_f1_of_clients
 from coterie.engine.metrics import multilabel
+from coterie.engine.rankings import LARGEST, Pooled, histogram_size, pooled_auroc, ranked, score_histograms
 from coterie.errors import UsageError
 from coterie.outside import find_outside, is_outside, reason
 from coterie.target import BINARY, Target
@@ -22,9 +23,6 @@ from coterie.textforms import Call, Catalogue, first_line, parse_one
 from coterie.typing import Array
 
 Function = Callable[..., Any]
-
-LARGEST = 1e30
-"""Outputs beyond this, such as the logarithm of a probability of 0, are ranked as if they were this."""
 
 BINS = 10
 """The bins of confidence by which calibration is judged, unless a text says otherwise."""
@@ -47,6 +45,8 @@ class Metric:
     smaller           whether a smaller value is better
     low, high         its range; None: it is not known
     unit              what it is measured in
+    undefined         where it has no value, in words; empty: it always has one
+    pool              makes the score of a run from the sum of clients' arrays; None: it is the mean of their numbers
     """
 
     name: str
@@ -56,6 +56,8 @@ class Metric:
     low: float | None = None
     high: float | None = None
     unit: str = ""
+    undefined: str = ""
+    pool: Callable[[Array], Pooled] | None = None
 
     @property
     def in_unit(self) -> bool:
@@ -93,11 +95,27 @@ class Metric:
 
     def of(self, outputs: Array, y: Array, call: Call) -> float:
         """Return the value at one client; infinite where it is not defined, such as NaN."""
+        return float(self.own(self.reported(outputs, y, call)[None])[0])
+
+    def reported(self, outputs: Array, y: Array, call: Call) -> Array:
+        """Return what leaves a client: its value, or the array from which that of all clients together is made."""
         try:
-            value = float(self.function(outputs, y, *call.args, **dict(call.kwargs)))
+            found = np.asarray(self.function(outputs, y, *call.args, **dict(call.kwargs)), dtype=np.float64)
+            value = found if self.pool else np.asarray(float(found))
         except Exception as error:  # a user's code may fail in any way
             raise UsageError(f"metric {call!s} failed: {reason(error)}; it is called with (outputs, y)") from error
-        return value if np.isfinite(value) else np.inf
+        return np.where(np.isfinite(value), value, np.inf)
+
+    def own(self, reported: Array) -> Array:
+        """Return each client's own value from what clients reported; infinite where it is not defined."""
+        if self.pool is None:
+            return reported
+        values = np.array([self.pool(row).value for row in reported])
+        return np.where(np.isfinite(values), values, np.inf)
+
+    def shape(self, target: Target) -> tuple[int, ...]:
+        """Return the shape of what leaves a client."""
+        return () if self.pool is None else (histogram_size(target),)
 
 
 def accuracy(outputs: Array, y: Array) -> float:
@@ -189,6 +207,14 @@ def auroc(outputs: Array, y: Array, average: str = MACRO) -> float:
     return _mean_over_classes(_area, outputs, y, average)
 
 
+def auroc_pooled(outputs: Array, y: Array) -> Array:
+    """Return the AUROC of all clients' examples together, from histograms of scores with 100 bins that are added up.
+
+    At a client it gives the histograms; see ``engine.rankings`` for the bins and their error.
+    """
+    return score_histograms(outputs, y)
+
+
 def average_precision(outputs: Array, y: Array, average: str = MACRO) -> float:
     """Return the mean precision over the examples of a class, each at the threshold that just includes it.
 
@@ -221,23 +247,9 @@ def _mean_over_classes(score: Callable[[Array, Array], float], outputs: Array, y
         raise UsageError(f"average is {average}; classes count by {MACRO} (all alike) or by {SUPPORT} (examples)")
     if np.isnan(outputs).any():
         return float("nan")
-    truth = y.T > 0 if y.ndim > 1 else y == np.arange(outputs.shape[1])[:, None]
-    ranked = outputs.T if y.ndim > 1 else log_odds(outputs)
-    pairs = list(zip(ranked, truth, strict=True))
-    two_classes = y.ndim == 1 and len(pairs) == BINARY
-    split = [(own, has) for own, has in pairs[1 if two_classes else 0 :] if has.any() and not has.all()]
+    split = [(own, has) for own, has in zip(*ranked(outputs, y), strict=True) if has.any() and not has.all()]
     found, shares = [score(own, has) for own, has in split], [float(has.sum()) for _, has in split]
     return float(np.average(found, weights=shares if average == SUPPORT else None)) if found else float("nan")
-
-
-def log_odds(outputs: Array) -> Array:
-    """Return the log odds of each class against all others, ``(classes, n)``; they do not saturate, as shares do."""
-    exact = np.clip(outputs.T.astype(np.float64), -LARGEST, LARGEST)
-    none = np.full((1, exact.shape[1]), -np.inf)
-    before = np.concatenate([none, np.logaddexp.accumulate(exact[:-1])])
-    after = np.concatenate([np.logaddexp.accumulate(exact[:0:-1])[::-1], none])
-    odds: Array = exact - np.logaddexp(before, after)
-    return odds
 
 
 def _area(ranked: Array, has: Array) -> float:
@@ -272,20 +284,23 @@ def _said(outputs: Array, y: Array) -> Array:
 _SHARE: dict[str, Any] = {"low": 0, "high": 1, "unit": SHARE}
 _ERROR: dict[str, Any] = {"smaller": True, "low": 0, "high": np.inf}
 
+_NO_NUMBER, _ONE_CLASS = "the function gives no number there", "all their examples are of one class"
+
 METRICS = {
     each.name: each
     for each in (
         Metric("accuracy", accuracy, "classes", **_SHARE),
         Metric("balanced_accuracy", balanced_accuracy, "one class", **_SHARE),
         Metric("macro_f1", macro_f1, "classes", **_SHARE),
-        Metric("auroc", auroc, "classes", **_SHARE),
-        Metric("average_precision", average_precision, "classes", **_SHARE),
+        Metric("auroc", auroc, "classes", undefined=_ONE_CLASS, **_SHARE),
+        Metric("auroc_pooled", auroc_pooled, "classes", undefined=_ONE_CLASS, pool=pooled_auroc, **_SHARE),
+        Metric("average_precision", average_precision, "classes", undefined=_ONE_CLASS, **_SHARE),
         Metric("log_loss", log_loss, "classes", unit=NATS, **_ERROR),
         Metric("brier", brier, "classes", smaller=True, low=0, high=2),
         Metric("calibration_error", calibration_error, "one class", smaller=True, **_SHARE),
         Metric("rmse", rmse, "numbers", unit=TARGET_UNIT, **_ERROR),
         Metric("mae", mae, "numbers", unit=TARGET_UNIT, **_ERROR),
-        Metric("r2", r2, "numbers", low=-np.inf, high=1, unit=SHARE),
+        Metric("r2", r2, "numbers", low=-np.inf, high=1, unit=SHARE, undefined="all their targets are equal"),
     )
 }
 """The metrics that come with coterie."""
@@ -309,8 +324,15 @@ def find_metric(text: str) -> tuple[Metric, Call]:
     call = parse_one(text)
     if is_outside(call.name):
         function = find_outside("metric", call.name)
-        return Metric(call.name, function, smaller=bool(getattr(function, "smaller", False))), call
+        return Metric(
+            call.name, function, smaller=bool(getattr(function, "smaller", False)), undefined=_NO_NUMBER
+        ), call
     metrics.find(call.name)
     if call.args or call.kwargs:
         metrics.build(call, outputs=np.eye(BINARY), y=np.arange(BINARY))
     return METRICS[call.name], call
+
+
+def reported_shape(text: str | None, target: Target) -> tuple[int, ...]:
+    """Return the shape of what leaves a client where a report names this metric, or none."""
+    return () if text is None else find_metric(text)[0].shape(target)

@@ -25,12 +25,13 @@ from coterie.data import Federated
 from coterie.data.named import is_own
 from coterie.data.tables.files import own_hash
 from coterie.engine.evaluation import verdicts
-from coterie.engine.metric_functions import find_metric
+from coterie.engine.metric_functions import Metric, find_metric
 from coterie.engine.metrics import table as metrics_table
 from coterie.errors import UnknownName, UsageError
 from coterie.experiments.building import about_data
+from coterie.experiments.main_score import SPLIT
 from coterie.experiments.records import Record, finite
-from coterie.experiments.scores import client_scores, metric_mean
+from coterie.experiments.scores import client_scores, with_metric
 from coterie.experiments.settings import Settings
 from coterie.experiments.summary import SHOWN
 from coterie.files import write_atomically
@@ -239,26 +240,28 @@ def _scored(name: str, outputs: Array, data: Federated, settings: Settings, seco
     table = metrics_table(found, test.y, test.offsets, data.target)
     weights = data.train.sizes if settings.weigh_by == "train" else test.sizes
     record = client_scores(table, data.classes, data.unit, weights)
-    values = None if settings.metric is None else _metric_values(settings.metric, outputs, data)
-    if values is not None:
-        record |= {"metric": metric_mean(values, weights), "metric_clients": int(np.isfinite(values).sum())}
-    summary = {
+    values = None
+    if settings.metric is not None:
+        metric, reported = _reported(settings.metric, outputs, data)
+        unit = data.unit if metric.in_unit else 1.0
+        record = with_metric(record, metric, reported, table, weights, unit)
+        values = unit * metric.own(reported)
+    summary: Record = {
         **{"algorithm": name, "baseline": "gbm", "model": "gbm", "data": data.data, "partition": data.partition},
-        **{"clients": len(data), "seed": settings.seed, "weigh_by": settings.weigh_by},
+        **{"clients": len(data), "seed": settings.seed, "split": SPLIT, "weigh_by": settings.weigh_by},
         **({} if settings.metric is None else {"metric_name": settings.metric}),
         **{shown: record[key] for key, shown in SHOWN.items() if key in record},
-        **{key: record[key] for key in ("metric_clients",) if key in record},
+        **{key: record[key] for key in ("metric_clients", "metric_mean", "metric_error") if key in record},
         "seconds": seconds,
     }
     return Baseline(finite(summary), tuple(_client_rows(data, table, values)))
 
 
-def _metric_values(text: str, outputs: Array, data: Federated) -> Array:
-    """Return the metric that the user named at each client, in the user's units; infinite where it is not defined."""
+def _reported(text: str, outputs: Array, data: Federated) -> tuple[Metric, Array]:
+    """Return the metric that the user named, and what each client would report of it."""
     metric, call = find_metric(text)
     parts = np.split(outputs, data.test.offsets[1:-1])
-    values = np.array([metric.of(own, data.test.of(i)[1], call) for i, own in enumerate(parts)])
-    return values * (data.unit if metric.in_unit else 1.0)
+    return metric, np.stack([metric.reported(own, data.test.of(i)[1], call) for i, own in enumerate(parts)])
 
 
 def _client_rows(data: Federated, table: Array, values: Array | None) -> Iterator[Record]:

@@ -7,6 +7,7 @@ from pathlib import Path
 
 from coterie.engine.metric_functions import find_metric
 from coterie.experiments.guessing import Guesses
+from coterie.experiments.main_score import main_score
 from coterie.experiments.records import DataFacts, Record
 from coterie.experiments.references import (
     MakeRows,
@@ -19,7 +20,7 @@ from coterie.experiments.references import (
 from coterie.experiments.session import ShowRun, unseen
 from coterie.experiments.settings import Settings
 from coterie.experiments.summary import Row
-from coterie.experiments.verdict import NOTHING, Verdict, judge, main_score
+from coterie.experiments.verdict import NOTHING, Verdict, judge
 from coterie.server.clustering.decision import CANNOT_TELL
 
 

@@ -6,16 +6,17 @@ from collections.abc import Mapping, Sequence
 
 import numpy as np
 
+from coterie.experiments.main_score import score_of
 from coterie.experiments.references import ALGORITHMS, with_references
 from coterie.experiments.summary import Row
 from coterie.experiments.sweep import Done
-from coterie.experiments.verdict import Verdict, column_of, judge, main_score
+from coterie.experiments.verdict import Verdict, column_of, corrected_together, judge
 
 
 def verdicts_of(runs: Mapping[str, Sequence[Done]]) -> dict[str, Verdict]:
     """Return the verdict on each method of a comparison, whose runs are of the same seeds in the same order."""
     some = next(iter(runs.values()))[0]
-    score = main_score("rmse" in some.summary, some.summary.get("metric_name"))
+    score = score_of(some.summary)
     natural = str(some.summary["partition"]).startswith("natural")
     found = {}
     for name, each in runs.items():
@@ -27,7 +28,7 @@ def verdicts_of(runs: Mapping[str, Sequence[Done]]) -> dict[str, Verdict]:
         absent = {which: other for which, other in ALGORITHMS.items() if other not in runs}
         missing = {which: f"not compared; add {other} to the comparison" for which, other in absent.items()}
         found[name] = judge(over_seeds(beside, natural), score, some.settings.weigh_by, missing)
-    return found
+    return corrected_together(found)
 
 
 def over_seeds(runs: Sequence[Sequence[Row]], same_clients: bool) -> list[Row]:

@@ -18,8 +18,8 @@ from coterie.experiments.scores import (
     client_scores,
     cluster_shape,
     gradient_diagnostics,
-    metric_mean,
     round_diagnostics,
+    with_metric,
 )
 from coterie.protocol.replies import Replies
 from coterie.protocol.stack import Stack
@@ -188,11 +188,8 @@ class RoundRecorder:
         found = client_scores(replies.metrics, self.facts.classes, self.facts.unit, weights)
         if self.metric is None or replies.metric is None:
             return found
-        shares = replies.metrics[:, 3] if weights is None else weights
-        return found | {
-            "metric": metric_mean(replies.metric, shares, self.facts.unit_of(self.metric)),
-            "metric_clients": int(np.isfinite(replies.metric).sum()),
-        }
+        unit = self.facts.unit_of(self.metric)
+        return with_metric(found, self.metric, replies.metric, replies.metrics, weights, unit)
 
     def _general_f1(self, state: State, served: Replies) -> Record:
         """Return GF1, the mean over clients of their models' macro-F1 on the uniform test set."""

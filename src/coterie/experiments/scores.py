@@ -11,6 +11,7 @@ from typing import Any
 import numpy as np
 import scipy
 
+from coterie.engine.metric_functions import Metric
 from coterie.errors import UsageError
 from coterie.experiments.verdict import ENOUGH
 from coterie.models.layout import Layout
@@ -54,26 +55,68 @@ def client_scores(table: Array, classes: int | None, unit: float = 1.0, weights:
     enough = examples >= ENOUGH
     shares = examples if weights is None else weights
     if classes is None:
-        rmse = unit * np.sqrt(first)
+        errors = unit * np.sqrt(first)
         total = np.average(second, weights=shares)
         return {
             "rmse": float(unit * np.sqrt(np.average(first, weights=shares))),
             "r2": float(1 - np.average(first, weights=shares) / total) if total > 0 else float("nan"),
-            "worst": float(rmse.max()),
-            **({"worst_judged": float(rmse[enough].max())} if enough.any() else {}),
+            **worst_scores(errors, enough, smaller=True),
             "test_loss": float(np.average(loss, weights=shares)),
         }
     return {
         "accuracy": float(np.average(first, weights=shares)),
         "macro_f1": float(np.average(second, weights=shares)),
         "accuracy_mean": float(first.mean()),
-        "worst": float(first.min()),
-        **({"worst_judged": float(first[enough].min())} if enough.any() else {}),
-        "p10": float(np.percentile(first, 10)),
-        "std": float(first.std()),
+        **worst_scores(first, enough, smaller=False),
+        **spread_scores(first, smaller=False),
         "pf1": float(second.mean()),
         "test_loss": float(np.average(loss, weights=shares)),
     }
+
+
+def worst_scores(values: Array, enough: Array, smaller: bool) -> Scores:
+    """Return the worst score of a client, and of those with ``enough`` examples if there are such; NaN if none has one.
+
+    >>> worst_scores(np.array([3.0, 1.0, 2.0]), np.array([False, True, True]), smaller=True)
+    {'worst': 3.0, 'worst_judged': 2.0}
+    """
+    if not len(values):
+        return {"worst": float("nan")}
+    worst = np.max if smaller else np.min
+    return {"worst": float(worst(values)), **({"worst_judged": float(worst(values[enough]))} if enough.any() else {})}
+
+
+def spread_scores(values: Array, smaller: bool) -> Scores:
+    """Return the score that nine of ten clients reach, and the standard deviation; NaN where no client has a score."""
+    if not len(values):
+        return {"p10": float("nan"), "std": float("nan")}
+    return {"p10": float(np.percentile(values, 90 if smaller else 10)), "std": float(values.std())}
+
+
+OF_MAIN_SCORE = ("worst", "worst_judged", "p10", "std")
+"""Scores over clients that are those of the main score."""
+
+
+def with_metric(
+    scores: Scores, metric: Metric, reported: Array, table: Array, weights: Array | None, unit: float
+) -> Scores:
+    """Return the scores over clients with the metric that the user named, from what clients reported of it.
+
+    ``metric`` is the mean over the ``metric_clients`` at which it is defined, by weights, or that of all examples
+    together, with the largest error of its bins and the mean beside. A model that diverged has no mean: the others
+    shall not hide it. Worst client and spread are those of this metric.
+    """
+    own = metric.own(reported)
+    known, examples = np.isfinite(own), table[:, 3]
+    diverged = (~known & ~np.isfinite(table[:, 2])).any()
+    mean = float("nan") if diverged else metric_mean(own, examples if weights is None else weights, unit)
+    values, found = unit * own[known], {"metric": mean, "metric_clients": int(known.sum())}
+    if metric.pool is not None:
+        total = metric.pool(reported.sum(axis=0))
+        found = {"metric": total.value, "metric_error": total.error, "metric_mean": mean, "metric_clients": len(own)}
+    worst = worst_scores(values, examples[known] >= ENOUGH, metric.smaller)
+    others = {name: value for name, value in scores.items() if name not in OF_MAIN_SCORE}
+    return {**others, **found, **worst, **spread_scores(values, metric.smaller)}
 
 
 def metric_mean(values: Array, weights: Array, unit: float = 1.0) -> float:

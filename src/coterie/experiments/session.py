@@ -23,6 +23,7 @@ from coterie.errors import CoterieError
 from coterie.experiments.apart import Apart, find_apart
 from coterie.experiments.building import build_attendance, build_conditions, check_enough
 from coterie.experiments.learning import epochs_seen, learning
+from coterie.experiments.main_score import main_score
 from coterie.experiments.placement import Trained
 from coterie.experiments.records import DataFacts, Record, RoundRecorder
 from coterie.experiments.resuming import check_frozen, check_resumable
@@ -39,7 +40,6 @@ from coterie.experiments.summary import (
     save_distances,
     summarise,
 )
-from coterie.experiments.verdict import main_score
 from coterie.experiments.warm_start import Earlier, begun_with, check_fits
 from coterie.experiments.worst import worst_of
 from coterie.models.model import Model
@@ -103,7 +103,7 @@ class Session:
         self.algorithm, self.facts, self.settings, self.before = algorithm, facts, settings, before
         self.model, self.fedavg_bytes, self.frozen = algorithm.network(model), fedavg_bytes(model), model.frozen
         self.mix = algorithm.serve.mix if algorithm.members else None
-        self.goal = None if settings.until is None else read_goal(settings.until)
+        self.goal = None if settings.until is None else read_goal(settings.until, settings.metric)
 
         # Who trains it, and under which conditions.
         self.clients = reach(self.model)
@@ -244,15 +244,15 @@ class Session:
         conclude: Conclude | None,
     ) -> Finished:
         """Summarise the run, and write its last files."""
-        present = self.federation.present(state.round - 1)
+        present, settings = self.federation.present(state.round - 1), self.settings
         if test is None:  # resumed after its last round, before the summary was written
-            seed, metric = self.settings.seed, self.settings.metric
-            test = evaluate(self.algorithm, self.clients, state, seed, clients=present, metric=metric)
+            ask = partial(evaluate, self.algorithm, self.clients, state, settings.seed)
+            test = ask(clients=present, metric=settings.metric)
         rows = client_rows(self.facts, state, test, self.attendance, self.metric)
-        summary = summarise(history, self.settings, self.facts, state, present)
+        summary = summarise(history, settings, self.facts, state, present)
         summary |= costs_in_models(history, self.fedavg_bytes, self.before)
         seen = epochs_seen(history, self.algorithm.fit, self.facts.train, self._asked, self.facts.names)
-        summary |= learning(history, seen) | worst_of(rows, main_score(self.facts.classes is None))
+        summary |= learning(history, seen) | worst_of(rows, main_score(self.facts.classes is None, settings.metric))
         if conclude is not None:
             rows, summary = conclude(rows, summary)
         if folder is not None:
@@ -266,7 +266,7 @@ class Session:
             else:
                 apart.save(folder.path)
             folder.finish(summary)
-        trained = Trained(self.algorithm, self.model, state, rows, self.settings.seed, self.facts.unit)
+        trained = Trained(self.algorithm, self.model, state, rows, settings.seed, self.facts.unit)
         return Finished(summary, history, state, trained, present)
 
     def apart(self, state: State, present: Array) -> Apart | None:

@@ -10,7 +10,7 @@ import math
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import KW_ONLY, asdict, dataclass, field, fields, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NoReturn
 
 from coterie.data import Reading
 from coterie.data.named import is_tables
@@ -22,6 +22,7 @@ from coterie.files import read_toml
 from coterie.limits import CLIENTS, LARGEST, ROUNDS
 from coterie.outside import is_outside
 from coterie.server.exchange import FACTOR
+from coterie.textforms import parse_one
 from coterie.typed import COMMAND_LINE, at_least, at_least_or, check_limits, make, one_of, option, types_of, within
 
 if TYPE_CHECKING:
@@ -47,10 +48,14 @@ OF_CLASSES, OF_TARGETS, OF_CLUSTERS = ("accuracy", "macro_f1"), ("rmse",), ("pur
 
 @dataclass(frozen=True)
 class Goal:
-    """A score and the value that it is to reach: at least this value, or at most this value if it is an error."""
+    """A score and the value that it is to reach: at least this value, or at most this value if smaller is better.
+
+    ``metric``: the text of the metric that the user named, if it is the score.
+    """
 
     name: str
     value: float
+    metric: str | None = None
 
     def __str__(self) -> str:
         return f"{self.name}={self.value:g}"
@@ -60,16 +65,33 @@ class Goal:
         """Return the key of a summary for the first round that reached the goal."""
         return f"rounds_to_{self.name}"
 
+    @property
+    def column(self) -> str:
+        """Return the key of the score in the record of a round."""
+        return self.name if self.metric is None else "metric"
+
+    @property
+    def smaller(self) -> bool:
+        """Return whether a smaller value is better."""
+        if self.metric is None:
+            return self.name in OF_TARGETS
+        from coterie.engine.metric_functions import find_metric
+
+        return find_metric(self.metric)[0].smaller
+
     def first(self, history: Sequence[dict[str, Any]]) -> int | None:
         """Return the number of the first round, from 0, that reached the goal; a round without the score did not."""
+        key, smaller = self.column, self.smaller
         for record in history:
-            score = record.get(self.name)
-            if score is not None and (score <= self.value if self.name in OF_TARGETS else score >= self.value):
+            score = record.get(key)
+            if score is not None and (score <= self.value if smaller else score >= self.value):
                 return int(record["round"])
         return None
 
     def check(self, facts: DataFacts) -> None:
-        """Refuse a score that runs on these data do not have."""
+        """Refuse a score that runs on these data do not have; a metric refuses data itself."""
+        if self.metric is not None:
+            return
         scores = OF_TARGETS if facts.classes is None else OF_CLASSES
         possible = scores if facts.groups is None else (*scores, *OF_CLUSTERS)
         if self.name not in possible:
@@ -81,23 +103,37 @@ PURE = Goal("purity", 0.9)
 """The goal of the joint paper, recorded in every run with true groups."""
 
 
-def read_goal(text: str) -> Goal:
-    """Parse a goal.
+def read_goal(text: str, metric: str | None = None) -> Goal:
+    """Parse a goal; ``metric``: that the user named, which may be a goal by its name.
 
-    >>> read_goal("accuracy=0.9")
-    Goal(name='accuracy', value=0.9)
+    >>> read_goal("accuracy=0.9"), read_goal("auroc=0.8", "auroc(average=support)").column
+    (Goal(name='accuracy', value=0.9, metric=None), 'metric')
     """
     name, _, number = (word.strip() for word in text.partition("="))
+    named = None if metric is None else parse_one(metric).name.rpartition(":")[2]
     scores = (*OF_CLASSES, *OF_TARGETS, *OF_CLUSTERS)
-    if name not in scores:
-        raise UnknownName("score to reach", name, scores)
+    if name not in scores and name != named:
+        _refuse_score(text, name, scores if named is None else (*scores, named))
     try:
         value = float(number)
     except ValueError:
         raise UsageError(f"until is {text!r}; write a score and a number, such as {name}=0.9") from None
+    if name == named:
+        if not math.isfinite(value):
+            raise UsageError(f"until is {text!r}; the number must be finite")
+        return Goal(name, value, metric)
     if not 0 < value <= (math.inf if name in OF_TARGETS else 1) or math.isinf(value):
         raise UsageError(f"until is {text!r}; the number must be {'> 0' if name in OF_TARGETS else 'in (0, 1]'}")
     return Goal(name, value)
+
+
+def _refuse_score(text: str, name: str, scores: Sequence[str]) -> NoReturn:
+    """Refuse a goal whose score the run does not have, with the option that it needs if it is a metric."""
+    from coterie.engine.metric_functions import METRICS
+
+    if name in METRICS:
+        raise UsageError(f"until is {text}, and the run is not scored by {name}; add --metric {name}")
+    raise UnknownName("score to reach", name, scores)
 
 
 def _own(name: str) -> Any:
@@ -175,7 +211,7 @@ class Settings:
     seed: int = option(1, "the seed of everything: draw, starts, minibatches", at_least(0))
     eval_every: int = option(1, "evaluate every this many rounds (the last three always)", at_least(1))
     until: str | None = option(
-        None, "record when a score is reached: accuracy=0.9; macro_f1, purity, ari, rmse (at most)"
+        None, "record when a score is reached: accuracy=0.9; macro_f1, purity, ari, rmse (at most), or that of --metric"
     )
     stop: bool | None = option(None, "end the run in the first evaluated round in which --until holds")
     diagnose: bool | None = option(None, "also record clusterability from gradients, and the objective: one more pass")
@@ -183,7 +219,7 @@ class Settings:
         "test", "in scores over clients each counts by its test or its train examples", one_of("test", "train")
     )
     metric: str | None = option(
-        None, "one more score of each client: balanced_accuracy, mae, package.module:function, ..."
+        None, "the score that everything is judged by: auroc, mae, package.module:function, ... (coterie list metrics)"
     )
     apart: bool | None = option(
         None, "say in which columns or classes clusters differ (default: in simulations): sums of each client's columns"
@@ -208,7 +244,7 @@ class Settings:
         if self.until is None and self.stop:
             raise UsageError("stop is set, but nothing says when; add --until, such as --until accuracy=0.9")
         if self.until is not None:
-            read_goal(self.until)
+            read_goal(self.until, self.metric)
         trackers_of(self.track)
         if self.metric is not None and not is_outside(self.metric):
             from coterie.engine.metric_functions import find_metric

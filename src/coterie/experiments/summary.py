@@ -14,6 +14,7 @@ import numpy as np
 
 from coterie.engine.metric_functions import Metric
 from coterie.errors import FederationError, UsageError
+from coterie.experiments.main_score import SPLIT
 from coterie.experiments.records import DataFacts, Record, finite, learning_gap, mean_score
 from coterie.experiments.run_folder import CLIENTS, MATRIX, damaged, read_file
 from coterie.experiments.settings import PURE, Settings, read_goal
@@ -50,6 +51,7 @@ def summarise(history: Sequence[Record], settings: Settings, facts: DataFacts, s
         "clusters_found": len(set(state.labels[present].tolist()) - {UNPLACED}),
         "rounds": history[-1]["round"] + 1,
         "seed": settings.seed,
+        "split": SPLIT,
         "weigh_by": settings.weigh_by,
         **({} if state.advice is None else {"advise": dict(state.advice)}),
         **_quality(evaluated, facts, settings.weigh_by, present),
@@ -57,7 +59,7 @@ def summarise(history: Sequence[Record], settings: Settings, facts: DataFacts, s
         **_agreement(history, facts),
     }
     if settings.until is not None:
-        goal = read_goal(settings.until)
+        goal = read_goal(settings.until, settings.metric)
         stopped = history[-1]["round"] + 1 < settings.rounds
         summary |= {"until": str(goal), goal.key: goal.first(history), "stopped": stopped}
     summary |= {
@@ -104,7 +106,7 @@ def _metric(last: Record, settings: Settings) -> Record:
     """Return the metric that the user named."""
     if settings.metric is None:
         return {}
-    names = ("metric", "metric_clients", "validation_metric")
+    names = ("metric", "metric_clients", "metric_mean", "metric_error", "validation_metric")
     return {"metric_name": settings.metric} | {name: last[name] for name in names if name in last}
 
 
@@ -196,7 +198,8 @@ def client_rows(
     """
     dated = {} if attendance is None else {"joined": attendance.joins, "left": attendance.leaves}
     assert test.metrics is not None, "an evaluation always asks for metrics"
-    each = scores_by_name(test.metrics, test.metric, facts, metric)
+    own = None if metric is None or test.metric is None else metric.own(test.metric)
+    each = scores_by_name(test.metrics, own, facts, metric)
     found, unknown = dict(zip(test.clients.tolist(), each, strict=True)), dict.fromkeys(each[0] if each else (), "")
     return [
         {
@@ -233,7 +236,7 @@ def scores_by_name(
         found = [dict(zip(names, map(float, row), strict=True)) for row in metrics[:, :3]]
     if metric is None or named is None:
         return found
-    values = (float(facts.unit_of(metric) * value) if np.isfinite(value) else "" for value in named)
+    values = (float(facts.unit_of(metric) * value) if np.isfinite(value) else "" for value in named.tolist())
     return [{**each, "metric": value} for each, value in zip(found, values, strict=True)]
 
 

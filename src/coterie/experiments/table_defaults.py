@@ -12,21 +12,22 @@ from typing import Any
 TABLES: Mapping[str, Any] = {
     "model": "tabular",
     "rounds": 30,
-    "steps": 100,
-    "epochs": 4,
-    "batch": 128,
+    "steps": 400,
+    "epochs": 1,
+    "batch": 32,
     "optimizer": "adam",
     "lr": 0.002,
     "lr_decay": 0.95,
+    "weight_decay": 0.001,
 }
 """The values of settings for tables."""
 
 TOGETHER = (
     ("steps", "epochs"),
     ("epochs", "steps"),
-    ("optimizer", "lr", "lr_decay"),
-    ("momentum", "optimizer", "lr", "lr_decay"),
-    ("momentum_kept", "optimizer", "lr", "lr_decay"),
+    ("optimizer", "lr", "lr_decay", "weight_decay"),
+    ("momentum", "optimizer", "lr", "lr_decay", "weight_decay"),
+    ("momentum_kept", "optimizer", "lr", "lr_decay", "weight_decay"),
 )
 """Where the first of these is given, the others are not those of tables."""
 

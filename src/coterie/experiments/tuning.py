@@ -19,9 +19,9 @@ import numpy as np
 import tomli_w
 
 from coterie.algorithms import RANGES, OfRounds, parts
-from coterie.engine.metric_functions import find_metric
 from coterie.errors import UnknownName, UsageError
 from coterie.experiments.building import build_algorithm
+from coterie.experiments.main_score import Score, score_of
 from coterie.experiments.session import ShowRun
 from coterie.experiments.settings import Settings, make_settings
 from coterie.experiments.sweep import Make, run_all, slug
@@ -183,10 +183,11 @@ def settings_of(base: Settings, candidate: Candidate) -> Settings:
 
 @dataclass(frozen=True)
 class Result:
-    """A candidate with its validation scores, one a seed; larger is better."""
+    """A candidate with its validation scores, one a seed; larger is better. ``main``: what they are scores of."""
 
     candidate: Candidate
     scores: tuple[float, ...]
+    main: Score
 
     @property
     def mean(self) -> float:
@@ -195,12 +196,10 @@ class Result:
 
 
 def score(summary: Mapping[str, Any]) -> float:
-    """Return the score of a run on the validation split: the metric that was named, accuracy, or minus the error."""
-    if "metric_name" in summary:
-        value, sign = summary.get("validation_metric"), -1 if find_metric(summary["metric_name"])[0].smaller else 1
-        return -math.inf if value is None else sign * float(value)
-    value, sign = (summary["validation_rmse"], -1) if "rmse" in summary else (summary["validation_accuracy"], 1)
-    return -math.inf if value is None else sign * float(value)
+    """Return the main score of a run on the validation split, negative where smaller is better; a larger one wins."""
+    main = score_of(summary)
+    value = summary.get(f"validation_{main.column}")
+    return -math.inf if value is None else main.sign * float(value)
 
 
 def search(
@@ -230,7 +229,8 @@ def search(
     with show(list(plan), lambda settings: describe(plan[settings])) as show_run:
         for done in run_all(list(plan), folder_of, show_run, make):
             scores[describe(plan[done.settings])].append(score(done.summary))
-    results = [Result(point, tuple(scores[describe(point)])) for point in points]
+            main = score_of(done.summary)
+    results = [Result(point, tuple(scores[describe(point)]), main) for point in points]
     return sorted(results, key=lambda result: -result.mean)
 
 

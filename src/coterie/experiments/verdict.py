@@ -8,13 +8,22 @@ same kind the mean difference would be in there 95 times of 100.
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, replace
 from typing import Any
 
 import numpy as np
 
-from coterie.engine.metric_functions import METRICS, find_metric
-from coterie.seeding import generator
+from coterie.engine.metric_functions import METRICS
+from coterie.experiments.main_score import ACCURACY, SPLIT, Score
+from coterie.experiments.statistics import (
+    BY_CLIENT,
+    EQUAL,
+    LEVEL,
+    OVER_CLIENTS,
+    holm,
+    interval_over_clients,
+    signed_rank_test,
+)
 from coterie.typing import Array
 
 Row = Mapping[str, Any]
@@ -29,62 +38,9 @@ ENOUGH = 30
 """Test examples from which on the score of a single client says something."""
 
 FEW = 6
-"""With fewer clients an interval over clients is too narrow, and the text says so."""
-
-SAMPLES, NUMBERS = 2000, 1 << 24
-"""Samples of clients behind an interval; fewer where they would be more than so many numbers."""
-
-LEVEL = 95
-"""Intervals hold this share of the samples, in percent."""
-
-EQUAL = 1e-9
-"""Scores that differ by less are equal."""
+"""With fewer clients an interval over clients is wide and says little, and the text says so."""
 
 BETTER, WORSE, UNCLEAR = "better", "worse", "unclear"
-
-
-@dataclass(frozen=True)
-class Score:
-    """The score by which clients are compared, its column in ``clients.csv``, and how a text shows it.
-
-    ``squared``: over clients it is the root of the mean of its squares, as that of errors is; otherwise it is the mean.
-    """
-
-    column: str
-    name: str
-    smaller: bool = False
-    squared: bool = False
-    scale: float = 1.0
-    unit: str = ""
-
-    def over_clients(self, values: Array, weights: Array) -> Array:
-        """Return the score over clients, by weights ``(..., clients)``."""
-        mean: Array = weights @ (values**2 if self.squared else values) / weights.sum(axis=-1)
-        return np.sqrt(mean) if self.squared else mean
-
-    def show(self, value: float, sign: str = "") -> str:
-        """Return a value of this score, or with a sign a difference of two, as a text shows it."""
-        digits = 1 if self.unit else 3
-        shown = f"{value * self.scale:{sign}.{digits}f}"
-        return f"{value * self.scale:{sign}.4g}" if not self.unit and abs(value) >= 10 else shown
-
-    def in_unit(self, value: float) -> str:
-        """Return a value of this score with its unit."""
-        return f"{self.show(value)} {self.unit}".rstrip()
-
-
-def main_score(regression: bool, metric: str | None = None) -> Score:
-    """Return the score of a run by which a verdict is made: the metric that the user named, else accuracy or rmse.
-
-    >>> main_score(True).name, main_score(False, "balanced_accuracy").column
-    ('rmse', 'metric')
-    """
-    if metric is not None:
-        found, call = find_metric(metric)
-        return Score("metric", str(call).rpartition(":")[2], found.smaller)
-    if regression:
-        return Score("rmse", "rmse", smaller=True, squared=True)
-    return Score("accuracy", "accuracy", scale=100.0, unit="%")
 
 
 @dataclass(frozen=True)
@@ -93,6 +49,8 @@ class Against:
 
     ``theirs`` is their score over clients; ``change`` is ours minus theirs, ``low`` to ``high`` its interval (None with
     a single client); ``better`` and ``worse`` count clients; ``outcome`` is unclear where 0 is in the interval.
+    ``p`` is of the signed-rank test over clients (None where all are equal), ``p_holm`` corrected for all comparisons
+    of a table.
     """
 
     theirs: float
@@ -103,6 +61,8 @@ class Against:
     worse: int
     clients: int
     outcome: str
+    p: float | None = None
+    p_holm: float | None = None
 
 
 def compare_scores(ours: Array, theirs: Array, weights: Array, score: Score) -> Against | None:
@@ -110,16 +70,16 @@ def compare_scores(ours: Array, theirs: Array, weights: Array, score: Score) -> 
 
     >>> found = compare_scores(np.array([0.9, 0.8]), np.array([0.7, 0.7]), np.ones(2), Score("accuracy", "accuracy"))
     >>> round(found.change, 2), round(found.low, 2), round(found.high, 2), found.outcome
-    (0.15, 0.1, 0.2, 'better')
+    (0.15, -0.49, 0.79, 'unclear')
     """
     known = np.isfinite(ours) & np.isfinite(theirs) & (weights > 0)
     if not known.any():
         return None
     ours, theirs, weights = ours[known], theirs[known], weights[known].astype(np.float64)
     value, other = (float(score.over_clients(each, weights)) for each in (ours, theirs))
-    sign = -1 if score.smaller else 1
-    gains = sign * (ours - theirs)
-    low, high = _interval(ours, theirs, weights, score) if known.sum() > 1 else (None, None)
+    gains = score.sign * (ours - theirs)
+    low, high = interval_over_clients(ours, theirs, weights, score.squared) or (None, None)
+    p = signed_rank_test(ours, theirs)
     return Against(
         theirs=other,
         change=value - other,
@@ -128,18 +88,10 @@ def compare_scores(ours: Array, theirs: Array, weights: Array, score: Score) -> 
         better=int((gains > EQUAL).sum()),
         worse=int((gains < -EQUAL).sum()),
         clients=int(known.sum()),
-        outcome=_outcome(low, high, sign),
+        outcome=_outcome(low, high, score.sign),
+        p=p,
+        p_holm=p,
     )
-
-
-def _interval(ours: Array, theirs: Array, weights: Array, score: Score) -> tuple[float, float]:
-    """Return the interval of the difference over samples of clients, drawn with replacement."""
-    count = len(ours)
-    samples = max(200, min(SAMPLES, NUMBERS // count))
-    drawn = generator(0, "verdict").multinomial(count, np.full(count, 1 / count), size=samples) * weights
-    changes = score.over_clients(ours, drawn) - score.over_clients(theirs, drawn)
-    low, high = np.percentile(changes, [(100 - LEVEL) / 2, (100 + LEVEL) / 2])
-    return float(low), float(high)
 
 
 def _outcome(low: float | None, high: float | None, sign: int) -> str:
@@ -161,6 +113,8 @@ class Verdict:
     against   the comparison with guessing, one model and local models, as far as they are known
     missing   why the others are not known, and how to get them
     few_rows  how many of ``clients`` have fewer than 30 test examples
+    without   how many further clients have no value of the score
+    weigh_by  by the examples of which split clients count
     """
 
     score: Score
@@ -170,12 +124,17 @@ class Verdict:
     few_rows: int
     against: Mapping[str, Against] = field(default_factory=dict)
     missing: Mapping[str, str] = field(default_factory=dict)
+    without: int = 0
+    weigh_by: str = SPLIT
 
     def table(self) -> dict[str, Any]:
         """Return the verdict as JSON values, with its text."""
         found = {name: asdict(each) for name, each in self.against.items()}
-        known = {name: getattr(self, name) for name in ("learnt", "value", "clients", "few_rows")}
-        return {"score": self.score.name, **known, "against": found, "missing": dict(self.missing), "text": self.text}
+        names = ("learnt", "value", "clients", "without", "few_rows", "weigh_by")
+        known = {name: getattr(self, name) for name in names}
+        how = {"split": SPLIT, "level": LEVEL, "interval": OVER_CLIENTS, "test": f"{BY_CLIENT}, corrected by Holm"}
+        said = {"against": found, "missing": dict(self.missing), "text": self.text}
+        return {"score": self.score.name, **known, **how, **said}
 
     @property
     def text(self) -> str:
@@ -183,8 +142,14 @@ class Verdict:
         lines = [f"Verdict: {self.sentence}."]
         if self.against:
             lines += aligned([_heads(self.score), *(_cells(NAMES[k], v, self.score) for k, v in self.against.items())])
+            lines.append(f"  {self.basis}; p: Wilcoxon signed-rank, Holm")
         lines += [f"  {NAMES[name]}: {why}" for name, why in self.missing.items()]
         return "\n".join([*lines, *(f"  {line}" for line in self._cautions())])
+
+    @property
+    def basis(self) -> str:
+        """Return which examples, weights and intervals the numbers are of, in a line."""
+        return f"{SPLIT} split, clients count by {self.weigh_by} examples, {LEVEL} % intervals over clients"
 
     @property
     def sentence(self) -> str:
@@ -201,13 +166,16 @@ class Verdict:
         """Yield what limits the verdict."""
         if self.learnt == NOTHING:
             yield "train longer or otherwise (--rounds, --epochs, --lr) before you compare methods;"
-        if self.learnt in (NOTHING, ONLY_CHANCES) and self.score.column == "accuracy":
+        if self.learnt in (NOTHING, ONLY_CHANCES) and self.score.column == ACCURACY:
             metric = next(name for name in ("auroc", "balanced_accuracy") if name in METRICS)
             if self.learnt == ONLY_CHANCES:
                 yield "its classes are no better than always the most frequent one, but its probabilities are:"
             yield f"where one class is rare, judge by --metric {metric}, which guessing cannot win"
         if 1 < self.clients < FEW and self.against:
             yield f"only {self.clients} clients: the intervals say little of other clients"
+        if self.without:
+            why = f" ({self.score.why})" if self.score.why else ""
+            yield f"{self.without} clients have no {self.score.name}{why}, and do not count"
         if self.few_rows:
             few = f"{self.few_rows} of {self.clients} clients have fewer than {ENOUGH} test examples"
             yield f"{few}: what is better for one of them may be chance"
@@ -224,14 +192,24 @@ def _listed(names: Sequence[str]) -> str:
 
 def _heads(score: Score) -> tuple[str, ...]:
     unit = f", {score.unit}" if score.unit else ""
-    return ("against", f"{score.name}{unit}", f"change ({LEVEL} % interval)", "better for", "worse for")
+    return ("against", f"{score.name}{unit}", f"change ({LEVEL} % interval)", "p", "better for", "worse for")
 
 
 def _cells(name: str, found: Against, score: Score) -> tuple[str, ...]:
     between = "" if found.low is None or found.high is None else f" ({score.show(found.low, '+')} to "
     between += "" if found.high is None else f"{score.show(found.high, '+')})"
     change = f"{score.show(found.change, '+')}{between}"
-    return (name, score.show(found.theirs), change, f"{found.better} of {found.clients}", str(found.worse))
+    counts = (f"{found.better} of {found.clients}", str(found.worse))
+    return (name, score.show(found.theirs), change, show_p(found.p_holm), *counts)
+
+
+def show_p(value: float | None) -> str:
+    """Return a p value as tables show it.
+
+    >>> show_p(0.0123), show_p(0.00002), show_p(None)
+    ('0.012', '<0.001', '—')
+    """
+    return "—" if value is None else f"{value:.2g}" if value >= 0.001 else "<0.001"
 
 
 def aligned(rows: Sequence[Sequence[str]]) -> list[str]:
@@ -258,14 +236,32 @@ def judge(
         if found is not None:
             against[other] = found
     return Verdict(
-        score=score,
+        score=score.of_clients,
         value=float(score.over_clients(ours[known], weights[known])) if known.any() else None,
         learnt=_learnt(ordered, against.get(GUESS), weights),
         clients=int(known.sum()),
         few_rows=int((column_of(ordered, "test")[known] < ENOUGH).sum()),
-        against=against,
+        without=int((np.isnan(ours) & (weights > 0)).sum()),
+        weigh_by=weigh_by,
+        against=_corrected(against),
         missing={name: why for name, why in (missing or {}).items() if name not in against},
     )
+
+
+def _corrected(against: Mapping[str, Against]) -> dict[str, Against]:
+    """Return comparisons with p values corrected for all of them."""
+    values = holm([each.p for each in against.values()])
+    return {name: replace(each, p_holm=p) for (name, each), p in zip(against.items(), values, strict=True)}
+
+
+def corrected_together(verdicts: Mapping[str, Verdict]) -> dict[str, Verdict]:
+    """Return the verdicts of one table with p values corrected for all comparisons in it."""
+    flat = {(name, which): each for name, verdict in verdicts.items() for which, each in verdict.against.items()}
+    made = dict(zip(flat, _corrected({str(i): each for i, each in enumerate(flat.values())}).values(), strict=True))
+    return {
+        name: replace(verdict, against={which: made[name, which] for which in verdict.against})
+        for name, verdict in verdicts.items()
+    }
 
 
 def column_of(rows: Sequence[Row], name: str) -> Array:
@@ -286,5 +282,5 @@ def _learnt(rows: Sequence[Row], against: Against | None, weights: Array) -> str
 
 
 def is_better(found: Against) -> bool:
-    """Return whether a comparison is in our favour; a single client, which has no interval, by its scores."""
-    return found.outcome == BETTER if found.low is not None else found.better > 0
+    """Return whether a comparison is in our favour; of few clients, whose interval is wide, if nobody is worse off."""
+    return found.outcome == BETTER or (found.clients < FEW and found.better > 0 and found.worse == 0)

@@ -9,7 +9,9 @@ from typing import Any
 import numpy as np
 import scipy
 
-from coterie.experiments.verdict import ENOUGH, LEVEL, Score, column_of
+from coterie.experiments.main_score import ACCURACY, Score
+from coterie.experiments.statistics import LEVEL
+from coterie.experiments.verdict import ENOUGH, column_of
 
 
 def exact_interval(share: float, count: int, level: float = LEVEL / 100) -> tuple[float, float]:
@@ -51,7 +53,7 @@ def worst_client(rows: Sequence[Mapping[str, Any]], score: Score) -> Worst | Non
     worst = (max if score.smaller else min)(among, key=lambda row: (float(row[score.column]), str(row["client"])))
     value, test = float(worst[score.column]), int(worst["test"])
     level = 1 - (1 - LEVEL / 100) / len(among)
-    ends = exact_interval(value, max(test, 1), level) if score.column == "accuracy" else (None, None)
+    ends = exact_interval(value, max(test, 1), level) if score.column == ACCURACY else (None, None)
     return Worst(str(worst["client"]), value, test, len(among), bool(enough), *ends)
 
 

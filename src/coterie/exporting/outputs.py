@@ -10,7 +10,7 @@ import torch
 from torch import Tensor, nn
 
 from coterie.data import Schema
-from coterie.data.tables.schema import Number
+from coterie.data.tables.features import Number
 from coterie.target import Target
 
 CLASSES, LABELS, NUMBERS = "classes", "labels", "numbers"

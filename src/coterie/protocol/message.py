@@ -171,12 +171,14 @@ def form(
     classes: int | None = None,
     sizes: Sizes = UNKNOWN_SIZES,
     described: tuple[int, ...] = (),
+    measured: tuple[int, ...] = (),
 ) -> Form:
     """Return shape, type and range of every array that one client sends back.
 
     ``served`` models are mixed where the report says so. The ranges are those of data with this number of ``classes``
     (None: a real target) and of a client of these ``sizes``. The label of a client that does not choose is its ``row``.
-    ``described`` is the declared shape of the client function's array, where the report names one.
+    ``described`` is the declared shape of the client function's array, where the report names one, ``measured`` that of
+    the metric: a number, or counts of examples.
 
     >>> from coterie.models.layout import Layout
     >>> layout = Layout(3, 0, {"all": np.arange(3)}, {"all": np.arange(0)})
@@ -202,7 +204,8 @@ def form(
         halved = report.half is not None and examples
         found["metrics"] = _metrics(classes, int(report.sees(np.array(examples))) if halved else examples)
     if report.metric is not None:
-        found["metric"] = Field((1,), real, -DESCRIBED, math.inf)
+        most = _count(getattr(sizes, report.metrics or "test"))[1]
+        found["metric"] = Field((1, *measured), real, *((0.0, most) if measured else (-DESCRIBED, math.inf)))
     if task.fit:
         found["loss"] = Field((1,), real, 0.0, math.inf)
     if task.races:
@@ -264,7 +267,8 @@ def cost(task: Task, sent: Sent, replies: Replies, asked: int) -> Cost:
     models, served = len(sent.models), replies.labels.shape[1] if task.report.mix else 1
     to_one = _bytes_to_one(task, sent, replies.layout, served)
     described = () if replies.description is None else replies.description.shape[1:]
-    wanted = form(task, sent, replies.layout, served=served, described=described)
+    measured = () if replies.metric is None else replies.metric.shape[1:]
+    wanted = form(task, sent, replies.layout, served=served, described=described, measured=measured)
     from_one = sum(field.nbytes for field in wanted.values())
     sizes, report, alike = replies.examples, task.report, np.unique(replies.examples, return_counts=True)
     looked_at = [score.examples for score in task.choose if isinstance(score, Loss)]

@@ -65,7 +65,8 @@ class Replies:
     and ``loss`` (mean over its minibatches) are there when the task asked for them. The columns of ``metrics`` are
     accuracy, macro-F1, loss, examples; for regression squared error, target variance, loss, examples. ``spreads`` are
     the mean squared deviations of the losses on a sample, ``evaluations`` the losses that a race made, ``description``
-    the arrays of a client function, ``metric`` one more number of the evaluated model, infinite where undefined.
+    the arrays of a client function, ``metric`` one more number of the evaluated model, infinite where undefined, or the
+    counts from which one of all clients is made, ``(r, counts)``.
     ``params`` may be a memory map: read it by parts or by chunks of rows. ``combine``
     replaces the weighted mean, and ``weight_bound`` is how many times the usual number of examples a client may count
     as; 0: no bound. ``sketching`` is how many clients are compared pair by pair.

@@ -6,7 +6,7 @@ import csv
 import io
 import json
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -14,12 +14,14 @@ import numpy as np
 from rich.console import Console
 
 from coterie.experiments.baselines import Baseline
+from coterie.experiments.main_score import METRIC, RMSE, SPLIT, score_of
 from coterie.experiments.method_verdicts import verdicts_of
+from coterie.experiments.statistics import BY_SEED, LEVEL, OVER_SEEDS, Gain
 from coterie.experiments.summary import SHOWN, add_shown, default_last
 from coterie.experiments.sweep import Done
 from coterie.experiments.verdict import Verdict
 from coterie.files import write_atomically
-from coterie.reporting.comparison import CLASSIFICATION, REGRESSION, Summary, comparison, gain, verdict_table
+from coterie.reporting.comparison import Summary, columns_of, comparison, gains_of, verdict_table
 from coterie.reporting.html import html_table
 from coterie.reporting.plots import History, draw_comparison, svg
 
@@ -63,21 +65,19 @@ class Comparison:
         Scores are fractions of 1, or in the target's unit.
         """
         shown = {name: [each | each["shown"] for each in runs] for name, runs in self.summaries.items()}
-        first = next(iter(shown.values()))
-        regression = "rmse" in first[0]
-        target, scale = ("rmse", -1.0) if regression else ("accuracy", 1.0)
-        found = []
+        some = next(iter(shown.values()))[0]
+        score = replace(score_of(some), scale=1.0)
+        gains, found = gains_of(shown, score), []
         for name, runs in shown.items():
             row: dict[str, Any] = {"algorithm": name, "seeds": len(runs)}
-            for column in REGRESSION if regression else CLASSIFICATION:
+            for column in columns_of(score, RMSE in some):
                 values = [run[column.key] for run in runs if run.get(column.key) is not None]
                 if values:
                     spread = float(np.std(values, ddof=1)) if len(values) > 1 else None
-                    row |= {column.key: float(np.mean(values)), f"{column.key}_std": spread}
-            ours, theirs = ([run.get(target) for run in some] for some in (runs, first))
-            if runs is not first and None not in (*ours, *theirs):
-                better = gain(ours, theirs, scale)
-                row |= {"gain": better.mean, "gain_std": better.std, "wins": better.wins, "p": better.p}
+                    key = score.name if column.key == METRIC else column.key
+                    row |= {key: float(np.mean(values)), f"{key}_std": spread}
+            if name in gains:
+                row |= _gain_row(gains[name])
             found.append(row)
         return found
 
@@ -99,8 +99,22 @@ class Comparison:
     def to_json(self) -> str:
         """Return the rows, and the summaries of all runs, as JSON."""
         verdicts = {name: each.table() for name, each in self.verdicts.items()}
-        content = {"last": self.last, "rows": self.rows(), "verdicts": verdicts, "runs": self.summaries}
+        content = {
+            "last": self.last,
+            **self._basis(),
+            "rows": self.rows(),
+            "verdicts": verdicts,
+            "runs": self.summaries,
+        }
         return json.dumps(content, indent=2, allow_nan=False) + "\n"
+
+    def _basis(self) -> dict[str, Any]:
+        """Return what the scores are of, and how intervals and p values are made."""
+        some = next(iter(self.summaries.values()))[0]
+        score = score_of(some)
+        better, weights = "lower" if score.smaller else "higher", some.get("weigh_by", SPLIT)
+        how = {"level": LEVEL, "interval": OVER_SEEDS, "test": f"{BY_SEED}, corrected by Holm"}
+        return {"score": score.name, "better": better, "split": SPLIT, "weigh_by": weights, **how}
 
     def to_latex(self) -> str:
         """Return the table as LaTeX (booktabs): mean and standard deviation over seeds, the best in bold."""
@@ -123,11 +137,13 @@ class Comparison:
         """Draw scores by round and gains by seed; save the picture if a path is given, and return the figure."""
         some = next(iter(self.summaries.values()))[0]
         title = f"{some['data']}, {some['partition']}, {some['clients']} clients"
-        target = "rmse" if "rmse" in some else "accuracy"
+        score = score_of(some)
         levels = {
-            name: [run[target] for run in runs] for name, runs in self.summaries.items() if name not in self.histories
+            name: [run[score.column] for run in runs]
+            for name, runs in self.summaries.items()
+            if name not in self.histories
         }
-        figure = draw_comparison(self.histories, title, self.last, levels)
+        figure = draw_comparison(self.histories, title, self.last, levels, score)
         if path is not None:
             figure.savefig(path, dpi=150)
         return figure
@@ -164,6 +180,19 @@ def compared(
     beside = {name: [_without_rounds(each.summary) for each in some] for name, some in (baselines or {}).items()}
     judged = verdicts_of(by_name) if all(done.rows for some in by_name.values() for done in some) else {}
     return Comparison(shown | beside, histories, number, folder, judged)
+
+
+def _gain_row(found: Gain) -> dict[str, Any]:
+    """Return a gain over the first method as columns of a row."""
+    between = {"gain_low": found.low, "gain_high": found.high}
+    return {
+        "gain": found.mean,
+        "gain_std": found.std,
+        **between,
+        "wins": found.wins,
+        "p": found.p,
+        "p_holm": found.p_holm,
+    }
 
 
 def _without_rounds(summary: Summary) -> Summary:

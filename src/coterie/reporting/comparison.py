@@ -12,15 +12,15 @@ from rich import box
 from rich.console import Console
 from rich.table import Table
 from rich.text import Text
-from scipy import stats
 from sklearn.metrics import adjusted_rand_score
 
-from coterie.engine.metric_functions import find_metric
 from coterie.experiments.baselines import POOLED
+from coterie.experiments.main_score import METRIC, RMSE, SPLIT, Score, score_of
 from coterie.experiments.settings import read_goal
+from coterie.experiments.statistics import BY_CLIENT, BY_SEED, LEVEL, Gain, gain, gains_over_first
 from coterie.experiments.summary import last_in_words
 from coterie.experiments.tuning import Result
-from coterie.experiments.verdict import ENOUGH, NAMES, NOTHING, Against, Verdict
+from coterie.experiments.verdict import ENOUGH, NAMES, NOTHING, Against, Verdict, show_p
 from coterie.terminal import cell, plain
 
 Summary = dict[str, Any]
@@ -96,36 +96,34 @@ REGRESSION = (
 )
 
 
-@dataclass(frozen=True)
-class Gain:
-    """How much better a method did than the first one on the same seeds, and how sure that is."""
+def gain_cells(found: Gain | None, digits: int) -> tuple[str, str, str]:
+    """Return the gain with its interval over seeds, the wins and the p value corrected by Holm, as a table shows them.
 
-    mean: float
-    std: float
-    p: float | None
-    wins: int
-    seeds: int
-
-    def cells(self, digits: int = 1) -> tuple[str, str, str]:
-        """Return the gain, the wins and the p-value as a table shows them."""
-        spread = f" ± {number(self.std, digits)}" if self.seeds > 1 else ""
-        return (
-            f"{'+' * (self.mean >= 0)}{number(self.mean, digits)}{spread}",
-            f"{self.wins}/{self.seeds}",
-            "—" if self.p is None else f"{self.p:.2g}",
-        )
-
-
-def gain(ours: Sequence[float], first: Sequence[float], scale: float = 100.0) -> Gain:
-    """Return the difference paired by seed, with a two-sided paired t-test where there are enough seeds.
-
-    >>> gain([0.9, 0.8, 0.95], [0.8, 0.75, 0.8]).cells()
-    ('+10.0 ± 5.0', '3/3', '0.074')
+    >>> gain_cells(gain([0.9, 0.8, 0.95], [0.8, 0.75, 0.8], 100), 1)
+    ('+10.0 [-2.4, 22.4]', '3/3', '0.074')
     """
-    difference = (np.array(ours) - np.array(first)) * scale
-    spread = float(difference.std(ddof=1)) if len(difference) > 1 else 0.0
-    p = float(stats.ttest_rel(ours, first).pvalue) if spread > 0 else None
-    return Gain(float(difference.mean()), spread, p, int((difference > 0).sum()), len(difference))
+    if found is None:
+        return ("—",) * 3
+    both = found.low is not None and found.high is not None
+    between = f" [{number(found.low or 0.0, digits)}, {number(found.high or 0.0, digits)}]" if both else ""
+    much = f"{'+' * (found.mean >= 0)}{number(found.mean, digits)}{between}"
+    return (much, f"{found.wins}/{found.seeds}", show_p(found.p_holm))
+
+
+def columns_of(score: Score, regression: bool) -> list[Column]:
+    """Return the columns of a table of runs that are judged by a score: its worst client and itself come first."""
+    usual = REGRESSION if regression else CLASSIFICATION
+    if score.column != METRIC:
+        return list(usual)
+    best = "min" if score.smaller else "max"
+    own = [Column("worst_client", f"worst {score.name}", 1, 3, best), Column(METRIC, score.name, 1, 3, best)]
+    return [*own, *usual[1:]]
+
+
+def gains_of(runs: Mapping[str, Sequence[Summary]], score: Score) -> dict[str, Gain]:
+    """Return the gain of each method over the first in the main score, as tables show it."""
+    scores = {name: [s.get(score.column) for s in some] for name, some in runs.items()}
+    return gains_over_first(scores, score.sign * score.scale)
 
 
 def comparison(runs: dict[str, list[Summary]], console: Console) -> Table:
@@ -137,43 +135,29 @@ def comparison(runs: dict[str, list[Summary]], console: Console) -> Table:
     runs = {name: [s | s["shown"] for s in summaries] for name, summaries in runs.items()}
     everything = [s for summaries in runs.values() for s in summaries]
     federated = {name: summaries for name, summaries in runs.items() if "baseline" not in summaries[0]}
-    regression = "rmse" in everything[0]
-    columns = [c for c in (REGRESSION if regression else CLASSIFICATION) if any(c.key in s for s in everything)]
+    score, regression = score_of(everything[0]), RMSE in everything[0]
+    columns = [c for c in columns_of(score, regression) if any(c.key in s for s in everything)]
     if all(s.get("worst_judged") is not None for s in everything):
         columns[0] = replace(columns[0], key="worst_judged")
-    columns[1:1] = _metric_column(everything[0])
     while True:
-        table = _table(runs, columns, regression, is_narrow(console.width))
+        table = _table(runs, columns, score, is_narrow(console.width))
         if len(columns) <= 3 or table.__rich_measure__(console, console.options).maximum <= console.width:
             trained = [s for summaries in federated.values() for s in summaries]
-            lines = [*_caption(federated, trained, regression), *_cost_of_staying(runs, regression)]
+            lines = [*_caption(federated, trained, score), *_cost_of_staying(runs, score)]
             table.caption = Text("\n".join(map(plain, lines)))
             return table
         columns = columns[:-1]
 
 
-def _metric_column(summary: Summary) -> list[Column]:
-    """Return the column of the metric that the user named, if there is one."""
-    if "metric_name" not in summary:
-        return []
-    found, call = find_metric(summary["metric_name"])
-    return [Column("metric", str(call).rpartition(":")[2], 1, 3, "min" if found.smaller else "max")]
-
-
-def _table(runs: dict[str, list[Summary]], columns: list[Column], regression: bool, narrow: bool) -> Table:
-    first = next(iter(runs))
-    target, scale, unit = _main_score(regression)
+def _table(runs: dict[str, list[Summary]], columns: list[Column], score: Score, narrow: bool) -> Table:
     table = _by_algorithm(narrow)
-    paired_titles = (f"gain, {unit}", "wins", "p") if len(runs) > 1 else ()
+    paired_titles = (f"gain, {score.difference}", "wins", "p") if len(runs) > 1 else ()
     for title in (*paired_titles, *(column.title for column in columns)):
         table.add_column(title.replace(" ", "\n") if narrow else title, justify="right", no_wrap=True)
-    cells = [column.cells(runs) for column in columns]
-    for name, summaries in runs.items():
-        paired: tuple[str, ...] = ()
-        if len(runs) > 1:
-            ours, theirs = ([s[target] for s in some] for some in (summaries, runs[first]))
-            unknown = name == first or None in (*ours, *theirs)
-            paired = ("—",) * 3 if unknown else gain(ours, theirs, scale).cells(3 if regression else 1)
+    cells, gains = [column.cells(runs) for column in columns], gains_of(runs, score)
+    for name in runs:
+        paired: tuple[str, ...] = gain_cells(gains.get(name), score.digits) if len(runs) > 1 else ()
+        paired = tuple(each.replace(" [", "\n[") for each in paired) if narrow else paired
         table.add_row(cell(name), *paired, *(each[name] for each in cells))
     return table
 
@@ -194,22 +178,18 @@ def _by_algorithm(narrow: bool, **layout: Any) -> Table:
     return table
 
 
-def _main_score(regression: bool) -> tuple[str, float, str]:
-    """Return the score by which methods are compared, the factor that makes a difference a gain, and its unit."""
-    return ("rmse", -1.0, "lower rmse") if regression else ("accuracy", 100.0, "points")
-
-
-def _cost_of_staying(runs: dict[str, list[Summary]], regression: bool) -> list[str]:
+def _cost_of_staying(runs: dict[str, list[Summary]], score: Score) -> list[str]:
     """Say by how much the pooled baseline beats the best method that leaves the data where they are."""
-    target, scale, _ = _main_score(regression)
-    scores = {name: [s[target] for s in some] for name, some in runs.items() if None not in (s[target] for s in some)}
+    found = {name: [s.get(score.column) for s in some] for name, some in runs.items()}
+    scores = {name: [v for v in some if v is not None] for name, some in found.items() if None not in some}
     pooled = scores.pop(POOLED, None)
     if pooled is None or not scores:
         return []
-    best = max(scores, key=lambda name: scale * float(np.mean(scores[name])))
-    cost, digits = gain(pooled, scores[best], scale), 3 if regression else 1
-    spread = f" ± {number(cost.std, digits)}" if cost.seeds > 1 else ""
-    much = f"{number(abs(cost.mean), digits)}{spread} {'of rmse' if regression else 'points of accuracy'}"
+    best = max(scores, key=lambda name: score.sign * float(np.mean(scores[name])))
+    cost = gain(pooled, scores[best], score.sign * score.scale)
+    spread = f" ± {number(cost.std, score.digits)}" if cost.seeds > 1 else ""
+    unit = f"points of {score.name}" if score.unit else f"of {score.name}"
+    much = f"{number(abs(cost.mean), score.digits)}{spread} {unit}"
     how = f"costs {much}" if cost.mean > 0 else f"costs nothing here: it is worse by {much}"
     return [
         f"{POOLED} is a ceiling, not private: all clients' rows in one place. That the data may not move",
@@ -217,7 +197,7 @@ def _cost_of_staying(runs: dict[str, list[Summary]], regression: bool) -> list[s
     ]
 
 
-def _caption(runs: dict[str, list[Summary]], everything: list[Summary], regression: bool) -> list[str]:
+def _caption(runs: dict[str, list[Summary]], everything: list[Summary], score: Score) -> list[str]:
     seeds = sorted({s["seed"] for s in everything})
     some, first = everything[0], next(iter(runs))
     lengths = sorted({s["rounds"] for s in everything})
@@ -225,24 +205,22 @@ def _caption(runs: dict[str, list[Summary]], everything: list[Summary], regressi
     lines = [
         f"{some['data']}, {some['partition']}, {some['clients']} clients, {some['model']}, {rounds} rounds, "
         f"seed{'s' * (len(seeds) > 1)} {', '.join(map(str, seeds))}",
-        f"{'Errors' if regression else 'Accuracy, macro-F1'} and worst client: {last_in_words(some['last'])}.",
+        f"Scores: {SPLIT} split, {last_in_words(some['last'])}; clients count by their {some.get('weigh_by', SPLIT)} "
+        f"examples{' (± standard deviation over seeds)' * (len(seeds) > 1)}.",
     ]
-    lines += _about_worst(everything, regression)
-    lines += _undefined(everything)
-    if some.get("weigh_by") == "train":
-        lines.append("Clients count by their train examples.")
+    lines += [*_about_worst(everything, score), *_undefined(everything, score), *_about_pooled(everything, score)]
     if "until" in some:
-        lines.append(_when_reached(runs, some["until"]))
+        lines.append(_when_reached(runs, some))
     if len({s["algorithm"] for s in everything}) > 1:
-        what = "rmse" if regression else "accuracy"
-        lines.append(f"Gains in {what} over {first} are paired by seed; p: two-sided paired t-test.")
+        how = f" [{LEVEL} % interval over seeds]; p: {BY_SEED}, corrected by Holm" if len(seeds) > 1 else ""
+        lines.append(f"Gains in {score.name} over {first} are paired by seed{how}.")
     if all("majority" in s for s in everything):
         majority = np.mean([s["majority"] for s in everything]) * 100
         lines.append(f"Always guessing each client's majority class gives {majority:.1f} %.")
     return lines
 
 
-def _about_worst(everything: list[Summary], regression: bool) -> list[str]:
+def _about_worst(everything: list[Summary], score: Score) -> list[str]:
     """Return among whom the worst client was sought, or how little its score says, where test examples are few."""
     known = [s["worst"] for s in everything if "worst" in s]
     if not known:
@@ -251,22 +229,37 @@ def _about_worst(everything: list[Summary], regression: bool) -> list[str]:
         fewer = any(each["among"] < s["clients"] for each, s in zip(known, everything, strict=False))
         return [f"Worst client: of those with {ENOUGH} test examples or more."] * fewer
     some = next(each for each in known if not each["enough"])
-    between = "" if regression else f", so {100 * some['low']:.0f} to {100 * some['high']:.0f} % (95 % interval)"
+    between = (
+        "" if some["low"] is None else f", so {100 * some['low']:.0f} to {100 * some['high']:.0f} % (95 % interval)"
+    )
     return [f"Worst client: none has {ENOUGH} test examples; that of the first run has {some['test']}{between}."]
 
 
-def _undefined(everything: list[Summary]) -> list[str]:
-    """Say for how many clients the metric that the user named is defined, where that is not all."""
-    defined = [s["metric_clients"] for s in everything if s.get("metric_clients") is not None]
-    if not defined or min(defined) == everything[0]["clients"]:
+def _undefined(everything: list[Summary], score: Score) -> list[str]:
+    """Say how many clients have no value of the metric that the user named, and why."""
+    clients = everything[0]["clients"]
+    absent = [clients - s["metric_clients"] for s in everything if s.get("metric_clients") is not None]
+    if not any(absent):
         return []
-    name = find_metric(everything[0]["metric_name"])[0].name.rpartition(":")[2]
-    few = " to ".join(str(number) for number in dict.fromkeys((min(defined), max(defined))))
-    return [f"{name} is the mean over the {few} of {everything[0]['clients']} clients for which it is defined."]
+    few = " to ".join(str(number) for number in dict.fromkeys((min(absent), max(absent))))
+    why = f" ({score.why})" if score.why else ""
+    return [f"{score.name}: {few} of {clients} clients have no value{why}; they do not count."]
 
 
-def _when_reached(runs: dict[str, list[Summary]], until: str) -> str:
-    key = read_goal(until).key
+def _about_pooled(everything: list[Summary], score: Score) -> list[str]:
+    """Say what a score of all examples together is, and how much its bins may have changed it."""
+    errors = [s["metric_error"] for s in everything if s.get("metric_error") is not None]
+    if not score.pooled or not errors:
+        return []
+    return [
+        f"{score.name}: of all clients' examples together, from histograms of scores that change it by at most "
+        f"{max(errors):.3f}; worst client: by its own examples."
+    ]
+
+
+def _when_reached(runs: dict[str, list[Summary]], some: Summary) -> str:
+    until = some["until"]
+    key = read_goal(until, some.get("metric_name")).key
     found = {name: ", ".join("never" if s[key] is None else str(s[key]) for s in some) for name, some in runs.items()}
     return f"Round (from 0) in which {until} first held, by seed: {'; '.join(f'{n} {r}' for n, r in found.items())}."
 
@@ -286,7 +279,15 @@ def verdict_table(verdicts: Mapping[str, Verdict], width: int = 200) -> Table:
         nothing = "\nnothing learnt" if verdict.learnt == NOTHING else ""
         table.add_row(Text(f"{plain(name)}{nothing}"), *cells)
     unit = ", points" if some.unit else ""
-    lines = [f"Change of {some.name}{unit} (95 % interval over clients, paired) where green is better; clients."]
+    lines = [
+        f"Change of {some.name}{unit} ({next(iter(verdicts.values())).basis}, paired) where green is better; clients.",
+        f"p: {BY_CLIENT}, corrected by Holm for all comparisons of this table.",
+    ]
+    without = max(verdict.without for verdict in verdicts.values())
+    if without:
+        lines.append(
+            f"Up to {without} clients have no {some.name}{f' ({some.why})' * bool(some.why)}; they do not count."
+        )
     for verdict in verdicts.values():
         lines += [f"{NAMES[which]}: {why}." for which, why in verdict.missing.items()]
     table.caption = Text("\n".join(dict.fromkeys(lines)))
@@ -298,17 +299,14 @@ def _verdict_cell(found: Against | None, verdict: Verdict, between_parts: str) -
         return cell("—")
     show, both = verdict.score.show, found.low is not None and found.high is not None
     change = [show(found.change, "+"), f"({show(found.low or 0.0, '+')} to {show(found.high or 0.0, '+')})"][: 1 + both]
-    counts = (f"better {found.better}, worse {found.worse}", f"of {found.clients}")
+    counts = (f"better {found.better}, worse {found.worse}", f"of {found.clients}, p {show_p(found.p_holm)}")
     return Text("\n".join(between_parts.join(part) for part in (change, counts)), STYLES[found.outcome])
 
 
-def ranking(results: Sequence[Result], metric: str | None = None) -> Table:
-    """Return a table of all candidates with their validation scores, the best first; ``metric``: that was named."""
-    error = all(value <= 0 for result in results for value in result.scores)
-    title, column = ("rmse", Column("", "", -1, 4)) if error else ("accuracy %", Column("", "", 100, 2))
-    if metric is not None:
-        found, call = find_metric(metric)
-        title, column = str(call).rpartition(":")[2], Column("", "", -1 if found.smaller else 1, 4)
+def ranking(results: Sequence[Result]) -> Table:
+    """Return a table of all candidates with their validation scores, the best first."""
+    score = results[0].main
+    title, column = score.title, Column("", "", score.sign * score.scale, 2 if score.unit else 4)
     table = Table(caption="validation data only", caption_justify="left")
     for name in results[0].candidate:
         table.add_column(cell(name), justify="right")

@@ -8,6 +8,8 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from coterie.experiments.main_score import SPLIT, Score, score_of
+from coterie.experiments.statistics import LEVEL, interval_over_seeds
 from coterie.experiments.summary import evaluated_rounds, last_in_words, mean_of_last
 from coterie.terminal import plain
 from coterie.typing import Array
@@ -29,54 +31,57 @@ COLOURS = ("#000000", "#E69F00", "#56B4E9", "#009E73", "#D55E00", "#0072B2", "#C
 
 
 def draw_comparison(
-    runs: dict[str, list[History]], title: str, last: int, levels: Mapping[str, Sequence[float]] | None = None
+    runs: dict[str, list[History]],
+    title: str,
+    last: int,
+    levels: Mapping[str, Sequence[float]] | None = None,
+    score: Score | None = None,
 ) -> Figure:
-    """Draw accuracy and worst client by round, and the gain of each seed over the first method.
+    """Draw the main score and the worst client by round, and the gain of each seed over the first method.
 
-    ``levels`` are the scores of baselines, which have no rounds: a dashed line each.
+    ``levels`` are the scores of baselines, which have no rounds: a dashed line each. ``score``: by the records unless
+    the user named a metric. A band is from the lowest to the highest seed, a bar the interval over seeds.
     """
     import matplotlib as mpl
     from matplotlib.figure import Figure
 
-    target = "rmse" if "rmse" in evaluated_rounds(next(iter(runs.values()))[0])[-1] else "accuracy"
+    score = score or score_of(evaluated_rounds(next(iter(runs.values()))[0])[-1])
     with mpl.rc_context(STYLE):
         figure = Figure(figsize=(11, 3.6), layout="constrained")
         curve, worst, *gains = figure.subplots(1, 3 if len(runs) > 1 else 2)
         for colour, (name, histories) in zip(COLOURS * len(runs), runs.items(), strict=False):
-            _curve(curve, histories, target, name=name, colour=colour)
+            _curve(curve, histories, score.column, name=name, colour=colour)
             _curve(worst, histories, "worst", name=name, colour=colour)
         for name, values in (levels or {}).items():
             curve.axhline(float(np.mean(values)), label=plain(name), color="#777777", linewidth=1, linestyle="--")
-        _label(curve, f"{target} over all clients", "round")
-        _label(worst, "worst client", "round")
+        several = " (band: all seeds)" if len(next(iter(runs.values()))) > 1 else ""
+        _label(curve, f"{score.name} over all clients, {SPLIT} split{several}", "round")
+        _label(worst, f"worst client's {score.name}", "round")
         for axes in gains:
-            _gains(axes, gains_by_seed(runs, target, last))
-            _label(
-                axes,
-                f"gain over {next(iter(runs))}, each seed",
-                f"{'points' if target == 'accuracy' else 'lower rmse'}, {last_in_words(last)}",
-            )
+            _gains(axes, gains_by_seed(runs, score, last))
+            bars = f" ({LEVEL} % interval over seeds)" if several else ""
+            _label(axes, f"gain over {next(iter(runs))}, each seed{bars}", f"{score.difference}, {last_in_words(last)}")
         curve.legend(frameon=False, loc="best")
         figure.suptitle(plain(title), x=0.01, ha="left", fontsize=10)
     return figure
 
 
-def draw_run(history: History, title: str) -> Figure:
-    """Draw the scores of one run by round, and the sizes of its clusters."""
+def draw_run(history: History, title: str, score: Score | None = None) -> Figure:
+    """Draw the main score of one run by round, and the sizes of its clusters; ``score``: by the records if None."""
     import matplotlib as mpl
     from matplotlib.figure import Figure
 
-    target = "rmse" if "rmse" in evaluated_rounds(history)[-1] else "accuracy"
+    score = score or score_of(evaluated_rounds(history)[-1])
     with mpl.rc_context(STYLE):
         figure = Figure(figsize=(7.5, 3.0), layout="constrained")
         scores, clusters = figure.subplots(1, 2)
-        for colour, key in zip(COLOURS, (target, "worst"), strict=False):
-            _curve(scores, [history], key, name=key, colour=colour)
+        for colour, key, name in zip(COLOURS, (score.column, "worst"), (score.name, "worst client"), strict=False):
+            _curve(scores, [history], key, name=name, colour=colour)
         rounds = [record["round"] + 1 for record in history]
         widest = max(len(record["clusters"]) for record in history)
         sizes = np.array([[*r["clusters"], *[0] * (widest - len(r["clusters"]))] for r in history], dtype=float).T
         clusters.stackplot(rounds, sizes, colors=[COLOURS[1 + k % (len(COLOURS) - 1)] for k in range(widest)])
-        _label(scores, target, "round")
+        _label(scores, f"{score.name}, {SPLIT} split", "round")
         _label(clusters, "clients in each cluster", "round")
         scores.legend(frameon=False, loc="best")
         figure.suptitle(plain(title), x=0.01, ha="left", fontsize=10)
@@ -131,11 +136,11 @@ def curves(histories: list[History], key: str) -> tuple[Array, Array]:
     return rounds, np.array([values[place] for values, place in zip(scores, places, strict=True)])
 
 
-def gains_by_seed(runs: dict[str, list[History]], key: str, last: int) -> dict[str, Array]:
-    """Return the gain of each method over the first, by seed, in points of accuracy or as lower rmse."""
-    sign = 100 if key == "accuracy" else -1
+def gains_by_seed(runs: dict[str, list[History]], score: Score, last: int) -> dict[str, Array]:
+    """Return the gain of each method over the first, by seed, as tables show it; larger is better."""
+    scale = score.sign * score.scale
     found = {
-        name: sign * np.array([mean_of_last(h, last)[key] for h in histories], dtype=float)
+        name: scale * np.array([mean_of_last(h, last)[score.column] for h in histories], dtype=float)
         for name, histories in runs.items()
     }
     first = found.pop(next(iter(runs)))
@@ -147,6 +152,9 @@ def _gains(axes: Axes, gains: dict[str, Array]) -> None:
         colour = COLOURS[(place + 1) % len(COLOURS)]
         axes.scatter(difference, np.full(len(difference), place), color=colour, alpha=0.6, s=22)
         axes.scatter(difference.mean(), place, color=colour, marker="|", s=400)
+        between = interval_over_seeds(difference.tolist())
+        if between is not None:
+            axes.plot(between, [place, place], color=colour, linewidth=1.2)
     axes.axvline(0, color="#999999", linewidth=0.8)
     axes.set_yticks(range(len(gains)), [*map(plain, gains)])
     axes.set_ylim(len(gains) - 0.5, -0.5)

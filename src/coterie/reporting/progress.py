@@ -11,6 +11,7 @@ from typing import Any
 from rich.progress import BarColumn, MofNCompleteColumn, TextColumn, TimeElapsedColumn, TimeRemainingColumn
 from rich.progress import Progress as Bar
 
+from coterie.experiments.main_score import main_score
 from coterie.experiments.session import Progress, ShowRun
 from coterie.experiments.settings import Settings
 from coterie.reporting.overall import Pace, SoFar, overall
@@ -34,10 +35,13 @@ def watch(settings: Settings, label: str | None = None, quiet: bool = False) -> 
         )
         with Bar(*columns, console=errors) as bar:
             task = bar.add_task(head, total=settings.rounds, now="")
-            yield noted(head, lambda record: bar.update(task, completed=record["round"] + 1, now=describe(record)))
+            yield noted(
+                head,
+                lambda record: bar.update(task, completed=record["round"] + 1, now=describe(record, settings.metric)),
+            )
     else:
         pace = Pace()
-        yield noted(head, lambda record: _tell_round(head, settings.rounds, record, pace))
+        yield noted(head, lambda record: _tell_round(head, settings, record, pace))
 
 
 def heading(settings: Settings, label: str | None = None) -> str:
@@ -59,10 +63,10 @@ def noted(head: str, show: Progress) -> Progress:
     return showing
 
 
-def _tell_round(head: str, rounds: int, record: dict[str, Any], pace: Pace) -> None:
-    number = record["round"] + 1
+def _tell_round(head: str, settings: Settings, record: dict[str, Any], pace: Pace) -> None:
+    number, rounds = record["round"] + 1, settings.rounds
     if pace.is_due(number == rounds):
-        tell(f"{head} round {number}/{rounds} {describe(record)} {record['seconds']:.1f} s")
+        tell(f"{head} round {number}/{rounds} {describe(record, settings.metric)} {record['seconds']:.1f} s")
 
 
 @dataclass
@@ -95,7 +99,7 @@ def watch_plan(
             def report(record: dict[str, Any]) -> None:
                 rounds.made += 1
                 number = record["round"] + 1
-                now = f"{head} round {number}/{settings.rounds} {describe(record)}"
+                now = f"{head} round {number}/{settings.rounds} {describe(record, settings.metric)}"
                 show_so_far(rounds.so_far(at, number, now))
 
             yield report if quiet else noted(head, report)
@@ -130,16 +134,13 @@ def count_models(label: str, total: int, quiet: bool = False) -> Iterator[Callab
         yield lambda done: tell(f"{label}: {total} models are fitted") if done == total else None
 
 
-def describe(record: dict[str, Any]) -> str:
-    """Return the few numbers of a round that are shown."""
+def describe(record: dict[str, Any], metric: str | None = None) -> str:
+    """Return the few numbers of a round that are shown; ``metric``: that the user named."""
     words = []
-    if record.get("accuracy") is not None:
-        words.append(f"accuracy {record['accuracy']:.3f} worst {record['worst']:.3f}")
-    elif record.get("rmse") is not None:
-        words.append(f"rmse {record['rmse']:.4g}")
+    words.append(main_score("rmse" in record, metric).of_round(record))
     words.append(f"clusters {sum(size > 0 for size in record['clusters'])}")
     if record["moved"]:
         words.append(f"moved {record['moved']}")
     if "missing" in record:
         words.append(f"missing {len(record['missing'])}")
-    return " ".join(words)
+    return " ".join(filter(None, words))

@@ -20,6 +20,7 @@ import torch
 from coterie.data.array_memory import allocate
 from coterie.data.federated import Federated, Split
 from coterie.engine.engine import SPILL, Engine
+from coterie.engine.metric_functions import reported_shape
 from coterie.engine.plan import count_threads, make_plan
 from coterie.engine.pool import SpareBlock
 from coterie.errors import FederationError, UsageError
@@ -123,11 +124,10 @@ class RayFederation:
             numbers = np.searchsorted(np.flatnonzero(homes == home), clients[positions])
             reply = self._workers[home].run.remote(plan, task, shared, labels[positions], numbers, key)
             asked[home] = Asked(positions, numbers, reply)
-        served, described = (
-            np.size(labels) // max(len(clients), 1),
-            declared_shape(task.report.describe, self.model, len(sent.models)),
-        )
-        form = message.form(task, sent, self.model.layout, served=served, described=described)
+        served = np.size(labels) // max(len(clients), 1)
+        described = declared_shape(task.report.describe, self.model, len(sent.models))
+        measured = reported_shape(task.report.metric, self.model.target)
+        form = message.form(task, sent, self.model.layout, served=served, described=described, measured=measured)
         replies = message.drop_broken(self._collect(form, clients, asked), self.names)
         return replace(replies, cost=message.cost(task, sent, replies, len(clients)))
 

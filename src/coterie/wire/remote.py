@@ -13,6 +13,7 @@ from typing import NamedTuple
 import numpy as np
 
 from coterie.data.federated import Split
+from coterie.engine.metric_functions import reported_shape
 from coterie.errors import FederationError
 from coterie.models.model import Model
 from coterie.protocol import message
@@ -83,7 +84,8 @@ class Remote:
         missing = {self.names[client]: line(why, codec.LONGEST_PROBLEM) for client, why in heard.missing.items()}
         served, classes = np.size(labels) // max(len(clients), 1), self.model.classes
         described = declared_shape(task.report.describe, self.model, len(sent.models))
-        form = partial(message.form, task, sent, layout, served=served, described=described)
+        measured = reported_shape(task.report.metric, self.model.target)
+        form = partial(message.form, task, sent, layout, served=served, described=described, measured=measured)
         answers: dict[int, message.Arrays] = {}
         for client, content in heard.answers.items():
             wanted = form(classes=classes, sizes=self.sizes[client])

@@ -326,7 +326,7 @@ def column_notes(
             notes.append(f"column {name!r} is constant in the train rows, so nothing can be learned from it")
         if kind == CATEGORY and own.numbers and name not in reading.categorical:
             notes.append(f"column {name!r} is taken as a category: {own.numbers} of {own.values} are numbers")
-        if kind == CATEGORY and len(merged.categories[name]) > MOST_VALUES:
+        if name in reading.categorical and len(merged.categories[name]) > MOST_VALUES:
             notes.append(f"column {name!r} has more than {MOST_VALUES} values, so that some share an input")
         if kind == DATE:
             hours = "the weekday and the hour" if merged.dates[name].hours.squares else "and the weekday"

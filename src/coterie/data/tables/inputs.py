@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass
 
-from coterie.data.tables.schema import Category, Date, Feature, Number, Schema
+from coterie.data.tables.features import Category, Date, Feature, Number
+from coterie.data.tables.schema import Schema
 
 
 @dataclass(frozen=True)
@@ -35,7 +36,7 @@ class Input:
 def inputs_of(schema: Schema) -> tuple[Input, ...]:
     """Return the inputs that a schema makes of a row, in order.
 
-    >>> from coterie.data.tables.schema import Category
+    >>> from coterie.data.tables.features import Category
     >>> features = Number("age", 40.0, 10.0), Category("sex", ("f", "m"))
     >>> [str(each) for each in inputs_of(Schema(features=features, label="ill", classes=("no", "yes")))]
     ['age', 'sex=f', 'sex=m']

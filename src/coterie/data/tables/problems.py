@@ -242,11 +242,11 @@ def class_notes(counts: Sequence[tuple[str, int]]) -> list[str]:
     """Return notes on classes that are rare, or that nearly all examples have.
 
     >>> class_notes([("ill", 4), ("well", 96)])
-    ["96% of the examples are of class 'well'; look at macro scores", "class 'ill' has 4 examples"]
+    ["96% of the examples are of class 'well'; judge by --metric auroc", "class 'ill' has 4 examples"]
     """
     total = sum(count for _, count in counts)
     notes = [
-        f"{count / total:.0%} of the examples are of class {name!r}; look at macro scores"
+        f"{count / total:.0%} of the examples are of class {name!r}; judge by --metric auroc"
         for name, count in counts
         if count > MAJORITY * total
     ]

@@ -14,15 +14,16 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from coterie.data.tables.cells import is_whole
+from coterie.data.tables.features import Number
 from coterie.data.tables.problems import listed
-from coterie.data.tables.schema import Number
 from coterie.seeding import generator
 from coterie.target import Target
 from coterie.typing import Array
 
 if TYPE_CHECKING:
     from coterie.data.federated import Federated
-    from coterie.data.tables.schema import Feature, Schema
+    from coterie.data.tables.features import Feature
+    from coterie.data.tables.schema import Schema
 
 MOST_ROWS, MOST_NUMBERS = 10_000, 10_000_000
 """Train rows that are looked at, and numbers in them."""
