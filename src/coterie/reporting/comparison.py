@@ -96,6 +96,10 @@ REGRESSION = (
 )
 
 
+EQUAL = 1e-9
+"""Gains that differ by less than this share of them are the same."""
+
+
 @dataclass(frozen=True)
 class Gain:
     """How much better a method did than the first one on the same seeds, and how sure that is."""
@@ -121,10 +125,12 @@ def gain(ours: Sequence[float], first: Sequence[float], scale: float = 100.0) ->
 
     >>> gain([0.9, 0.8, 0.95], [0.8, 0.75, 0.8]).cells()
     ('+10.0 ± 5.0', '3/3', '0.074')
+    >>> gain([0.9, 0.3], [0.8, 0.2]).p is None  # the same but for rounding: no spread to test against
+    True
     """
     difference = (np.array(ours) - np.array(first)) * scale
     spread = float(difference.std(ddof=1)) if len(difference) > 1 else 0.0
-    p = float(stats.ttest_rel(ours, first).pvalue) if spread > 0 else None
+    p = float(stats.ttest_rel(ours, first).pvalue) if spread > EQUAL * np.abs(difference).max() else None
     return Gain(float(difference.mean()), spread, p, int((difference > 0).sum()), len(difference))
 
 
