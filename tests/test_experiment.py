@@ -19,7 +19,7 @@ from sklearn.metrics import f1_score
 from typer.testing import CliRunner
 
 import coterie as ct
-from coterie.cli.main import app
+from coterie.cli.main import _fresh, app
 from coterie.errors import UnknownName, UsageError
 from coterie.experiments import run_folder
 from coterie.experiments.records import uniform_test
@@ -414,6 +414,18 @@ def test_a_run_without_out_gets_a_new_folder_each_time(tmp_path, monkeypatch):
     for _ in range(2):
         assert invoke("run", "fedavg", *COMPARE, "--quiet").exit_code == 0
     assert len(list((tmp_path / "runs").glob("**/summary.json"))) == 2
+
+
+def test_the_first_free_folder_is_taken_and_the_newest_run_is_resumed(tmp_path, monkeypatch):
+    """A folder without a run in it is free, whatever else it holds."""
+    monkeypatch.chdir(tmp_path)
+    first = _fresh(Settings("fedavg"), resume=True)
+    for name in ("", "-2", "-4", "-11"):
+        first.with_name(first.name + name).mkdir(parents=True)
+    for taken, free in (("", "-2"), ("-4", "-2"), ("-11", "-2"), ("-2", "-3")):
+        (first.with_name(first.name + taken) / "config.toml").touch()
+        assert _fresh(Settings("fedavg"), resume=False).name == first.name + free
+    assert _fresh(Settings("fedavg"), resume=True).name == f"{first.name}-11"
 
 
 @pytest.mark.parametrize("name", ["", "algorithms", "data", "partitions", "models", "clusterers", "wecfl", "dirichlet"])

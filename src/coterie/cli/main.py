@@ -368,11 +368,12 @@ def _fresh(settings: Settings, resume: bool) -> Path:
 
     first = folder_for(settings, Path("runs") / folder_name(settings.data))
     present = {path.name for path in first.parent.iterdir()} if first.parent.is_dir() else set()
-    names = [first.name, *(f"{first.name}-{i}" for i in range(2, 10_000))]
-    taken = [name for name in names if name in present and (first.with_name(name) / CONFIG).exists()]
+    name = first.name
+    names = [name, *(f"{name}-{i}" for i in range(2, 10_000))]
+    taken = [each for each in names if each in present and (first.with_name(each) / CONFIG).exists()]
     if resume and taken:
         return first.with_name(taken[-1])
-    return first.with_name(next(name for name in names if name not in taken))
+    return first.with_name(next(each for each in names if each not in taken))
 
 
 class _Printed(logging.Handler):

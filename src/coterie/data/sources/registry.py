@@ -10,7 +10,7 @@ from __future__ import annotations
 import logging
 from collections.abc import Callable
 from dataclasses import replace
-from functools import partial, wraps
+from functools import cache, partial, wraps
 from typing import Any
 
 import numpy as np
@@ -29,6 +29,7 @@ from coterie.data.sources.hapt import HAPT
 from coterie.errors import DataError
 from coterie.seeding import generator
 from coterie.textforms import Catalogue
+from coterie.typing import Array
 
 _log = logging.getLogger(__name__)
 
@@ -72,16 +73,22 @@ def digits() -> Source:
     """1,797 handwritten digits of 8x8 pixels in 10 classes; comes with scikit-learn, no download."""
 
     def load(report: Report) -> Dataset:
-        from sklearn.datasets import load_digits
-
-        pixels, labels = load_digits(return_X_y=True)
-        x = pixels.reshape(-1, 1, 8, 8).astype(np.uint8)
+        x, labels = _read_digits()
         # The split is part of the data set, so it does not depend on the seed of a run.
         keep, aside = stratified_split(labels, 0.2, generator(0, "digits"))
         train, test = (x[keep], labels[keep]), (x[aside], labels[aside])
         return Dataset("digits", *train, *test, classes=10, scaling=(0, 16), class_names=tuple("0123456789"))
 
     return Source("digits", load)
+
+
+@cache
+def _read_digits() -> tuple[Array, Array]:
+    """Return the pixels and labels that come with scikit-learn; the text file is read once, rows of it are copied."""
+    from sklearn.datasets import load_digits
+
+    pixels, labels = load_digits(return_X_y=True)
+    return pixels.reshape(-1, 1, 8, 8).astype(np.uint8), labels
 
 
 def mnist() -> Source:
