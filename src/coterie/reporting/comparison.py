@@ -96,7 +96,6 @@ REGRESSION = (
 )
 
 
-<<<<<<< HEAD
 def gain_cells(found: Gain | None, digits: int) -> tuple[str, str, str]:
     """Return the gain with its interval over seeds, the wins and the p value corrected by Holm, as a table shows them.
 
@@ -125,44 +124,6 @@ def gains_of(runs: Mapping[str, Sequence[Summary]], score: Score) -> dict[str, G
     """Return the gain of each method over the first in the main score, as tables show it."""
     scores = {name: [s.get(score.column) for s in some] for name, some in runs.items()}
     return gains_over_first(scores, score.sign * score.scale)
-=======
-EQUAL = 1e-9
-"""Gains that differ by less than this share of them are the same."""
-
-
-@dataclass(frozen=True)
-class Gain:
-    """How much better a method did than the first one on the same seeds, and how sure that is."""
-
-    mean: float
-    std: float
-    p: float | None
-    wins: int
-    seeds: int
-
-    def cells(self, digits: int = 1) -> tuple[str, str, str]:
-        """Return the gain, the wins and the p-value as a table shows them."""
-        spread = f" ± {number(self.std, digits)}" if self.seeds > 1 else ""
-        return (
-            f"{'+' * (self.mean >= 0)}{number(self.mean, digits)}{spread}",
-            f"{self.wins}/{self.seeds}",
-            "—" if self.p is None else f"{self.p:.2g}",
-        )
-
-
-def gain(ours: Sequence[float], first: Sequence[float], scale: float = 100.0) -> Gain:
-    """Return the difference paired by seed, with a two-sided paired t-test where there are enough seeds.
-
-    >>> gain([0.9, 0.8, 0.95], [0.8, 0.75, 0.8]).cells()
-    ('+10.0 ± 5.0', '3/3', '0.074')
-    >>> gain([0.9, 0.3], [0.8, 0.2]).p is None  # the same but for rounding: no spread to test against
-    True
-    """
-    difference = (np.array(ours) - np.array(first)) * scale
-    spread = float(difference.std(ddof=1)) if len(difference) > 1 else 0.0
-    p = float(stats.ttest_rel(ours, first).pvalue) if spread > EQUAL * np.abs(difference).max() else None
-    return Gain(float(difference.mean()), spread, p, int((difference > 0).sum()), len(difference))
->>>>>>> tables
 
 
 def comparison(runs: dict[str, list[Summary]], console: Console) -> Table:
