@@ -1,7 +1,7 @@
 """The report in a real browser: no errors, sorting and searching, dark mode, a phone, the keyboard, accessibility.
 
-Needs chromium and the package playwright (``make setup`` installs it); axe-core is taken from ``COTERIE_AXE``, the path
-of its axe.min.js, or from node_modules.
+Needs chromium and the package playwright (``pip install playwright``; it uses the chromium of the system); axe-core is
+taken from ``COTERIE_AXE``, the path of its axe.min.js, or from node_modules.
 """
 
 import os

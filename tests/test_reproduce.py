@@ -269,8 +269,9 @@ def test_the_mark_and_the_interval_by_hand() -> None:
     assert one.ours == 82
     assert one.difference == -4
     assert one.error == pytest.approx(2.0)
-    low, high = one.interval() or (0, 0)
-    assert (low, high) == (pytest.approx(82 - 12.7062 * 2, abs=1e-3), pytest.approx(82 + 12.7062 * 2, abs=1e-3))
+    assert one.interval() is None, "two seeds say nothing about a third"
+    three = found((80.0, 82.0, 84.0), None).interval()
+    assert three == pytest.approx((82 - 4.30265 * 2 / 3**0.5, 82 + 4.30265 * 2 / 3**0.5), abs=1e-3), "t(2) = 4.30265"
     assert one.beyond is False, "4 is within 2 * sqrt(2 ** 2 + 2 ** 2 / 5) = 4.38"
     assert found((80.0, 84.0), Printed(86.5, 2.0, 0.005)).beyond is True
     assert found((80.0, 84.0), Printed(86.2, None)).beyond is True, "without a deviation it counts as exact"
@@ -329,14 +330,14 @@ def test_a_published_number_is_found_at_its_place_only() -> None:
 def test_a_page_shows_marks_reasons_and_what_is_missing(own: str) -> None:
     plan = make_plan(find_experiment(f"{own}:digits"), patterns=["/accuracy"])
     cells = [cell for cell in plan.cells if cell.measure.name == "accuracy"]
-    given_numbers = [(50.0, 50.2), (60.0, 61.0), ()]
+    given_numbers = [(50.0, 50.1, 50.2), (60.0, 61.0), ()]
     shown = [
         Found(replace(cell, printed=Printed(70.0, 1.0, 0.05)), values, "" if values else "not reached", 5)
         for cell, values in zip(cells, given_numbers, strict=True)
     ]
     lines = [line for line in as_markdown(make_page(plan, shown, {})).splitlines() if line.startswith("| ")][2:]
-    assert lines[0] == f"| FedAvg | accuracy | 50.10 | 70 ± 1 | -19.9 | 48.83 to 51.37 | 2 | {MARK} |  |"
-    assert lines[1] == f"| WeCFL, K = 2 | accuracy | 60.50 | 70 ± 1 | -9.5 | 54.15 to 66.85 | 2 | {MARK} | 1 |"
+    assert lines[0] == f"| FedAvg | accuracy | 50.10 | 70 ± 1 | -19.9 | 49.85 to 50.35 | 3 | {MARK} |  |"
+    assert lines[1] == f"| WeCFL, K = 2 | accuracy | 60.50 | 70 ± 1 | -9.5 |  | 2 | {MARK} | 1 |"
     assert lines[2] == "| WeCFL, K = 4 | accuracy | none | 70 ± 1 |  |  | 0 |  | not reached |"
 
 

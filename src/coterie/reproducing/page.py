@@ -85,7 +85,8 @@ def _paragraphs(plan: Plan, found: Sequence[Found], reasons: Sequence[str], used
 def _in_numbers(found: Sequence[Found]) -> str:
     filled, compared = sum(bool(one.values) for one in found), [one for one in found if one.beyond is not None]
     marked = f" {sum(bool(one.beyond) for one in compared)} of {len(compared)} that can be compared are marked."
-    said = f"{filled} of {len(found)} cells have a number: the mean over seeds, with Student's interval over our seeds."
+    between = ", with Student's interval over them" if any(one.interval() for one in found) else ""
+    said = f"{filled} of {len(found)} cells have a number: the mean over our seeds{between}."
     return said + (marked if compared else " No difference is marked: that needs two seeds and a published number.")
 
 

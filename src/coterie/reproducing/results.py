@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from statistics import mean, stdev
 
+from coterie.experiments.statistics import Interval, interval_over_seeds
 from coterie.reproducing.measures import Numbers
 from coterie.reproducing.planning import Cell, Plan
 from coterie.reproducing.running import numbers_of
@@ -16,7 +17,7 @@ ERRORS = 2
 """A difference beyond this many standard errors is marked."""
 
 FEWEST = 3
-"""Methods whose order can be compared."""
+"""Methods whose order can be compared, and seeds that have an interval."""
 
 
 @dataclass(frozen=True)
@@ -44,14 +45,9 @@ class Found:
         """Return the standard error of our mean; None of a single seed."""
         return stdev(self.values) / math.sqrt(len(self.values)) if len(self.values) > 1 else None
 
-    def interval(self, level: float = 0.95) -> tuple[float, float] | None:
-        """Return the interval of our mean over seeds, by Student's t; None of a single seed."""
-        from scipy.stats import t
-
-        if self.error is None or self.ours is None:
-            return None
-        half = float(t.ppf((1 + level) / 2, len(self.values) - 1)) * self.error
-        return self.ours - half, self.ours + half
+    def interval(self) -> Interval | None:
+        """Return the 95 % interval of our mean over seeds; None of fewer than three, whose interval says nothing."""
+        return interval_over_seeds(self.values) if len(self.values) >= FEWEST else None
 
     @property
     def beyond(self) -> bool | None:
