@@ -18,7 +18,7 @@ def install() -> None:
     origins._run = _no_client
     server.ServerFolder.ask = _no_server  # type: ignore[method-assign]
     server.running = site_node.running = _no_program  # type: ignore[assignment]
-    client.serve = _ready_and_gone
+    client.serve, client.keep_node = _ready_and_gone, _gone
 
 
 def _unreachable(*_: Any, **__: Any) -> Any:
@@ -40,3 +40,7 @@ def _no_program(*_: Any) -> Any:
 def _ready_and_gone(*_: Any, ready: Any, **__: Any) -> None:
     """An agent that is stopped as soon as it is ready."""
     ready()
+
+
+def _gone(*_: Any) -> None:
+    """A node beside an agent, stopped with it: a refusal of its own would come after the line that says it is ready."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import gc
+import os
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import fields
 from functools import cache
@@ -25,6 +26,7 @@ from coterie.protocol.task import Fit
 from coterie.runtimes.simulator import Simulator
 from coterie.server.exchange import Limits
 from coterie.server.loop import Conditions, Round, rounds
+from coterie.terminal import console
 from coterie.testing import federations as testing
 from coterie.testing.federations import dressed as dressed_for
 from coterie.testing.federations import federated
@@ -89,6 +91,13 @@ def conditions(**options: Any) -> Conditions:
     """The conditions of rounds, with those of their limits among the options."""
     limits = {f.name: options.pop(f.name) for f in fields(Limits) if f.name in options}
     return Conditions(**options, limits=Limits(**limits))
+
+
+def pytest_configure() -> None:
+    """Print as wide as without a terminal: readline, which pytest loads, tells its parallel processes 80 columns."""
+    for name in ("COLUMNS", "LINES"):
+        os.environ.pop(name, None)
+    console.width = 120
 
 
 def pytest_collection_finish() -> None:

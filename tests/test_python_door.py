@@ -257,8 +257,8 @@ class TestCompare:
         assert str(table).count("wecfl") == 2  # among the scores, and among the verdicts
 
     def test_the_folder_keeps_the_table(self, table):
-        names = {"comparison.csv", "comparison.tex", "comparison.json", "comparison.png", "fedavg", "wecfl", "local"}
-        assert {path.name for path in table.folder.iterdir()} == names
+        files = {"comparison.csv", "comparison.tex", "comparison.json", "comparison.png", "plan.json"}
+        assert {path.name for path in table.folder.iterdir()} == files | {"fedavg", "wecfl", "local"}
         assert (table.folder / "comparison.csv").read_text() == table.to_csv()
 
     def test_finished_runs_are_read_and_other_data_refused(self, table, clients, monkeypatch):

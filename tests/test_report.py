@@ -13,12 +13,12 @@ from typer.testing import CliRunner
 import coterie as ct
 from coterie.cli.main import app
 from coterie.errors import RunFolderError, UsageError
+from coterie.experiments.main_score import main_score
 from coterie.experiments.run import run_settings
 from coterie.experiments.run_folder import CLIENTS, SKETCHES, SUMMARY
 from coterie.experiments.session import unseen
 from coterie.experiments.settings import Settings, make_settings
 from coterie.experiments.sweep import folder_for, grid, run_all
-from coterie.experiments.verdict import main_score
 from coterie.reporting.compared import compared
 from coterie.reporting.report import client_table, figure_files
 from coterie.reporting.report.collecting import collect

@@ -11,7 +11,7 @@ from functools import lru_cache
 from typing import NamedTuple
 
 import numpy as np
-from scipy import stats
+import scipy
 
 from coterie.seeding import generator
 from coterie.typing import Array
@@ -67,7 +67,7 @@ def interval_over_clients(ours: Array, theirs: Array, weights: Array, squared: b
     level, change = (100 + LEVEL) / 200, _change(np.ones((1, count)), sums, squared)
     value, error = float(change.value[0]), float(change.error[0])
     effective = float(weights.sum()) ** 2 / float((weights.astype(np.float64) ** 2).sum())
-    reach = float(stats.t.ppf(level, max(effective - 1, 1.0))) * error
+    reach = float(scipy.stats.t.ppf(level, max(effective - 1, 1.0))) * error
     low, high = value - reach, value + reach
     if LEAST <= count <= MOST and error > 0:
         drawn = _change(_drawn(count, SAMPLES), sums, squared)
@@ -129,7 +129,7 @@ def interval_over_seeds(values: Sequence[float]) -> Interval | None:
     if len(values) < 2:
         return None
     found = np.asarray(values, np.float64)
-    reach = stats.t.ppf((100 + LEVEL) / 200, len(found) - 1) * found.std(ddof=1) / np.sqrt(len(found))
+    reach = scipy.stats.t.ppf((100 + LEVEL) / 200, len(found) - 1) * found.std(ddof=1) / np.sqrt(len(found))
     return Interval(float(found.mean() - reach), float(found.mean() + reach))
 
 
@@ -145,7 +145,7 @@ def signed_rank_test(ours: Array, theirs: Array) -> float | None:
     change = np.where(np.abs(change) > EQUAL, np.round(change, 12), 0.0)
     if not change.any():
         return None
-    return float(stats.wilcoxon(change, zero_method="pratt").pvalue)
+    return float(scipy.stats.wilcoxon(change, zero_method="pratt").pvalue)
 
 
 def holm(values: Sequence[float | None]) -> list[float | None]:
@@ -190,7 +190,7 @@ def gain(ours: Sequence[float], theirs: Sequence[float], scale: float = 1.0) -> 
     change = (np.array(ours, np.float64) - np.array(theirs, np.float64)) * scale
     spread = float(change.std(ddof=1)) if len(change) > 1 else 0.0
     between = interval_over_seeds(change.tolist())
-    p = float(stats.ttest_rel(ours, theirs).pvalue) if spread > EQUAL * abs(scale) else None
+    p = float(scipy.stats.ttest_rel(ours, theirs).pvalue) if spread > EQUAL * abs(scale) else None
     low, high = (None, None) if between is None else between
     wins = int((change > EQUAL * abs(scale)).sum())
     return Gain(float(change.mean()), spread, low, high, p, p, wins, len(change))
