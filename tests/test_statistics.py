@@ -6,7 +6,7 @@ from typing import ClassVar
 
 import numpy as np
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 from scipy import stats
 
@@ -132,6 +132,19 @@ class TestTests:
         assert signed_rank_test(ours, theirs) == pytest.approx(stats.wilcoxon(ours, theirs).pvalue)
         assert signed_rank_test(ours, theirs) == pytest.approx(signed_rank_test(theirs, ours))
         assert signed_rank_test(ours, ours) is None
+
+    @settings(max_examples=40)
+    @given(st.lists(st.integers(-3, 3), min_size=2, max_size=8).filter(any))
+    def test_ties_and_zeros_of_few_clients_are_counted_as_scipy_counts_them(self, changes):
+        ours = np.array(changes, float)
+        wanted = stats.wilcoxon(ours, zero_method="pratt", method=stats.PermutationMethod()).pvalue
+        assert signed_rank_test(ours, np.zeros(len(ours))) == pytest.approx(wanted, abs=1e-12)
+
+    @pytest.mark.parametrize("count", [10, statistics.EVERY_SIGN + 1])
+    def test_where_signs_are_no_longer_counted_scipy_s_own_choice_is_taken(self, count):
+        ours = np.array([0.0, 1, 1, -1, 2, 2, 3, -2, 4, 5, 5, 6, 7, -6][:count])
+        wanted = stats.wilcoxon(ours, zero_method="pratt").pvalue
+        assert signed_rank_test(ours, np.zeros(count)) == pytest.approx(wanted, abs=1e-12)
 
     def test_under_no_difference_a_twentieth_is_significant(self):
         rng = np.random.default_rng(0)
