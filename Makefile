@@ -5,6 +5,7 @@ VENV ?= .venv
 BIN := $(VENV)/bin
 STAMP := $(VENV)/.setup-done
 DOCS_STAMP := $(VENV)/.docs-done
+COMPILED := $(VENV)/.compiled
 INSTALL := PIP_CONSTRAINT=constraints.txt $(BIN)/pip install --quiet --disable-pip-version-check
 # One thread per worker is set by the engine itself; these keep numpy and scikit-learn from adding their own.
 export OMP_NUM_THREADS ?= 2
@@ -41,9 +42,16 @@ demo: setup  ## recover four hidden groups of rotated digits: a table and a pict
 
 # Three processes on two cores: federations wait for each other most of their time, so their tests come first. Threads
 # that wait for each other sleep, as the cores have other work: a small network on two threads took four times as long.
-TESTS := OMP_WAIT_POLICY=passive OMP_NUM_THREADS=1 OPENBLAS_NUM_THREADS=1 $(BIN)/pytest -m 'not slow' -n 3 --dist loadfile --no-loadscope-reorder tests/deploy tests/contract tests src
+PYTEST := OMP_WAIT_POLICY=passive OMP_NUM_THREADS=1 OPENBLAS_NUM_THREADS=1 $(BIN)/pytest -m 'not slow' tests/deploy tests/contract tests src
+TESTS := $(PYTEST) -n 3 --dist loadfile --no-loadscope-reorder
 test: setup  ## everything CI runs: lint, types, layers, and beside them the tests
-	@$(MAKE) --no-print-directory check & checking=$$!; $(TESTS); tested=$$?; wait $$checking && exit $$tested
+	@$(MAKE) --no-print-directory check & checking=$$!; $(MAKE) --no-print-directory $(COMPILED); \
+	  $(TESTS); tested=$$?; wait $$checking && exit $$tested
+
+# On a fresh clone three processes that begin together would each compile the same modules, which takes longer than to
+# import them. What cannot be imported is said by the tests.
+$(COMPILED): $(STAMP)
+	@$(PYTEST) --collect-only -qq >/dev/null; touch $@
 
 coverage: setup  ## the tests once more, slower, and which lines they enter: a table, runs/coverage/html, coverage.xml
 	$(TESTS) --cov --cov-report=term --cov-report=html --cov-report=xml
