@@ -26,8 +26,8 @@ from coterie.deploy.policy import load_policy
 from coterie.deploy.processes import stop_on_signals
 from coterie.deploy.site_answers import SealedSite, Site
 from coterie.deploy.site_node import Tell, keep_node
-from coterie.deploy.site_schema import UnreadTable
-from coterie.errors import CoterieError, UsageError
+from coterie.deploy.site_schema import UnreadTable, in_site_toml
+from coterie.errors import CoterieError, DataError, UsageError
 from coterie.wire.unix_socket import receive, receive_length, send
 
 TIMEOUT = 30.0
@@ -96,7 +96,11 @@ def build_site(config: SiteConfig, threads: int = 1, tell: Tell = lambda text: N
     channel = site_channel(config.folder, config.name)
     policy = load_policy(config.folder / "policy.toml")
     file = config.data_file()
-    data = load_data(file, config.name, config.folder, tell, **with_columns(file, config.columns, config.reading()))
+    options = with_columns(file, config.columns, config.reading())
+    try:
+        data = load_data(file, config.name, config.folder, tell, **options)
+    except DataError as error:
+        raise DataError(in_site_toml(str(error))) from None
     store = ModelStore(config.folder / MODELS, policy.most_versions)
     audit = Audit(config.folder / AUDIT)
     return SealedSite(Site(config.name, data, policy, audit, threads=threads, store=store, tell=tell), channel)
