@@ -16,6 +16,7 @@ from types import SimpleNamespace
 
 from prometheus_client.parser import text_string_to_metric_families
 
+from coterie.cli import main
 from coterie.deploy.carried import CARRIED, Carried
 from coterie.deploy.certificates import expires, expiry_warnings
 from coterie.deploy.config import load_site
@@ -177,11 +178,14 @@ def test_the_end_of_a_run_is_in_the_log_with_its_name_and_its_error(tmp_path):
     assert "ZeroDivisionError" in lines[2]["error"]
 
 
-def test_what_an_operator_is_told_is_in_the_log_too(tmp_path):
-    told = []
+def test_what_an_operator_is_told_is_in_the_log_too_and_printed_once(tmp_path, monkeypatch, capsys):
+    told, printed = [], main._Printed()
+    monkeypatch.setattr(logging.getLogger("coterie"), "handlers", [printed])
     with log_to(tmp_path / "logs" / "agent.jsonl"):
         telling(told.append, "coterie.deploy.site")("the model 100% is here")
-    (line,) = map(json.loads, (tmp_path / "logs" / "agent.jsonl").read_text().splitlines())
+        logging.getLogger("coterie.deploy.site").warning("told by nobody else")
+    assert capsys.readouterr().err == "told by nobody else\n"
+    line, _ = map(json.loads, (tmp_path / "logs" / "agent.jsonl").read_text().splitlines())
     assert (line["text"], line["from"]) == (told[0], "coterie.deploy.site")
     assert (tmp_path / "logs").stat().st_mode & 0o077 == 0, "it may quote a table"
 

@@ -12,6 +12,8 @@ from datetime import UTC, datetime
 from logging.handlers import RotatingFileHandler
 from pathlib import Path
 
+from coterie.terminal import TOLD
+
 LARGEST, KEPT = 10_000_000, 5
 """The bytes from which on a log is put aside, and how many older ones are kept, as ``NAME.1`` to ``NAME.5``."""
 
@@ -52,11 +54,11 @@ def log_to(path: Path, name: str = "coterie") -> Iterator[None]:
         handler.close()
 
 
-def telling(tell: Callable[[str], None], name: str) -> Callable[[str], None]:
+def telling(tell: Callable[[str], None], name: str, level: int = logging.INFO) -> Callable[[str], None]:
     """Return a function that tells the operator a text, and logs it in the name of a module."""
 
     def both(text: str) -> None:
-        logging.getLogger(name).info("%s", text)
+        logging.getLogger(name).log(level, "%s", text, extra={TOLD: True})
         tell(text)
 
     return both

@@ -17,7 +17,7 @@ from coterie.deploy.carried import CARRIED
 from coterie.deploy.certificates import write_private
 from coterie.deploy.config import SiteConfig
 from coterie.deploy.health import node_health
-from coterie.deploy.logs import log_to, rotate
+from coterie.deploy.logs import log_to, rotate, telling
 from coterie.deploy.monitoring import monitored
 from coterie.deploy.processes import Program, is_listening, last_line, running, stop_on_signals, wait_until
 
@@ -29,8 +29,6 @@ AGAIN, LONGEST = 3.0, 30.0
 
 Tell = Callable[[str], None]
 """Shows a line to the site's operator."""
-
-_log = logging.getLogger(__name__)
 
 
 def run_node(config: SiteConfig, tell: Tell) -> None:
@@ -57,8 +55,7 @@ def keep_node(config: SiteConfig, stop: threading.Event, tell: Tell) -> None:
                 return
         pause = AGAIN if time.monotonic() - began > LONGEST else pause
         what = f"Flower's node has ended; it is started again in {pause:g} s: {last_line(program.log)}"
-        tell(what)
-        _log.warning("%s", what)
+        telling(tell, __name__, logging.WARNING)(what)
         if stop.wait(pause):
             return
         pause = min(2 * pause, LONGEST)

@@ -30,6 +30,7 @@ from coterie.deploy.site_answers import SealedSite, Site
 from coterie.deploy.site_node import Tell, keep_node
 from coterie.deploy.site_schema import UnreadTable, in_site_toml
 from coterie.errors import CoterieError, DataError, UsageError
+from coterie.terminal import TOLD
 from coterie.wire.unix_socket import receive, receive_length, send
 
 TIMEOUT = 30.0
@@ -144,7 +145,7 @@ def run_both(config: SiteConfig, threads: int, ready: Ready, tell: Tell) -> None
 
 def _begin(ready: Ready, site: Site) -> None:
     """Log that a site can be asked, and tell whoever waits for it."""
-    _log.info("site %s is ready: %s", site.name, site.what_it_has)
+    _log.info("site %s is ready: %s", site.name, site.what_it_has, extra={TOLD: True})
     ready(site)
 
 
