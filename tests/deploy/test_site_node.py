@@ -44,6 +44,31 @@ def test_a_node_that_ends_is_started_again_and_the_operator_is_told_why(own, mon
     assert "in 0.1 s" in told[1]
 
 
+ONCE = """
+import os, socket, sys, time
+if os.path.exists("was here"):
+    raise SystemExit("another node has this key")
+open("was here", "w").close()
+held = socket.create_server(("127.0.0.1", int(sys.argv[1])))
+time.sleep(float(sys.argv[2]))
+print("the server is gone")
+"""
+
+
+def test_a_node_that_listened_once_is_started_again_also_when_it_ends_before_it_listens(own, monkeypatch):
+    """The site would end with it, and its agent too, although only the server has to notice something."""
+    config, stop, told = config_with(own, monkeypatch, "0.4", ONCE), threading.Event(), []
+
+    def tell(text):
+        told.append(text)
+        if len(told) == 3:
+            stop.set()
+
+    site_node.keep_node(config, stop, tell)
+    assert "the server is gone" in told[0]
+    assert all("another node has this key" in each for each in told[1:])
+
+
 def test_a_node_is_left_alone_when_the_site_stops(own, monkeypatch):
     config, stop, told = config_with(own, monkeypatch, "60"), threading.Event(), []
     threading.Timer(0.5, stop.set).start()
