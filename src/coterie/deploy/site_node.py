@@ -19,7 +19,7 @@ from coterie.deploy.config import SiteConfig
 from coterie.deploy.health import node_health
 from coterie.deploy.logs import log_to, rotate, telling
 from coterie.deploy.monitoring import monitored
-from coterie.deploy.processes import Program, is_listening, last_line, running, stop_on_signals, wait_until
+from coterie.deploy.processes import Program, is_listening, running, stop_on_signals, wait_until
 from coterie.errors import FederationError
 
 POLL = 0.5
@@ -54,7 +54,7 @@ def keep_node(config: SiteConfig, stop: threading.Event, tell: Tell) -> None:
                 has_listened = True
                 while program.process.poll() is None and not stop.wait(POLL):
                     rotate(program.log)
-                why = last_line(program.log)
+                why = program.last_words()
         except FederationError as error:
             if not has_listened:
                 raise
