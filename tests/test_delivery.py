@@ -7,6 +7,7 @@ import json
 import subprocess
 import sys
 from dataclasses import replace
+from pathlib import Path
 
 import numpy as np
 import polars as pl
@@ -26,9 +27,9 @@ from coterie.deploy.order import DELIVER, Order
 from coterie.deploy.policy import Policy
 from coterie.deploy.server_run import carry_out, deliver_again
 from coterie.deploy.site_delivery import card_text, guessing
-from coterie.deploy.status import StatusBoard, read_board, status_table
+from coterie.deploy.status import RUNNING, StatusBoard, headline, read_board, status_table
 from coterie.errors import RunFolderError
-from coterie.experiments.run_folder import load_summary
+from coterie.experiments.run_folder import load_rounds, load_summary
 from coterie.experiments.settings import Settings
 from coterie.experiments.summary import load_rows
 from coterie.exporting.folder import WEIGHTS, read_network
@@ -286,6 +287,12 @@ def test_scores_of_references_beside_the_run_are_on_the_card(few, tmp_path):
         assert card["scores"][what] == rows[few.names[1]]
     assert card["not_known"] == []
     assert load_summary(tmp_path / "run")["verdict"]["text"]
+    status = read_board(Path(order.board))
+    assert status["record"] == load_rounds(tmp_path / "run")[-1], "its scores are the run's, not those beside it"
+    assert status["beside"]["algorithm"] in ("fedavg", "local")
+    assert "to compare with" not in headline(status)
+    going = headline({**status, "state": RUNNING})
+    assert going.endswith(f"; to compare with, {status['beside']['algorithm']} is in round 2 of 2")
 
 
 def test_a_site_predicts_with_what_it_keeps(tmp_path):

@@ -19,18 +19,21 @@ from coterie.data import Schema, load, load_own
 from coterie.data.tables.agreement import OwnTable, agree_on_kinds, agree_on_schema
 from coterie.data.tables.reading import Reading
 from coterie.deploy.audit import Audit, read_audit
+from coterie.deploy.config import load_site
+from coterie.deploy.deployment import write_deployment
 from coterie.deploy.order import Order
 from coterie.deploy.policy import Policy
 from coterie.deploy.server_run import carry_out
 from coterie.deploy.site_answers import Site
-from coterie.deploy.site_programs import load_data, with_columns
+from coterie.deploy.site_programs import build_site, load_data, with_columns
 from coterie.deploy.status import StatusBoard
-from coterie.errors import FederationError, UsageError
+from coterie.errors import DataError, FederationError, UsageError
 from coterie.experiments.run import run_settings
 from coterie.experiments.run_folder import STATE, load_state
 from coterie.experiments.settings import Settings, load_settings, make_settings
 from coterie.experiments.table_defaults import TABLES
 from coterie.wire import codec
+from coterie.wire.remote import PackedReplies
 from coterie.wire.schema_messages import facts_table, read_facts, read_kinds, read_sums
 
 OPEN = Policy(least_count=1, least_examples=1)
@@ -180,6 +183,57 @@ def test_a_site_whose_table_does_not_fit_is_told_every_problem_and_the_server_no
     assert "secret" not in str(error.value)
 
 
+def test_a_schema_that_fits_no_site_is_not_kept_and_the_next_run_agrees_on_another(tmp_path):
+    """A word in fewer rows of every site than may be named; then the rows are left out."""
+    rare = ["attic"] * 3 + ["east", "west", "east"] * 19
+    write(tmp_path / "all", {name: hospital(i, ward=rare) for i, name in enumerate(NAMES)})
+    strict = Policy(least_examples=1)
+    with pytest.raises(FederationError, match="the tables of 0 sites fit the schema"):
+        run(tmp_path, TableSites(tmp_path, policy=strict))
+    assert not (tmp_path / "schema.json").exists()
+    write(tmp_path / "all", {name: hospital(i, ward=rare[3:] + ["west"] * 3) for i, name in enumerate(NAMES)})
+    run(tmp_path, TableSites(tmp_path, policy=strict), out=str(tmp_path / "second"))
+    assert "attic" not in (tmp_path / "schema.json").read_text()
+
+
+def test_a_schema_stays_where_a_site_did_not_answer_since_it_may_have_taken_it(tmp_path):
+    write(tmp_path / "all", {name: hospital(i) for i, name in enumerate(NAMES)})
+
+    class Lost(TableSites):
+        def __call__(self, requests):
+            packed = super().__call__(requests)
+            lost = {
+                at: "its answer was lost" for at, each in requests.items() if codec.decode(each)[1]["kind"] == "schema"
+            }
+            return PackedReplies({at: each for at, each in packed.answers.items() if at not in lost}, lost)
+
+    with pytest.raises(FederationError, match="its answer was lost"):
+        run(tmp_path, Lost(tmp_path))
+    assert (tmp_path / "schema.json").exists()
+
+
+def test_a_table_that_lacks_values_says_so_at_the_start_in_the_words_of_site_toml(tmp_path):
+    """It could fit no schema; a federation finds out before its first run, not after the second exchange."""
+    write_deployment(tmp_path / "f", ("bern",), "localhost", reading={"label": "label"})
+    home = tmp_path / "f" / "sites" / "bern"
+    write(home, {"own": hospital(1, gaps=[None, 2.5, 7.0] * 20, others=[None] + [1.0] * 59)})
+    with pytest.raises(DataError) as error:
+        build_site(replace(load_site(home), data="own.csv"))
+    assert "lacks values of 'gaps' in 20 rows, 'others' in 1 row; fill them in" in str(error.value)
+    assert 'missing = "indicator" or missing = "mean" in site.toml, the same at all sites' in str(error.value)
+    assert build_site(replace(load_site(home), data="own.csv", missing="indicator")).site.unread is not None
+
+
+def test_sites_that_read_gaps_in_another_way_than_the_schema_are_told_how_to_agree_again(tmp_path):
+    write(tmp_path / "all", {name: hospital(i) for i, name in enumerate(NAMES)})
+    run(tmp_path, TableSites(tmp_path))
+    (tmp_path / "homes" / "chur" / "schema.json").unlink()
+    with pytest.raises(
+        FederationError, match=r"missing = 'error', and its site\.toml has missing = 'mean'.*delete schem"
+    ):
+        run(tmp_path, TableSites(tmp_path, ("chur",), missing="mean"), out=str(tmp_path / "second"))
+
+
 def test_words_and_means_of_few_rows_are_not_told(tmp_path):
     """The threshold is on rows: 4 of one word, 5 of another; a column with 4 numbers."""
     ward = ["rare"] * 4 + ["frequent"] * 5 + ["usual"] * 51
@@ -272,7 +326,8 @@ def test_a_schema_of_another_label_or_of_other_columns_is_not_taken(tmp_path, ch
     site = TableSites(tmp_path).sites[0]
     schema = None if change is None else {**good, **change}
     problem = codec.unwrap(site.answer(codec.encode({}, kind="schema", run="run", schema=schema))).header["problem"]
-    assert "the schema cannot be read" in problem or "another label or other columns" in problem
+    expected = ("the schema cannot be read", "another label or other columns", "the schema is one with missing")
+    assert any(each in problem for each in expected)
     assert site.unread is not None
     assert not (tmp_path / "homes" / "bern" / "schema.json").exists()
     assert codec.unwrap(site.answer(codec.encode({}, kind="schema", run="run", schema=good))).header["problem"] is None

@@ -82,6 +82,10 @@ def say(text: object, style: str | None = None) -> None:
     console.print(line(text), style=style, soft_wrap=True)
 
 
+TOLD = "told"
+"""The attribute of a log's record whose text is told by other means: the command does not print it once more."""
+
+
 def tell(text: object, style: str | None = None) -> None:
     """Print one line that is no result, on standard error."""
     errors.print(line(text), style=style, soft_wrap=True)

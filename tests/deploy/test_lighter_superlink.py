@@ -17,7 +17,53 @@ from flwr.superlink.routers.control import middlewares as control
 from flwr.superlink.routers.fleet.node_auth import NodeAuthMiddleware
 from starlette.middleware import Middleware
 
-from coterie.deploy.lighter_superlink import CONTROL, FLEET, Only, concerned, in_turn, now_and_then
+from coterie.deploy import flower, lighter_superlink
+from coterie.deploy.lighter_superlink import CONTROL, FLEET, Only, concerned, in_turn, lighten, now_and_then
+
+
+def parts():
+    """What is changed of Flower, by owner and name."""
+    from flwr.server.superlink.linkstate.sql_linkstate import SqlLinkState
+    from flwr.supercore.corestate.sql_corestate import SqlCoreState
+    from flwr.supercore.sql_mixin import SqlMixin
+
+    cleaning = (SqlCoreState, "_cleanup_expired_task_tokens")
+    return [(main, "_get_middleware"), (SqlMixin, "session"), cleaning, (SqlLinkState, "store_traffic")]
+
+
+@pytest.fixture
+def restored(monkeypatch):
+    """Flower is as it was after the test; what it was."""
+    before = [getattr(*each) for each in parts()]
+    for (owner, name), value in zip(parts(), before, strict=True):
+        monkeypatch.setattr(owner, name, value)
+    return before
+
+
+def test_the_version_that_was_checked_is_changed_in_all_four_parts(restored):
+    lighten()
+    now = [getattr(*each) for each in parts()]
+    assert [ours is before for ours, before in zip(now, restored, strict=True)] == [False] * 4
+    assert [each.cls for each in main._get_middleware()].count(Only) == 4
+
+
+def test_another_version_of_flower_runs_as_it_is_and_its_log_says_so(restored, monkeypatch, caplog):
+    """Of that one nobody has checked who is let in where."""
+    monkeypatch.setattr(lighter_superlink.metadata, "version", lambda _: "1.41.7")
+    lighten()
+    assert [getattr(*each) for each in parts()] == restored
+    assert "Flower is 1.41.7" in caplog.text
+
+
+def test_what_flower_has_not_got_is_not_replaced_in_vain():
+    """A node whose loop were not replaced would fetch the app that the server ships."""
+    from flwr.supernode import start_client_internal
+
+    with pytest.raises(
+        RuntimeError, match=r"has no flwr\.supernode\.start_client_internal\._gone; coterie needs 1\.41"
+    ):
+        flower.replace(start_client_internal, _gone=None)
+    assert not hasattr(start_client_internal, "_gone")
 
 
 def test_every_layer_that_guards_is_kept_in_its_order_and_sees_its_own_paths():

@@ -16,17 +16,18 @@ from types import SimpleNamespace
 
 from prometheus_client.parser import text_string_to_metric_families
 
+from coterie.cli import main
 from coterie.deploy.carried import CARRIED, Carried
 from coterie.deploy.certificates import expires, expiry_warnings
 from coterie.deploy.config import load_site
 from coterie.deploy.health import node_health
-from coterie.deploy.logs import FACTS, log_to, rotate
+from coterie.deploy.logs import FACTS, log_to, rotate, telling
 from coterie.deploy.monitoring import Health, Measure, metrics_page, monitored
 from coterie.deploy.processes import Program
 from coterie.deploy.server_health import server_health
 from coterie.deploy.status import StatusBoard
 from coterie.deploy.trial import free_ports
-from coterie.errors import UsageError
+from coterie.errors import FederationError, UsageError
 
 
 def get(port, path):
@@ -156,6 +157,37 @@ def test_logs_are_json_lines_with_facts_and_end_with_the_block(tmp_path):
     assert datetime.fromisoformat(first["time"]).tzinfo is not None
     assert second["text"] == "it\nfailed"
     assert "ValueError: why" in second["error"]
+
+
+def test_the_end_of_a_run_is_in_the_log_with_its_name_and_its_error(tmp_path):
+    board = StatusBoard(tmp_path / "status.json", "heart", str(tmp_path / "heart"), ("bern",))
+    with log_to(tmp_path / "run.jsonl"):
+        with board.recording_end():
+            pass
+        with pytest.raises(FederationError), board.recording_end():
+            raise FederationError("no site answers")
+        with pytest.raises(ZeroDivisionError), board.recording_end():
+            raise ZeroDivisionError
+    lines = list(map(json.loads, (tmp_path / "run.jsonl").read_text().splitlines()))
+    assert [(line["level"], line["run"]) for line in lines] == [
+        ("info", "heart"),
+        ("error", "heart"),
+        ("error", "heart"),
+    ]
+    assert [line["text"] for line in lines[:2]] == ["the run is done", "the run failed: no site answers"]
+    assert "ZeroDivisionError" in lines[2]["error"]
+
+
+def test_what_an_operator_is_told_is_in_the_log_too_and_printed_once(tmp_path, monkeypatch, capsys):
+    told, printed = [], main._Printed()
+    monkeypatch.setattr(logging.getLogger("coterie"), "handlers", [printed])
+    with log_to(tmp_path / "logs" / "agent.jsonl"):
+        telling(told.append, "coterie.deploy.site")("the model 100% is here")
+        logging.getLogger("coterie.deploy.site").warning("told by nobody else")
+    assert capsys.readouterr().err == "told by nobody else\n"
+    line, _ = map(json.loads, (tmp_path / "logs" / "agent.jsonl").read_text().splitlines())
+    assert (line["text"], line["from"]) == (told[0], "coterie.deploy.site")
+    assert (tmp_path / "logs").stat().st_mode & 0o077 == 0, "it may quote a table"
 
 
 def test_a_large_log_of_another_program_is_put_aside_while_it_is_open(tmp_path):

@@ -3,17 +3,20 @@
 from __future__ import annotations
 
 import json
+import os
 import signal
 import subprocess
 import sys
 import time
+from dataclasses import replace
 
 import pytest
 
 from coterie.deploy import server as server_module
 from coterie.deploy.order_lock import ordering
-from coterie.deploy.server import ServerFolder, make_order, resume_interrupted, submit
-from coterie.errors import UsageError
+from coterie.deploy.server import ServerFolder, check_not_lost, is_starting, make_order, resume_interrupted, submit
+from coterie.deploy.status import DONE, RUNNING, StatusBoard
+from coterie.errors import FederationError, UsageError
 from coterie.experiments.settings import Settings
 
 SHORT = Settings("fedavg", model="mlp(4)", rounds=1)
@@ -50,6 +53,61 @@ def test_of_two_orders_made_at_the_same_time_one_begins(begun):
     with pytest.raises(UsageError, match="an order was given a moment ago"):
         submit(place, other)
     assert asked == ["run"]
+
+
+@pytest.fixture
+def minutes_old(begun, monkeypatch):
+    """A server whose run was ordered two minutes ago and has said nothing yet; what Flower says of it."""
+    place, _ = begun
+    submit(place, make_order(place, SHORT))
+    past = time.time() - 2 * server_module.SILENCE
+    os.utime(place.order, (past, past))
+    said = {}
+
+    def set_status(status):
+        said["runs"] = [{"status": status}]
+
+    monkeypatch.setattr(ServerFolder, "ask", lambda _, command: {"success": True, "run-id": 8, **said})
+    return place, set_status
+
+
+@pytest.mark.parametrize("status", ["pending", "starting", "running"])
+def test_a_run_that_takes_minutes_to_begin_is_not_given_up_nor_doubled(minutes_old, status):
+    """Two runs at once would write to the same files."""
+    place, set_status = minutes_old
+    set_status(status)
+    with pytest.raises(UsageError, match="an order was given a moment ago"):
+        make_order(place, replace(SHORT, seed=2))
+    check_not_lost(place)
+
+
+def test_a_run_that_ended_before_it_began_is_given_up_and_another_may_begin(minutes_old):
+    place, set_status = minutes_old
+    set_status("finished:failed")
+    with pytest.raises(FederationError, match="the run's process is gone"):
+        check_not_lost(place)
+    submit(place, make_order(place, replace(SHORT, seed=2)))
+
+
+def test_a_run_that_flower_never_began_within_ten_minutes_is_given_up(minutes_old):
+    place, set_status = minutes_old
+    set_status("pending")
+    past = time.time() - server_module.LONGEST_START - 1
+    os.utime(place.order, (past, past))
+    assert not is_starting(place)
+
+
+def test_a_run_that_ended_while_its_status_was_read_is_not_lost(begun):
+    """Its process is gone, but it left its end."""
+    place, _ = begun
+    order = make_order(place, SHORT)
+    board = StatusBoard(place.board, order.run, order.out, order.sites)
+    board.status["process"] = [2**22 + 1, "1"]
+    board.update(state=DONE)
+    check_not_lost(place)
+    board.update(state=RUNNING)
+    with pytest.raises(FederationError, match="the run's process is gone"):
+        check_not_lost(place)
 
 
 def test_an_interrupted_run_goes_on_although_its_order_is_young(begun):

@@ -99,20 +99,19 @@ def server(
     proxy: Annotated[bool, typer.Option(help="let sites connect through nginx")] = True,
 ) -> None:
     """Run the server until Ctrl-C; resume a run that was interrupted."""
-    from coterie.deploy.logs import log_to
+    from coterie.deploy.logs import log_to, telling
     from coterie.deploy.monitoring import monitored
     from coterie.deploy.processes import stop_on_signals
     from coterie.deploy.server import ServerFolder, serving, tend, watch_returns
     from coterie.deploy.server_health import server_health
 
-    ended = threading.Event()
-    with serving(folder, proxy) as programs, log_to(folder / "logs" / "server.jsonl"):
+    ended, place, said = threading.Event(), ServerFolder.of(folder), telling(tell, __name__)
+    config = place.config
+    with log_to(config.folder / "logs" / "server.jsonl"), serving(config.folder, proxy) as programs:
         stop_on_signals(ended)
-        place = ServerFolder.of(folder)
-        config = place.config
         warn_of_expiry(config.folder)
-        tell(f"serving {len(config.sites)} sites at {config.address if proxy else f'127.0.0.1:{config.inner}'}")
-        threading.Thread(target=watch_returns, args=(place, ended, tell), daemon=True).start()
+        said(f"serving {len(config.sites)} sites at {config.address if proxy else f'127.0.0.1:{config.inner}'}")
+        threading.Thread(target=watch_returns, args=(place, ended, said), daemon=True).start()
         with monitored(config.monitor, lambda: server_health(config.folder, place.board, programs)):
             tend(programs, ended, config.folder)
 

@@ -34,7 +34,7 @@ from coterie.cli.options import (
 from coterie.cli.report import report
 from coterie.cli.reproduce import reproduce
 from coterie.cli.watch import watch
-from coterie.terminal import console, say, say_json, tell
+from coterie.terminal import TOLD, console, say, say_json, tell
 
 if TYPE_CHECKING:
     import click
@@ -380,7 +380,8 @@ class _Printed(logging.Handler):
     """Print what the library logs, such as a download, on standard error."""
 
     def emit(self, record: logging.LogRecord) -> None:
-        tell(record.getMessage())
+        if not getattr(record, TOLD, False):
+            tell(record.getMessage())
 
 
 def main() -> None:

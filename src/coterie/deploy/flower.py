@@ -12,6 +12,7 @@ import sys
 import time
 from collections.abc import Mapping
 from functools import partial
+from importlib import metadata
 from pathlib import Path
 from typing import Any, cast
 
@@ -95,6 +96,11 @@ def start_run(app: Path, order: Path) -> list[str]:
     """Return the command that starts the run of an order file."""
     setting = f'{ORDER}="{order}"'
     return [program("flwr"), "run", str(app), CONNECTION, "--run-config", setting, "--format", "json"]
+
+
+def show_run(number: str) -> list[str]:
+    """Return the command that tells how a run stands."""
+    return [program("flwr"), "list", CONNECTION, "--run-id", number, "--format", "json"]
 
 
 def stop_run(number: str) -> list[str]:
@@ -212,6 +218,18 @@ class Pauses:
         return getattr(time, name)
 
 
+def replace(owner: Any, **values: Any) -> None:
+    """Replace things of Flower by ours; refuse a Flower that has not got one of them.
+
+    A name that nobody reads would change nothing, and Flower would silently do what it did before.
+    """
+    for name, value in values.items():
+        if name not in vars(owner):
+            what = f"Flower {metadata.version('flwr')} has no {owner.__name__}.{name}"
+            raise RuntimeError(f"{what}; coterie needs {VERSION}: pip install 'coterie[flower]'")
+        setattr(owner, name, value)
+
+
 def shorten_retries() -> None:
     """Shorten the pauses of Flower, in this process, before it retries to fetch parts of a message."""
     from flwr.supercore.inflatable import inflatable_utils
@@ -226,11 +244,11 @@ def shorten_reconnection() -> None:
     from flwr.supercore.retry import exponential, http_retry
     from flwr.supernode import fleet_http_connection
 
-    vars(http_retry)["MAX_RETRY_DELAY"] = RETRY
-    vars(heartbeat)["exponential"] = lambda max_delay: exponential(max_delay=min(max_delay, RETRY))
+    replace(http_retry, MAX_RETRY_DELAY=RETRY)
+    replace(heartbeat, exponential=lambda max_delay: exponential(max_delay=min(max_delay, RETRY)))
     if HEARTBEAT in os.environ:
         for module in (heartbeat, fleet_http_connection):
-            vars(module)["HEARTBEAT_DEFAULT_INTERVAL"] = float(os.environ[HEARTBEAT])
+            replace(module, HEARTBEAT_DEFAULT_INTERVAL=float(os.environ[HEARTBEAT]))
 
 
 def spare_collections() -> None:
@@ -270,8 +288,7 @@ def run_supernode() -> None:
     counts = Path(os.environ["FLWR_HOME"]) / CARRIED
     pauses = Pauses()
     carrier = Carrier(Carried(partial(call, os.environ[AGENT]), counts), pauses.begin_again)
-    loop = vars(start_client_internal)
-    loop["_pull_and_store_message"], loop["_push_messages"], loop["time"] = carrier.pull, carrier.push, pauses
+    replace(start_client_internal, _pull_and_store_message=carrier.pull, _push_messages=carrier.push, time=pauses)
     shorten_retries()
     shorten_reconnection()
     spare_collections()

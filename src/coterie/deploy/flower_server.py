@@ -31,7 +31,7 @@ from flwr.supercore.inflatable.inflatable_utils import ObjectPullError, inflate_
 from coterie.deploy.certificates import server_channels
 from coterie.deploy.drift import look_for_drift
 from coterie.deploy.flower import ORDER, RECORD, REPLY, REQUEST, shorten_retries
-from coterie.deploy.logs import log_to
+from coterie.deploy.logs import FACTS, log_to
 from coterie.deploy.order import DRIFT, Order
 from coterie.deploy.processes import end_with_parent
 from coterie.deploy.server_run import JOBS
@@ -94,6 +94,7 @@ def main(grid: Grid, context: Context) -> None:
     transport = GridTransport(grid, SimpleQueue())
     exchange = FlowerExchange(transport, channels, order.timeout, on_sites=board.sites, on_times=record)
     with log_to(path.parent / "logs" / "run.jsonl"):
+        _log.info("the run begins", extra={FACTS: {"run": order.run, "job": order.job, "resume": order.resume}})
         {**JOBS, DRIFT: look_for_drift}[order.job](order, exchange, board)
 
 

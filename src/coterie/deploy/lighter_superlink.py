@@ -1,17 +1,27 @@
 """Flower's SuperLink with less work for every request: the answers are the same, and so is who is let in.
 
 Most of a round with a small model is the SuperLink, which answers each part of each message as a request of its own.
-Three things that it does for every request are changed here, for Flower 1.41, in its own process alone.
+Three things that it does for every request are changed here, in its own process alone, and only in the one version of
+Flower of which it was checked that they decide nothing.
 """
 
 from __future__ import annotations
 
+import logging
 import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from functools import wraps
+from importlib import metadata
 from typing import Any
+
+from coterie.deploy.flower import replace
+
+_log = logging.getLogger(__name__)
+
+CHECKED = "1.41.0"
+"""The version of Flower that is changed; any other one runs as it is, and takes longer."""
 
 CONTROL, FLEET = "/v1/control/", "/v1/fleet/"
 """The beginnings of the paths of orders, and of the sites' messages."""
@@ -37,20 +47,21 @@ class Only:
 
 
 def lighten() -> None:
-    """Change the SuperLink of this process, before it starts."""
+    """Change the SuperLink of this process, before it starts, if it is of the version that was checked."""
+    found = metadata.version("flwr")
+    if found != CHECKED:
+        _log.warning("Flower is %s, and its requests are made lighter in %s alone; rounds take longer", found, CHECKED)
+        return
     from flwr.server.superlink.linkstate.sql_linkstate import SqlLinkState
     from flwr.supercore.corestate.sql_corestate import SqlCoreState
     from flwr.supercore.sql_mixin import SqlMixin
     from flwr.superlink import main
 
     layers = main._get_middleware
-    vars(main)["_get_middleware"] = lambda: concerned(layers())
-    for owner, name, changed in (
-        (SqlMixin, "session", in_turn(SqlMixin.session)),
-        (SqlCoreState, "_cleanup_expired_task_tokens", now_and_then(SqlCoreState._cleanup_expired_task_tokens)),
-        (SqlLinkState, "store_traffic", lambda *_, **__: None),  # statistics that only Flower's dashboard shows
-    ):
-        setattr(owner, name, changed)
+    replace(main, _get_middleware=lambda: concerned(layers()))
+    replace(SqlMixin, session=in_turn(SqlMixin.session))
+    replace(SqlCoreState, _cleanup_expired_task_tokens=now_and_then(SqlCoreState._cleanup_expired_task_tokens))
+    replace(SqlLinkState, store_traffic=lambda *_, **__: None)  # statistics that only Flower shows
 
 
 def concerned(layers: Sequence[Any]) -> list[Any]:

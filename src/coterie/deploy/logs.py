@@ -6,11 +6,13 @@ import json
 import logging
 import os
 import shutil
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from datetime import UTC, datetime
 from logging.handlers import RotatingFileHandler
 from pathlib import Path
+
+from coterie.terminal import TOLD
 
 LARGEST, KEPT = 10_000_000, 5
 """The bytes from which on a log is put aside, and how many older ones are kept, as ``NAME.1`` to ``NAME.5``."""
@@ -34,8 +36,11 @@ class JsonLines(logging.Formatter):
 
 @contextmanager
 def log_to(path: Path, name: str = "coterie") -> Iterator[None]:
-    """Write what a program logs to a file during the block, beside wherever else it goes."""
-    path.parent.mkdir(parents=True, exist_ok=True)
+    """Write what a program logs to a file during the block, beside wherever else it goes.
+
+    A new folder is its owner's alone: a site's log may quote a table, which the user of its node must not read.
+    """
+    path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
     handler = RotatingFileHandler(path, maxBytes=LARGEST, backupCount=KEPT, encoding="utf-8", delay=True)
     handler.setFormatter(JsonLines())
     logger, level = logging.getLogger(name), logging.getLogger(name).level
@@ -47,6 +52,16 @@ def log_to(path: Path, name: str = "coterie") -> Iterator[None]:
         logger.removeHandler(handler)
         logger.setLevel(level)
         handler.close()
+
+
+def telling(tell: Callable[[str], None], name: str, level: int = logging.INFO) -> Callable[[str], None]:
+    """Return a function that tells the operator a text, and logs it in the name of a module."""
+
+    def both(text: str) -> None:
+        logging.getLogger(name).log(level, "%s", text, extra={TOLD: True})
+        tell(text)
+
+    return both
 
 
 def rotate(path: Path, largest: int = LARGEST, kept: int = KEPT) -> bool:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import ctypes
 import os
+import re
 import signal
 import socket
 import subprocess
@@ -13,6 +14,7 @@ import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
+from itertools import takewhile
 from pathlib import Path
 
 from coterie.errors import FederationError
@@ -24,19 +26,32 @@ PR_SET_PDEATHSIG = 1
 GRACE = 10.0
 """Seconds that a program has to end before it is killed."""
 
+NEAR, LONGEST = 15, 300
+"""The lines at the end of a log in which an error is looked for, and the most letters that are shown of it."""
+
+LEVELS = ("INFO", "WARNING", "DEBUG")
+"""How lines of a log begin that are no part of the error before them."""
+
+_COLOURS = re.compile(r"\x1b\[[0-9;]*m")
+
 
 @dataclass(frozen=True)
 class Program:
-    """A running program, which leads its own group of processes."""
+    """A running program, which leads its own group of processes; its words begin at ``start`` of the log's bytes."""
 
     name: str
     process: subprocess.Popen[bytes]
     log: Path
+    start: int = 0
 
     def check(self) -> None:
-        """Raise an error with the last line of the log if the program has ended."""
+        """Raise an error with the program's last words if it has ended."""
         if self.process.poll() is not None:
-            raise FederationError(f"{self.name} ended with code {self.process.returncode}: {last_line(self.log)}")
+            raise FederationError(f"{self.name} ended with code {self.process.returncode}: {self.last_words()}")
+
+    def last_words(self) -> str:
+        """Return why the program ended, as far as its log says."""
+        return last_words(self.log, self.start)
 
 
 @contextmanager
@@ -44,6 +59,7 @@ def running(name: str, command: Sequence[str], env: Mapping[str, str], log: Path
     """Run a program in a folder during the block; end it with all its children."""
     log.parent.mkdir(parents=True, exist_ok=True)
     with log.open("ab") as file:
+        start = file.tell()
         process = subprocess.Popen(
             list(command),
             env=dict(env),
@@ -55,7 +71,7 @@ def running(name: str, command: Sequence[str], env: Mapping[str, str], log: Path
             preexec_fn=end_with_parent,  # noqa: PLW1509 - it makes one call of the system
         )
     try:
-        yield Program(name, process, log)
+        yield Program(name, process, log, start)
     finally:
         end(process)
 
@@ -112,10 +128,30 @@ def is_listening(port: int, host: str = "127.0.0.1") -> bool:
     return False
 
 
-def last_line(log: Path) -> str:
-    """Return the last line that a program wrote."""
+def last_words(log: Path, start: int = 0) -> str:
+    """Return the last error that a program wrote shortly before its end, else its last line; colours are left out.
+
+    A program that ends after an error, as Flower's do, still says that it shuts down. What stands before ``start`` is
+    of an earlier program; a log that is shorter was cut since.
+    """
     try:
-        lines = [line.strip() for line in log.read_text(errors="replace").splitlines() if line.strip()]
+        content = log.read_bytes()
     except OSError:
         return f"{log} cannot be read"
-    return f"{lines[-1][-300:]} (more in {log})" if lines else f"{log} is empty"
+    text = _COLOURS.sub("", content[start if start <= len(content) else 0 :].decode(errors="replace"))
+    lines = [line.strip() for line in text.splitlines() if line.strip()]
+    if not lines:
+        return f"{log} says nothing"
+    return f"{_last_error(lines[-NEAR:]) or lines[-1][-LONGEST:]} (more in {log})"
+
+
+def _last_error(lines: Sequence[str]) -> str | None:
+    """Return the last error in a log with the lines that belong to it; None if there is none, or a traceback."""
+    begins = [at for at, line in enumerate(lines) if line.startswith("ERROR")]
+    if not begins:
+        return None
+    first, *more = lines[begins[-1] :]
+    belongs = list(takewhile(lambda line: not line.startswith(LEVELS), more))
+    if any(line.startswith("Traceback") for line in (first.partition(":")[2].strip(), *belongs)):
+        return None
+    return " ".join((first, *belongs))[:LONGEST]

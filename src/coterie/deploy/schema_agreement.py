@@ -20,7 +20,7 @@ from coterie.deploy.order import Order
 from coterie.errors import DataError, FederationError
 from coterie.terminal import line
 from coterie.wire import codec
-from coterie.wire.remote import Exchange
+from coterie.wire.remote import Exchange, PackedReplies
 from coterie.wire.reply_checks import open_reply
 from coterie.wire.schema_messages import OF_ONE_SITE, pack_columns, pack_schema, pack_sums, read_facts, read_sums
 
@@ -38,12 +38,15 @@ class Agreement:
 def agree(order: Order, sites: Exchange, wanting: Sequence[int]) -> Agreement:
     """Return the schema of the sites that want one, by position: the server's, or one that they agree on now."""
     file = schema_file(order)
-    if file.is_file():
-        schema = Schema.load(file)
-    else:
-        schema = _new_schema(order, sites, wanting)
+    is_new = not file.is_file()
+    schema = _new_schema(order, sites, wanting) if is_new else Schema.load(file)
+    if is_new:  # on disk before any site has it
         schema.save(file)
-    _, problems = _ask(order, sites, wanting, pack_schema(order.run, schema), lambda header: None)
+    packed = sites(dict.fromkeys(wanting, pack_schema(order.run, schema)))
+    _, problems = _read(order, packed, lambda header: None)
+    refused = {order.sites[at] for at in packed.answers} & problems.keys()
+    if is_new and len(refused) == len(wanting):  # nobody has it: the next run agrees on another one
+        file.unlink()
     return Agreement(schema, problems)
 
 
@@ -95,7 +98,13 @@ def _ask(
     order: Order, sites: Exchange, positions: Sequence[int], request: bytes, read: Callable[[Mapping[str, Any]], T]
 ) -> tuple[dict[str, T], dict[str, str]]:
     """Ask sites the same; return what ``read`` makes of the headers of their replies, and the problem of the others."""
-    packed = sites(dict.fromkeys(positions, request))
+    return _read(order, sites(dict.fromkeys(positions, request)), read)
+
+
+def _read(
+    order: Order, packed: PackedReplies, read: Callable[[Mapping[str, Any]], T]
+) -> tuple[dict[str, T], dict[str, str]]:
+    """Return what ``read`` makes of the headers of the replies, and the problem of each site that gave none."""
     found = dict[str, T]()
     problems = {order.sites[at]: line(why, codec.LONGEST_PROBLEM) for at, why in packed.missing.items()}
     for at in sorted(packed.answers):

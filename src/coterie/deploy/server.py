@@ -9,7 +9,7 @@ import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass, replace
 from functools import cached_property
 from pathlib import Path
@@ -64,8 +64,13 @@ HISTORY = "drift.jsonl"
 TEND = 0.5
 """Seconds between two looks at the programs."""
 
-PAUSE, SILENCE = 0.3, 60.0
-"""Seconds between two looks at the status of a run, and seconds after which a run that has not begun is given up."""
+PAUSE, SILENCE, LONGEST_START = 0.3, 60.0, 600.0
+"""Seconds between two looks at the status of a run; seconds after which Flower is asked whether a run that says nothing
+is still about to begin, and after which it is given up.
+"""
+
+FINISHED = "finished"
+"""How Flower's word for a run begins that is over, whatever its end was."""
 
 
 @dataclass(frozen=True)
@@ -354,7 +359,8 @@ def _begin(server: ServerFolder, order: Order) -> None:
     app.mkdir(exist_ok=True)
     for name, text in flower.bundle().items():
         (app / name).write_text(text)
-    server.board.unlink(missing_ok=True)
+    for past in (server.board, server.number):
+        past.unlink(missing_ok=True)
     order.save(server.order)
     try:
         answer = server.ask(flower.start_run(app, server.order))
@@ -380,12 +386,30 @@ def current_run(server: ServerFolder) -> Status | None:
 
 
 def is_starting(server: ServerFolder) -> bool:
-    """Return whether an order was given a moment ago and nothing is known of its run yet."""
-    try:
+    """Return whether an order was given and its run is about to begin: it has no status, and has not ended.
+
+    A busy machine takes minutes to start the run's process, so after a minute it is Flower that knows.
+    """
+    age = time_since_order(server)
+    return age is not None and (age < SILENCE or not _has_ended(server))
+
+
+def time_since_order(server: ServerFolder) -> float | None:
+    """Return the seconds since an order of which there is no status yet; None if there is none, or an old one."""
+    with suppress(OSError):
         age = time.time() - server.order.stat().st_mtime
+        return age if age < LONGEST_START and not server.board.exists() else None
+    return None
+
+
+def _has_ended(server: ServerFolder) -> bool:
+    """Return whether Flower says that the run of the last order is over, or was never given one."""
+    try:
+        number = json.loads(server.number.read_text())["run"]
     except OSError:
-        return False
-    return age < SILENCE and not server.board.exists()
+        return True
+    runs = server.ask(flower.show_run(number))["runs"]
+    return all(str(run["status"]).startswith(FINISHED) for run in runs)
 
 
 def follow(server: ServerFolder, progress: Progress, tell: Callable[[str], None] = lambda note: None) -> dict[str, Any]:
@@ -402,12 +426,25 @@ def follow(server: ServerFolder, progress: Progress, tell: Callable[[str], None]
             rounds, notes = max(rounds, len(records)), max(notes, len(status["notes"]))
             if is_over(status):
                 return _summary(status)
-        if (status is None and time.monotonic() > until) or (status is not None and not is_alive(status)):
-            raise FederationError(
-                f"the run's process is gone; look at {server.folder / 'logs' / 'superlink.log'}, and start the server "
-                "again: it goes on from the last checkpoint"
-            )
+        silent = status is None and time.monotonic() > until
+        if silent or (status is not None and not is_alive(status)):
+            check_not_lost(server)
+            until += SILENCE
         time.sleep(PAUSE)
+
+
+def check_not_lost(server: ServerFolder) -> None:
+    """Raise an error if the run that was submitted has neither a process nor an end, and is not about to begin.
+
+    What was read of it before is old: it may have begun or ended since.
+    """
+    starting = is_starting(server)
+    status = read_board(server.board)
+    if not starting and (status is None or not (is_over(status) or is_alive(status))):
+        raise FederationError(
+            f"the run's process is gone; look at {server.folder / 'logs' / 'superlink.log'}, and start the server "
+            "again: it goes on from the last checkpoint"
+        )
 
 
 def _summary(status: Status) -> dict[str, Any]:

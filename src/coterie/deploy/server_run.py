@@ -100,8 +100,11 @@ def carry_out(order: Order, sites: Sites, board: StatusBoard) -> Finished:
         board.update(state=RUNNING, rounds=settings.rounds, notes=notes)
 
         def train_reference(other: Settings, folder: Path | None, _: Progress | None) -> Sequence[Row]:
+            def beside_progress(record: dict[str, Any]) -> None:
+                board.update(beside={"algorithm": other.algorithm, "round": record["round"], "rounds": other.rounds})
+
             session = Session(building.build_algorithm(other), known, model, other, reach)
-            return session.train(folder, True, progress).trained.members
+            return session.train(folder, True, beside_progress).trained.members
 
         conclude = partial(Conclusion, facts=known, settings=full, guesses=None, own=False, out=out)
         beside = conclude(make=train_reference) if settings.references else None

@@ -15,7 +15,7 @@ from typing import Any
 from coterie.deploy.certificates import expiry_warnings
 from coterie.deploy.connections import UNKNOWN, Connections
 from coterie.deploy.delivery import read_ledger
-from coterie.deploy.server import HISTORY, ServerFolder, is_starting
+from coterie.deploy.server import HISTORY, ServerFolder, time_since_order
 from coterie.deploy.status import (
     EXCHANGES,
     Status,
@@ -122,7 +122,8 @@ class Federation:
     def _state_line(self) -> Markup:
         """Return the state of the run in a sentence, with the remedy where it stopped."""
         if self.status is None:
-            said = "an order was given; it begins" if is_starting(self.server) else "no run was ordered yet"
+            ordered = time_since_order(self.server) is not None
+            said = "an order was given; it begins" if ordered else "no run was ordered yet"
             return paragraph(strong("Waiting"), f": {said}. coterie federate run orders one.", kind="state waiting")
         words: list[Words] = [strong(headline(self.status).capitalize())]
         if not is_over(self.status) and not is_alive(self.status):

@@ -17,9 +17,10 @@ from coterie.deploy.carried import CARRIED
 from coterie.deploy.certificates import write_private
 from coterie.deploy.config import SiteConfig
 from coterie.deploy.health import node_health
-from coterie.deploy.logs import log_to, rotate
+from coterie.deploy.logs import log_to, rotate, telling
 from coterie.deploy.monitoring import monitored
-from coterie.deploy.processes import Program, is_listening, last_line, running, stop_on_signals, wait_until
+from coterie.deploy.processes import Program, is_listening, running, stop_on_signals, wait_until
+from coterie.errors import FederationError
 
 POLL = 0.5
 """Seconds between two looks at the node."""
@@ -29,8 +30,6 @@ AGAIN, LONGEST = 3.0, 30.0
 
 Tell = Callable[[str], None]
 """Shows a line to the site's operator."""
-
-_log = logging.getLogger(__name__)
 
 
 def run_node(config: SiteConfig, tell: Tell) -> None:
@@ -45,20 +44,26 @@ def keep_node(config: SiteConfig, stop: threading.Event, tell: Tell) -> None:
     """Run Flower's node until ``stop`` is set, and start it again when it ends; one that never listened is an error.
 
     It ends by itself if the server does not know its key, as while the server starts, and if an earlier node with its
-    key was killed and the server has not noticed yet.
+    key was killed and the server has not noticed yet: then also before it listens.
     """
-    pause = AGAIN
+    pause, has_listened = AGAIN, False
     while True:
         began = time.monotonic()
-        with node(config) as program:
-            while program.process.poll() is None and not stop.wait(POLL):
-                rotate(program.log)
-            if stop.is_set():
-                return
+        try:
+            with node(config) as program:
+                has_listened = True
+                while program.process.poll() is None and not stop.wait(POLL):
+                    rotate(program.log)
+                why = program.last_words()
+        except FederationError as error:
+            if not has_listened:
+                raise
+            why = str(error)
+        if stop.is_set():
+            return
         pause = AGAIN if time.monotonic() - began > LONGEST else pause
-        what = f"Flower's node has ended; it is started again in {pause:g} s: {last_line(program.log)}"
-        tell(what)
-        _log.warning("%s", what)
+        told = f"Flower's node has ended; it is started again in {pause:g} s: {why}"
+        telling(tell, __name__, logging.WARNING)(told)
         if stop.wait(pause):
             return
         pause = min(2 * pause, LONGEST)

@@ -5,12 +5,14 @@ The agent listens at a Unix socket and answers packed messages one at a time.
 
 from __future__ import annotations
 
+import logging
 import os
 import socket
 import stat
 import threading
 from collections.abc import Callable
 from contextlib import suppress
+from functools import partial
 from pathlib import Path
 from typing import Any, Protocol
 
@@ -20,14 +22,15 @@ from coterie.deploy.audit import AUDIT, Audit
 from coterie.deploy.certificates import site_channel
 from coterie.deploy.config import SiteConfig
 from coterie.deploy.deployment import SCHEMA
-from coterie.deploy.logs import log_to
+from coterie.deploy.logs import log_to, telling
 from coterie.deploy.model_store import MODELS, ModelStore
 from coterie.deploy.policy import load_policy
 from coterie.deploy.processes import stop_on_signals
 from coterie.deploy.site_answers import SealedSite, Site
 from coterie.deploy.site_node import Tell, keep_node
-from coterie.deploy.site_schema import UnreadTable
-from coterie.errors import CoterieError, UsageError
+from coterie.deploy.site_schema import UnreadTable, in_site_toml
+from coterie.errors import CoterieError, DataError, UsageError
+from coterie.terminal import TOLD
 from coterie.wire.unix_socket import receive, receive_length, send
 
 TIMEOUT = 30.0
@@ -43,6 +46,7 @@ ARRAYS = ".npz"
 """How the names of files of arrays end, which need no schema."""
 
 _POLL = 0.2
+_log = logging.getLogger(__name__)
 
 Ready = Callable[[Site], None]
 """Is called once the site can be asked."""
@@ -96,7 +100,11 @@ def build_site(config: SiteConfig, threads: int = 1, tell: Tell = lambda text: N
     channel = site_channel(config.folder, config.name)
     policy = load_policy(config.folder / "policy.toml")
     file = config.data_file()
-    data = load_data(file, config.name, config.folder, tell, **with_columns(file, config.columns, config.reading()))
+    options = with_columns(file, config.columns, config.reading())
+    try:
+        data = load_data(file, config.name, config.folder, tell, **options)
+    except DataError as error:
+        raise DataError(in_site_toml(str(error))) from None
     store = ModelStore(config.folder / MODELS, policy.most_versions)
     audit = Audit(config.folder / AUDIT)
     return SealedSite(Site(config.name, data, policy, audit, threads=threads, store=store, tell=tell), channel)
@@ -104,15 +112,15 @@ def build_site(config: SiteConfig, threads: int = 1, tell: Tell = lambda text: N
 
 def run_agent(config: SiteConfig, threads: int, ready: Ready, tell: Tell) -> None:
     """Answer messages until a signal arrives; ``tell`` shows what the operator should know."""
-    stop, site = threading.Event(), build_site(config, threads, tell)
+    stop, site = threading.Event(), build_site(config, threads, telling(tell, __name__))
     stop_on_signals(stop)
     with log_to(config.folder / "logs" / "agent.jsonl"):
-        serve(site, config.socket_path, stop, ready=lambda: ready(site.site))
+        serve(site, config.socket_path, stop, ready=partial(_begin, ready, site.site))
 
 
 def run_both(config: SiteConfig, threads: int, ready: Ready, tell: Tell) -> None:
     """Run agent and node together until a signal arrives, or the node cannot be started."""
-    stop, site = threading.Event(), build_site(config, threads, tell)
+    stop, site = threading.Event(), build_site(config, threads, telling(tell, __name__))
     stop_on_signals(stop)
     failed: list[Exception] = []
 
@@ -127,12 +135,18 @@ def run_both(config: SiteConfig, threads: int, ready: Ready, tell: Tell) -> None
         carrying = threading.Thread(target=carry)
         carrying.start()
         try:
-            serve(site, config.socket_path, stop, ready=lambda: ready(site.site))
+            serve(site, config.socket_path, stop, ready=partial(_begin, ready, site.site))
         finally:
             stop.set()
             carrying.join()
     if failed:
         raise failed[0]
+
+
+def _begin(ready: Ready, site: Site) -> None:
+    """Log that a site can be asked, and tell whoever waits for it."""
+    _log.info("site %s is ready: %s", site.name, site.what_it_has, extra={TOLD: True})
+    ready(site)
 
 
 def serve(

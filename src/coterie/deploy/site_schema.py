@@ -25,6 +25,13 @@ from coterie.errors import DataError, FederationError
 from coterie.wire.schema_messages import facts_table, read_kinds
 
 _NAMED = re.compile(r"column '([^']*)'")
+_FLAG = re.compile(
+    r"--([a-z]+(?:-[a-z]+)*)(?: (?P<word>(?<=missing )\w+|(?<=task )\w+|(?<=ignore ).+$))?", re.MULTILINE
+)
+REFUSED = "error"
+"""What ``missing`` says where a missing value is a problem."""
+
+_OF_ALL = ("missing", "drop_missing_labels", "task", "label", "categorical")
 
 
 @dataclass(frozen=True)
@@ -38,8 +45,14 @@ class UnreadTable:
     tell: Callable[[str], None]
 
     def check(self) -> None:
-        """Refuse a table that cannot be read at all, before anybody is told that it is there."""
-        assert self._own().features, "a table without features is refused when it is read"
+        """Refuse a table that cannot be read at all, or can fit no schema, before anybody is told that it is there."""
+        own = self._own()
+        assert own.features, "a table without features is refused when it is read"
+        gaps = own.gaps() if own.reading.missing == REFUSED else {}
+        if gaps:
+            named = ", ".join(f"{name!r} in {count} row{'s' * (count > 1)}" for name, count in gaps.items())
+            what = f"{self.file} lacks values of {named}"
+            raise DataError(f"{what}; fill them in, or use --missing indicator or --missing mean")
 
     def columns(self, policy: Policy) -> dict[str, Any]:
         """Return what this site tells of its columns."""
@@ -67,7 +80,7 @@ class UnreadTable:
             found = self._received(schema)
             problems = check_own(self.file, schema=found, **self.options).problems
         for problem in problems:
-            self.tell(f"does not fit the schema: {problem}")
+            self.tell(in_site_toml(f"does not fit the schema: {problem}"))
         if problems:
             raise FederationError(f"its table does not fit the schema: {misfits(problems)}; its console lists the rows")
         data = load_client(self.file, self.name, schema=found, **self.options)
@@ -81,7 +94,7 @@ class UnreadTable:
         try:
             yield
         except DataError as error:
-            self.tell(f"problem: {error}")
+            self.tell(in_site_toml(f"problem: {error}"))
             raise FederationError("its table cannot be read; its console says why") from None
 
     @property
@@ -99,12 +112,43 @@ class UnreadTable:
         except DataError:
             raise FederationError("the schema cannot be read; do the versions match?") from None
         own = self._own()
+        if schema.missing != own.reading.missing:
+            ours, theirs = (f"missing = {value!r}" for value in (own.reading.missing, schema.missing))
+            remedy = f"set {theirs} in site.toml there, or agree again: delete {SCHEMA} at the server and at all sites"
+            raise FederationError(f"the schema is one with {theirs}, and its site.toml has {ours}; {remedy}")
         labels = own.reading.labels if len(own.reading.labels) > 1 else ()
-        wanted = (own.reading.label, own.reading.missing, set(own.features), labels)
-        told = (schema.label, schema.missing, {each.name for each in schema.features})
+        wanted = (own.reading.label, set(own.features), labels)
+        told = (schema.label, {each.name for each in schema.features})
         if (*told, tuple(each.name for each in schema.outputs)) != wanted:
             raise FederationError("the schema is of another label or other columns than this site has told of")
         return schema
+
+
+def in_site_toml(text: str) -> str:
+    """Return what is to be done about a table, with keys of ``site.toml`` in the place of flags.
+
+    >>> print(in_site_toml("fill it in, or use --missing indicator or --missing mean"))
+    fill it in, or use missing = "indicator" or missing = "mean" in site.toml, the same at all sites
+    >>> print(in_site_toml("correct it, or --ignore shoe size"))
+    correct it, or ignore = "shoe size" in site.toml
+    >>> print(in_site_toml("leave such rows out with --drop-missing-labels"))
+    leave such rows out with drop_missing_labels = true in site.toml, the same at all sites
+    """
+
+    def key(flag: re.Match[str]) -> str:
+        name = flag[1].replace("-", "_")
+        keys.append(name)
+        if name == "drop_missing_labels":
+            return f"{name} = true"
+        return f'{name} = "{flag["word"]}"' if flag["word"] else name
+
+    said = []
+    for each in text.splitlines():
+        keys: list[str] = []
+        said.append(_FLAG.sub(key, each))
+        if keys:
+            said[-1] += " in site.toml" + ", the same at all sites" * any(name in _OF_ALL for name in keys)
+    return "\n".join(said)
 
 
 def misfits(problems: tuple[Problem, ...]) -> str:

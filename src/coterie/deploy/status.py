@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import logging
 import os
 import time
 from collections.abc import Iterator, Mapping, Sequence
@@ -13,11 +14,14 @@ from typing import Any
 from rich.table import Table
 from rich.text import Text
 
+from coterie.deploy.logs import FACTS
 from coterie.errors import CoterieError
 from coterie.experiments.run_folder import load_labels
 from coterie.experiments.summary import load_clusters
 from coterie.files import write_atomically
 from coterie.terminal import cell, line
+
+_log = logging.getLogger(__name__)
 
 EXCHANGES = "exchanges.jsonl"
 """The file of a run that records how long each exchange took."""
@@ -56,16 +60,20 @@ class StatusBoard:
 
     @contextmanager
     def recording_end(self) -> Iterator[None]:
-        """Record how the block ends: done, or failed with the error."""
+        """Record how the block ends, also in the log: done, or failed with the error."""
+        run = {FACTS: {"run": self.status["run"]}}
         try:
             yield
         except CoterieError as error:
             self.update(state=FAILED, error=str(error))
+            _log.error("the run failed: %s", error, extra=run)
             raise
         except Exception as error:
             self.update(state=FAILED, error=f"internal error: {type(error).__name__}: {error}; please report it")
+            _log.exception("the run failed", extra=run)
             raise
         self.update(state=DONE)
+        _log.info("the run is done", extra=run)
 
 
 def read_board(path: Path) -> dict[str, Any] | None:
@@ -154,6 +162,9 @@ def headline(status: Status) -> str:
     state = status["state"] if is_over(status) or is_alive(status) else "interrupted"
     record = status.get("record")
     at = f", round {record['round'] + 1} of {status['rounds']}" if record else ""
+    beside = {} if is_over(status) else status.get("beside", {})
+    if beside:
+        at += f"; to compare with, {beside['algorithm']} is in round {beside['round'] + 1} of {beside['rounds']}"
     problem = f": {status['error']}" if "error" in status else ""
     return f"run {line(status['run'], LONGEST_NAME)} {state}{at}{line(problem, LONGEST_ERROR)}"
 

@@ -85,6 +85,12 @@ class OwnTable:
         counts = {name: each if each.values >= least else ColumnCounts() for name, each in own.items()}
         return Facts(counts, tuple(map(label_facts, rows.labels)))
 
+    def gaps(self) -> dict[str, int]:
+        """Return in how many rows each column lacks a value, for those that do in any."""
+        rows, _ = self._read
+        counts = self._profile(np.zeros(len(rows.owners), bool), None).counts
+        return {name: each.missing for name, each in counts.items() if each.missing}
+
     def sums(self, kinds: Kinds, least: int = 1) -> Sums:
         """Return the sums of this client's train rows, and the words that ``least`` rows or more have."""
         rows, _ = self._read
