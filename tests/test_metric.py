@@ -31,6 +31,7 @@ from coterie.runtimes.simulator import Simulator
 from coterie.seeding import Key
 from coterie.target import Target
 from coterie.testing import Loopback
+from coterie.textforms import Call
 from coterie.wire.codec import from_json, to_json
 
 OUTSIDE = """
@@ -114,6 +115,15 @@ class TestCatalogue:
         for bins, what in (("0", "takes 1 to 1000"), ("1001", "takes 1 to 1000"), ("1.5", "must be a whole number")):
             with pytest.raises(UsageError, match=f"bins is {bins}; .*{what}"):
                 find_metric(f"calibration_error(bins={bins})")
+
+    @pytest.mark.parametrize("name", [name for name, each in METRICS.items() if each.needs != "numbers"])
+    def test_a_model_that_diverged_has_a_bad_score_or_none_and_does_not_stop_the_run(self, name):
+        y = np.array([0, 1, 2, 0])
+        outputs = np.where(np.arange(4)[:, None] < 2, np.eye(3)[y], np.nan)
+        found = METRICS[name].of(outputs, y, Call(name))
+        assert found == np.inf or METRICS[name].low <= found <= METRICS[name].high
+        if name in ("calibration_error", "brier", "log_loss", "auroc", "average_precision"):
+            assert found == np.inf, "probabilities that are no numbers have no score"
 
     def test_every_one_says_what_it_is(self):
         for name, each in METRICS.items():

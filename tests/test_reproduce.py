@@ -24,12 +24,13 @@ from coterie.cli.main import app
 from coterie.errors import CoterieError, UsageError
 from coterie.experiments.records import RoundRecorder
 from coterie.reporting.overall import SoFar
+from coterie.reproducing import results, running
 from coterie.reproducing.catalogue import Column, Row, find_experiment
 from coterie.reproducing.costs import estimated_seconds
 from coterie.reproducing.drawing import draw
 from coterie.reproducing.measures import Measure, Numbers
 from coterie.reproducing.page import MARK, as_html, as_markdown, make_page, save_page
-from coterie.reproducing.planning import Cell, Plan, make_plan
+from coterie.reproducing.planning import Cell, Plan, Run, make_plan
 from coterie.reproducing.published import Place, Printed, find_printed
 from coterie.reproducing.results import Found, collect, order_agreement
 from coterie.reproducing.running import Tally, folder_of, numbers_of, run_all
@@ -178,6 +179,38 @@ def test_a_run_that_fails_is_said_and_the_others_are_made(own: str, tmp_path: Pa
     (cell,) = collect(replace(plan, cells=plan.cells[:1]), tmp_path, wrong)
     assert len(cell.values) == 1
     assert cell.missing.startswith("1 of 2 runs failed: ")
+
+
+def test_a_goal_that_some_seeds_do_not_reach_is_said_beside_the_mean_of_the_others(own: str) -> None:
+    plan = make_plan(find_experiment(f"{own}:digits"), patterns=["FedAvg/accuracy"])
+    cell = replace(plan.cells[0], measure=Measure("rounds", until="accuracy=0.5"))
+    known = {run.name: Numbers({}, records(0.1, value)) for run, value in zip(cell.runs, (0.6, 0.4), strict=True)}
+    one = results._found(cell, known, {}, None)
+    assert one.values == (2.0,)
+    assert one.missing == "1 of 2 runs did not reach it: the mean is of the others"
+    assert (
+        results._found(cell, dict(known.items()), {cell.runs[1].name: "no room"}, None).missing
+        == "1 of 2 runs failed: no room"
+    )
+    none = results._found(cell, {name: Numbers({}, records(0.1)) for name in known}, {}, None)
+    assert (none.values, none.missing) == ((), "not reached")
+    assert none.beyond is None
+    marked = replace(one, values=(2.0, 2.0), cell=replace(cell, runs=(*cell.runs, cell.runs[0]), printed=Printed(9.0)))
+    assert replace(marked, cell=replace(marked.cell, runs=cell.runs)).beyond is True
+    assert marked.beyond is None, "the seeds that reach a goal are the fast ones, and no sample of all"
+
+
+def test_a_worker_that_is_killed_is_one_line_with_the_remedy(
+    own: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    plan = make_plan(find_experiment(f"{own}:digits"), quick=True, patterns=["FedAvg/accuracy"])
+    monkeypatch.setattr(running, "_make", _die)
+    with pytest.raises(CoterieError, match="fewer --jobs"):
+        run_all(plan.runs(), tmp_path, 2, quiet)
+
+
+def _die(run: Run, out: Path) -> str:
+    os._exit(9)
 
 
 def test_cells_are_picked_by_name(own: str) -> None:

@@ -15,7 +15,7 @@ from coterie.errors import UsageError
 from coterie.experiments.main_score import main_score
 from coterie.experiments.run_folder import load_rounds
 from coterie.experiments.summary import add_shown, default_last, mean_of_last
-from coterie.reporting.comparison import comparison
+from coterie.reporting.comparison import CLASSIFICATION, comparison
 from coterie.reporting.plots import gains_by_seed
 
 ABOUT = {"data": "d", "partition": "p", "clients": 2, "model": "linear", "clusters_found": 1}
@@ -116,6 +116,18 @@ def test_a_method_that_went_astray_has_no_gain():
     runs = {name: [run_of(name, 1, [value], last=1)[0]] for name, value in (("fedavg", 0.5), ("ifca", 0.6))}
     runs["ifca"][0]["shown"]["accuracy"] = None
     assert "+10" not in printed(runs)
+
+
+def test_a_mean_of_the_seeds_that_did_not_go_astray_says_so_and_is_never_the_best():
+    runs = {
+        name: [run_of(name, seed, [value], last=1)[0] for seed in (1, 2)]
+        for name, value in (("fedavg", 0.5), ("ifca", 0.6))
+    }
+    runs["ifca"][1]["shown"]["accuracy"] = None
+    assert "60.0 (1 of 2)" in printed(runs)
+    column = next(each for each in CLASSIFICATION if each.key == "accuracy")
+    shown = column.cells({name: [s["shown"] for s in some] for name, some in runs.items()})
+    assert (shown["fedavg"].style, shown["ifca"].style) == ("bold", "")
 
 
 def call(*words):

@@ -100,7 +100,8 @@ class Metric:
     def reported(self, outputs: Array, y: Array, call: Call) -> Array:
         """Return what leaves a client: its value, or the array from which that of all clients together is made."""
         try:
-            found = np.asarray(self.function(outputs, y, *call.args, **dict(call.kwargs)), dtype=np.float64)
+            with np.errstate(invalid="ignore", over="ignore"):  # a model that diverged has no score, and no warning
+                found = np.asarray(self.function(outputs, y, *call.args, **dict(call.kwargs)), dtype=np.float64)
             value = found if self.pool else np.asarray(float(found))
         except Exception as error:  # a user's code may fail in any way
             raise UsageError(f"metric {call!s} failed: {reason(error)}; it is called with (outputs, y)") from error
@@ -154,6 +155,8 @@ def calibration_error(outputs: Array, y: Array, bins: int = BINS) -> float:
     if not 1 <= bins <= MOST_BINS:
         raise UsageError(f"bins is {bins}; calibration_error takes 1 to {MOST_BINS}")
     confidence = _probabilities(outputs).max(axis=1)
+    if np.isnan(confidence).any():
+        return float("nan")
     places = np.minimum((confidence * bins).astype(np.int64), bins - 1)
     gaps = np.bincount(places, (_said(outputs, y) == y) - confidence, minlength=bins)
     return float(np.abs(gaps).sum() / len(y))

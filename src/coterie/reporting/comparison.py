@@ -65,13 +65,17 @@ class Column:
         return f"{number(scaled.mean(), self.digits)}{spread}"
 
     def cells(self, runs: Mapping[str, Sequence[Summary]]) -> dict[str, Text]:
-        """Return the cell of each method, the best in bold; a dash where no summary has the number."""
+        """Return the cell of each method, the best in bold; a dash where no summary has the number.
+
+        Where some runs lack it, as those that went astray, the cell says so and is never the best.
+        """
         values = {name: [s[self.key] for s in some if s.get(self.key) is not None] for name, some in runs.items()}
-        means = {name: np.mean(known) for name, known in values.items() if known}
+        means = {name: np.mean(known) for name, known in values.items() if known and len(known) == len(runs[name])}
         best = None
         if self.best is not None and means:
             best = (max if self.best == "max" else min)(means, key=lambda name: means[name])
-        shown = {name: self.text(known) if known else "—" for name, known in values.items()}
+        some = {name: f" ({len(known)} of {len(runs[name])})" * (name not in means) for name, known in values.items()}
+        shown = {name: f"{self.text(known)}{some[name]}" if known else "—" for name, known in values.items()}
         return {name: cell(text, "bold" if name == best else "") for name, text in shown.items()}
 
 

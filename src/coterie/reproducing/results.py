@@ -53,10 +53,12 @@ class Found:
     def beyond(self) -> bool | None:
         """Return whether the difference is beyond two standard errors of both means; None if nobody can tell.
 
-        A published number without a standard deviation counts as exact, but for its rounding.
+        A published number without a standard deviation counts as exact, but for its rounding. Where some runs never
+        came to a goal, the mean of the others is too low, and says nothing.
         """
         printed = self.cell.printed
-        if printed is None or self.difference is None or self.error is None:
+        some_never = self.cell.measure.until is not None and len(self.values) < len(self.cell.runs)
+        if printed is None or self.difference is None or self.error is None or some_never:
             return None
         theirs = 0.0 if printed.std is None else printed.std**2 / (self.published_seeds or 1)
         near = ERRORS * math.sqrt(self.error**2 + theirs) + printed.rounding
@@ -89,11 +91,13 @@ def _found(cell: Cell, known: Mapping[str, Numbers | None], wrong: Mapping[str, 
     pairs = zip([known[run.name] for run in cell.runs], others, strict=True)
     values = [cell.measure.value(run, cell.rounds, other) for run, other in pairs if run is not None]
     reached = tuple(value for value in values if value is not None)
-    return Found(cell, reached, _why(problems, len(cell.runs), bool(reached)), seeds)
+    return Found(cell, reached, _why(problems, len(cell.runs), len(reached)), seeds)
 
 
-def _why(problems: Sequence[str], runs: int, filled: bool) -> str:
+def _why(problems: Sequence[str], runs: int, filled: int) -> str:
     """Return why a cell has no number, or one of fewer seeds than it should."""
     if problems:
         return f"{len(problems)} of {runs} runs failed: {problems[0]}" if filled else problems[0]
-    return "" if filled else "not reached"
+    if not filled:
+        return "not reached"
+    return f"{runs - filled} of {runs} runs did not reach it: the mean is of the others" if filled < runs else ""

@@ -8,6 +8,7 @@ import threading
 import time
 from collections.abc import Iterator, Sequence
 from concurrent.futures import FIRST_COMPLETED, Future, ProcessPoolExecutor, wait
+from concurrent.futures.process import BrokenProcessPool
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from functools import cache
@@ -112,7 +113,18 @@ def _at_once(runs: Sequence[Run], out: Path, jobs: int) -> Iterator[tuple[Run, s
         waiting: dict[Future[str], Run] = {pool.submit(_make, run, out): run for run in runs}
         while waiting:
             for each in wait(waiting, return_when=FIRST_COMPLETED).done:
-                yield waiting.pop(each), each.result()
+                yield waiting.pop(each), _result(each)
+
+
+def _result(made: Future[str]) -> str:
+    """Return what is wrong with a run; an error that names the remedy if its process was killed."""
+    try:
+        return made.result()
+    except BrokenProcessPool:
+        raise CoterieError(
+            "a process that made runs was killed, perhaps because memory ran out; finished rounds are saved: the same "
+            "command goes on from there, and fewer --jobs need less memory"
+        ) from None
 
 
 @contextmanager
