@@ -110,7 +110,7 @@ def single_table(run: RunContent, verdicts: Mapping[str, Verdict]) -> Markup:
         (NAMES[which], verdict.score.in_unit(found.theirs), *cells(found, verdict.score), _loss(run, which, verdict))
         for which, found in verdict.against.items()
     ]
-    rows += [(NAMES[which], why, *[""] * (len(HEADS) - 2)) for which, why in verdict.missing.items()]
+    rows += [(NAMES[which], why, "", "", "", "", "") for which, why in verdict.missing.items()]
     said = f"{_basis(verdict)} A gain is better whatever the score."
     return join([table(HEADS, rows, "the run against guessing, one model and local models"), element("p", said)])
 
