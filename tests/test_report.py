@@ -24,7 +24,14 @@ from coterie.reporting.report import client_table, figure_files
 from coterie.reporting.report.collecting import collect
 from coterie.reporting.report.page import compare_command, page, sections, setting_flags, title_of
 from coterie.reporting.report.parts import parts
-from coterie.reporting.report.verdicts import losses_in_words
+from coterie.reporting.report.verdicts import (
+    cautions_of,
+    gains_in_words,
+    headline,
+    losses_in_words,
+    single_table,
+    verdict_of,
+)
 
 SETTINGS = Settings(
     "wecfl",
@@ -122,6 +129,34 @@ def test_losses_name_the_client_that_loses_most():
     ]
     assert losses_in_words(rows, "local", main_score(False)) == "17.5 on average, a most: 25.0"
     assert losses_in_words(rows[2:], "local", main_score(False)) == "nobody"
+
+
+def with_auroc(run, **changed):
+    """The content of a run that was judged by AUROC, with a changed row of its first client."""
+    content = collect(run).run
+    rows = [{**row, "metric": "0.8", "guess_metric": "0.5"} for row in content.rows]
+    summary = {**content.summary, "metric": 0.8, "metric_name": "auroc", "worst_judged": 0.653}
+    return replace(content, summary=summary, rows=[{**rows[0], **changed}, *rows[1:]])
+
+
+def test_the_worst_client_is_shown_as_the_score_that_it_is_worst_in(run):
+    found = with_auroc(run)
+    shown = str(headline(found, verdict_of(found)))
+    assert "<dd>0.653</dd>" in shown
+    assert "65.3 %" not in shown
+
+
+def test_the_verdict_names_clients_without_a_score_its_tests_and_its_weights(run):
+    found = with_auroc(run, metric="")
+    verdict = verdict_of(found)
+    assert any(line.startswith("1 clients have no auroc") for line in cautions_of(verdict))
+    words = str(single_table(found, {"wecfl": verdict}))
+    assert "clients count by test examples" in words
+    assert "Wilcoxon" in words
+    assert ">0.016<" in words, "seven clients that are all better: 2 / 2 ** 7"
+    lost = verdict_of(with_auroc(run, metric="", loss="inf"))
+    assert "1 of 8 clients diverged" in lost.sentence
+    assert gains_in_words(found, lost) == []
 
 
 def test_an_unfinished_run_gives_a_page_too(run, tmp_path):

@@ -109,6 +109,14 @@ class TestIntervals:
             assert tuple(found) == pytest.approx(expected)
         assert interval_over_clients(np.ones(1), np.zeros(1), np.ones(1)) is None
 
+    def test_clients_of_unequal_size_have_fewer_degrees_of_freedom(self):
+        """Of five clients, so few that it is Student's t alone; by hand (1 + 1 + 1 + 1 + 4)^2 / (4 + 16) - 1 = 2.2."""
+        values, weights = np.array([0.5, 0.6, 0.8, 0.9, 0.7]), np.array([1, 1, 1, 1, 4])
+        mean = np.average(values, weights=weights)
+        error = np.sqrt((weights**2 * (values - mean) ** 2).sum() * 5 / 4) / 8
+        found = interval_over_clients(values, np.zeros(5), weights)
+        assert tuple(found) == pytest.approx(stats.t.interval(0.95, 2.2, mean, error))
+
     def test_one_client_that_outweighs_all_others_says_little(self):
         values = np.random.default_rng(0).random(20)
         equal = interval_over_clients(values, np.zeros(20), np.ones(20))
@@ -145,6 +153,12 @@ class TestTests:
         ours = np.array([0.0, 1, 1, -1, 2, 2, 3, -2, 4, 5, 5, 6, 7, -6][:count])
         wanted = stats.wilcoxon(ours, zero_method="pratt").pvalue
         assert signed_rank_test(ours, np.zeros(count)) == pytest.approx(wanted, abs=1e-12)
+
+    def test_clients_with_equal_scores_are_ranked_and_count_for_neither_side(self):
+        change = np.array([0.0, 0.0, 0.0, 0.1, 0.2, -0.3, 0.4, 0.5, 0.6, 0.7])
+        pratt, dropped = (stats.wilcoxon(change, zero_method=way).pvalue for way in ("pratt", "wilcox"))
+        assert signed_rank_test(change + 0.5, np.full(10, 0.5)) == pytest.approx(pratt)
+        assert abs(pratt - dropped) > 0.01
 
     def test_under_no_difference_a_twentieth_is_significant(self):
         rng = np.random.default_rng(0)

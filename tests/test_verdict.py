@@ -122,6 +122,34 @@ class TestJudge:
         assert judge(rows, ACCURACY).value == pytest.approx(0.75)
         assert judge(rows, ACCURACY, "train").value == pytest.approx(0.25)
 
+    def test_a_client_whose_model_diverged_is_not_hidden_by_the_others(self):
+        rows = rows_of([0.9] * 8, [0.5] * 8)
+        errors = [{"client": r["client"], "test": 50, "train": 9, "rmse": 1.0, "guess_rmse": 4.0} for r in rows]
+        assert judge(errors, RMSE).sentence == "better than guessing"
+        errors[2]["rmse"] = "inf"
+        found = judge(errors, RMSE)
+        assert (found.diverged, found.without, found.value, found.learnt) == (1, 1, None, "unknown")
+        assert found.against["guess"].outcome == "unclear"
+        assert found.text.startswith("Verdict: the models of 1 of 8 clients diverged")
+        assert "--lr" in found.text
+        assert "--metric" not in found.text
+        assert found.table()["diverged"] == 1
+        assert judge([{**row, "rmse": "" if i == 2 else 1.0} for i, row in enumerate(errors)], RMSE).diverged == 0
+
+    def test_a_metric_without_a_value_is_no_divergence_where_the_loss_is_a_number(self):
+        score = main_score(False, "auroc")
+        rows = [
+            {"client": str(i), "test": 50, "train": 9, "metric": 0.8, "guess_metric": 0.5, "loss": 0.3}
+            for i in range(7)
+        ]
+        rows[0] |= {"metric": ""}
+        assert judge(rows, score).diverged == 0
+        assert judge(rows, score).sentence == "better than guessing"
+        rows[0] |= {"loss": "inf"}
+        assert judge(rows, score).diverged == 1
+        pair = over_seeds([[rows[0]], [rows[1] | {"client": "0"}]], same_clients=True)
+        assert judge(pair, score).diverged == 1, "a mean over seeds does not hide it either"
+
     def test_the_order_of_clients_plays_no_part(self):
         rows = rows_of([0.9, 0.1, 0.5], [0.2, 0.4, 0.5])
         assert judge(rows, ACCURACY) == judge(rows[::-1], ACCURACY)

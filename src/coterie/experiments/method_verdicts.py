@@ -11,6 +11,7 @@ from coterie.experiments.references import ALGORITHMS, with_references
 from coterie.experiments.summary import Row
 from coterie.experiments.sweep import Done
 from coterie.experiments.verdict import Verdict, column_of, corrected_together, judge
+from coterie.typing import Array
 
 
 def verdicts_of(runs: Mapping[str, Sequence[Done]]) -> dict[str, Verdict]:
@@ -46,6 +47,12 @@ def over_seeds(runs: Sequence[Sequence[Row]], same_clients: bool) -> list[Row]:
 
 
 def _means(rows: Sequence[Row]) -> dict[str, float | str]:
-    """Return the mean of each column of numbers; empty where a run has none."""
+    """Return the mean of each column of numbers; where a run has none it is empty, or NaN if its model diverged."""
     columns = {name: column_of(rows, name) for name in rows[0] if name != "client"}
-    return {name: float(values.mean()) if np.isfinite(values).all() else "" for name, values in columns.items()}
+    return {name: _mean(values, [row.get(name, "") for row in rows]) for name, values in columns.items()}
+
+
+def _mean(values: Array, given: Sequence[object]) -> float | str:
+    """Return the mean of numbers; NaN if one that was given is none, empty if one was not given."""
+    diverged = any(np.isnan(value) and each != "" for value, each in zip(values, given, strict=True))
+    return "" if np.isnan(values).any() and not diverged else float(values.mean())

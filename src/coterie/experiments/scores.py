@@ -88,7 +88,11 @@ def worst_scores(values: Array, enough: Array, smaller: bool) -> Scores:
 
 
 def spread_scores(values: Array, smaller: bool) -> Scores:
-    """Return the score that nine of ten clients reach, and the standard deviation; NaN where no client has a score."""
+    """Return the score that nine of ten clients reach, and the standard deviation; NaN where no client has a score.
+
+    >>> [spread_scores(np.arange(11.0), smaller)["p10"] for smaller in (False, True)]
+    [1.0, 9.0]
+    """
     if not len(values):
         return {"p10": float("nan"), "std": float("nan")}
     return {"p10": float(np.percentile(values, 90 if smaller else 10)), "std": float(values.std())}

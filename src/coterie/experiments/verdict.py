@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 
 from coterie.engine.metric_functions import METRICS
-from coterie.experiments.main_score import ACCURACY, SPLIT, Score
+from coterie.experiments.main_score import ACCURACY, RMSE, SPLIT, Score
 from coterie.experiments.statistics import (
     BY_CLIENT,
     EQUAL,
@@ -114,6 +114,7 @@ class Verdict:
     missing   why the others are not known, and how to get them
     few_rows  how many of ``clients`` have fewer than 30 test examples
     without   how many further clients have no value of the score
+    diverged  for how many of these that is because their model diverged: then the run is not better than anything
     weigh_by  by the examples of which split clients count
     """
 
@@ -125,12 +126,13 @@ class Verdict:
     against: Mapping[str, Against] = field(default_factory=dict)
     missing: Mapping[str, str] = field(default_factory=dict)
     without: int = 0
+    diverged: int = 0
     weigh_by: str = SPLIT
 
     def table(self) -> dict[str, Any]:
         """Return the verdict as JSON values, with its text."""
         found = {name: asdict(each) for name, each in self.against.items()}
-        names = ("learnt", "value", "clients", "without", "few_rows", "weigh_by")
+        names = ("learnt", "value", "clients", "without", "diverged", "few_rows", "weigh_by")
         known = {name: getattr(self, name) for name in names}
         how = {"split": SPLIT, "level": LEVEL, "interval": OVER_CLIENTS, "test": f"{BY_CLIENT}, corrected by Holm"}
         said = {"against": found, "missing": dict(self.missing), "text": self.text}
@@ -154,6 +156,9 @@ class Verdict:
     @property
     def sentence(self) -> str:
         """Return what the verdict comes to, in one sentence."""
+        if self.diverged:
+            who = f"the models of {self.diverged} of {self.clients + self.without} clients"
+            return f"{who} diverged, and the others must not hide it; train more carefully (a smaller --lr)"
         if self.learnt == NOTHING:
             ours, guess = (self.score.in_unit(each) for each in (self.value or 0.0, self.against[GUESS].theirs))
             return f"nothing was learnt beyond guessing: {self.score.name} {ours}, and guessing has {guess}"
@@ -171,14 +176,21 @@ class Verdict:
             if self.learnt == ONLY_CHANCES:
                 yield "its classes are no better than always the most frequent one, but its probabilities are:"
             yield f"where one class is rare, judge by --metric {metric}, which guessing cannot win"
+        yield from self.limits
+
+    @property
+    def limits(self) -> list[str]:
+        """Return which clients the verdict does not hold for, or hardly."""
+        said = []
         if 1 < self.clients < FEW and self.against:
-            yield f"only {self.clients} clients: the intervals say little of other clients"
+            said.append(f"only {self.clients} clients: the intervals say little of other clients")
         if self.without:
             why = f" ({self.score.why})" if self.score.why else ""
-            yield f"{self.without} clients have no {self.score.name}{why}, and do not count"
+            said.append(f"{self.without} clients have no {self.score.name}{why}, and do not count")
         if self.few_rows:
             few = f"{self.few_rows} of {self.clients} clients have fewer than {ENOUGH} test examples"
-            yield f"{few}: what is better for one of them may be chance"
+            said.append(f"{few}: what is better for one of them may be chance")
+        return said
 
 
 def _listed(names: Sequence[str]) -> str:
@@ -235,17 +247,32 @@ def judge(
         found = compare_scores(ours, column_of(ordered, f"{other}_{score.column}"), weights, score)
         if found is not None:
             against[other] = found
+    diverged = int((_diverged(ordered, score) & (weights > 0)).sum())
+    if diverged:
+        against = {name: replace(each, outcome=_not_better(each.outcome)) for name, each in against.items()}
     return Verdict(
         score=score.of_clients,
-        value=float(score.over_clients(ours[known], weights[known])) if known.any() else None,
-        learnt=_learnt(ordered, against.get(GUESS), weights),
+        value=float(score.over_clients(ours[known], weights[known])) if known.any() and not diverged else None,
+        learnt=UNKNOWN if diverged else _learnt(ordered, against.get(GUESS), weights),
         clients=int(known.sum()),
         few_rows=int((column_of(ordered, "test")[known] < ENOUGH).sum()),
         without=int((np.isnan(ours) & (weights > 0)).sum()),
+        diverged=diverged,
         weigh_by=weigh_by,
         against=_corrected(against),
         missing={name: why for name, why in (missing or {}).items() if name not in against},
     )
+
+
+def _diverged(rows: Sequence[Row], score: Score) -> Array:
+    """Return which clients have no score because their model's numbers are none: its loss, or the score itself."""
+    column = score.column if score.column == RMSE else "loss" if "loss" in rows[0] else RMSE
+    answered = np.array([row.get(column, "") != "" for row in rows])
+    return answered & np.isnan(column_of(rows, column)) & np.isnan(column_of(rows, score.column))
+
+
+def _not_better(outcome: str) -> str:
+    return UNCLEAR if outcome == BETTER else outcome
 
 
 def _corrected(against: Mapping[str, Against]) -> dict[str, Against]:

@@ -8,9 +8,9 @@ from typing import Any
 import numpy as np
 
 from coterie.experiments.main_score import Score, main_score
-from coterie.experiments.statistics import EQUAL, LEVEL
+from coterie.experiments.statistics import BY_CLIENT, EQUAL, LEVEL, OVER_CLIENTS
 from coterie.experiments.summary import Row
-from coterie.experiments.verdict import ENOUGH, LOCAL, NAMES, ONE_MODEL, Against, Verdict, column_of, judge
+from coterie.experiments.verdict import LOCAL, NAMES, ONE_MODEL, Against, Verdict, column_of, judge, show_p
 from coterie.reporting.figures.drawn import draw
 from coterie.reporting.html_tables import table
 from coterie.reporting.markup import Markup, element, join
@@ -70,10 +70,9 @@ def headline(run: RunContent, verdict: Verdict) -> Markup:
     summary: Mapping[str, Any] = run.summary or {}
     worst = summary.get("worst_judged", summary.get("worst_client"))
     score = verdict.score
-    plain = main_score("rmse" in summary)
     numbers = [
         (score.name, "—" if verdict.value is None else score.in_unit(verdict.value)),
-        ("worst client", "—" if worst is None else plain.in_unit(worst)),
+        ("worst client", "—" if worst is None else score.in_unit(worst)),
         ("clients", str(summary["clients"])),
         ("clusters", str(summary["clusters_found"])),
         ("rounds", str(summary["rounds"])),
@@ -87,11 +86,13 @@ def headline(run: RunContent, verdict: Verdict) -> Markup:
 def gains_in_words(run: RunContent, verdict: Verdict) -> list[Markup]:
     """Say what is gained over one model and over local models, how many clients are worse off, and by how much."""
     score, found = verdict.score, []
+    if verdict.diverged:
+        return []
     unit = " points" if score.unit == "%" else ""
     for which in (ONE_MODEL, LOCAL):
         if which in verdict.against:
             each = verdict.against[which]
-            gain, _, _ = cells(each, score)
+            gain, *_ = cells(each, score)
             words = f"Over {NAMES[which]} the gain in {score.name} is {gain.replace(' (', f'{unit} (')}. "
             lost = losses_in_words(run.rows, which, score)
             some = f"{each.worse} of {each.clients} clients are worse off, by {lost}." if each.worse else ""
@@ -99,7 +100,7 @@ def gains_in_words(run: RunContent, verdict: Verdict) -> list[Markup]:
     return found
 
 
-HEADS = ("against", "theirs", f"gain ({LEVEL} % interval)", "better for", "worse for", "those lose")
+HEADS = ("against", "theirs", f"gain ({LEVEL} % interval)", "p", "better for", "worse for", "those lose")
 
 
 def single_table(run: RunContent, verdicts: Mapping[str, Verdict]) -> Markup:
@@ -109,10 +110,17 @@ def single_table(run: RunContent, verdicts: Mapping[str, Verdict]) -> Markup:
         (NAMES[which], verdict.score.in_unit(found.theirs), *cells(found, verdict.score), _loss(run, which, verdict))
         for which, found in verdict.against.items()
     ]
-    rows += [(NAMES[which], why, "", "", "", "") for which, why in verdict.missing.items()]
-    weights = f"Clients count by their {run.settings.weigh_by} examples; all numbers are on test examples."
-    said = f"{weights} Intervals are over clients (bootstrap), paired; a gain is better whatever the score."
+    rows += [(NAMES[which], why, "", "", "", "", "") for which, why in verdict.missing.items()]
+    said = f"{_basis(verdict)} A gain is better whatever the score."
     return join([table(HEADS, rows, "the run against guessing, one model and local models"), element("p", said)])
+
+
+def _basis(verdict: Verdict) -> str:
+    """Return which examples and weights the numbers of a table are of, and how intervals and p values are made."""
+    return (
+        f"{verdict.basis[0].upper()}{verdict.basis[1:]}, paired ({OVER_CLIENTS.partition(': ')[2]}). "
+        f"p: {BY_CLIENT}, corrected by Holm for all comparisons of this table."
+    )
 
 
 def _loss(run: RunContent, which: str, verdict: Verdict) -> str:
@@ -137,13 +145,13 @@ def losses_in_words(rows: Sequence[Row], which: str, score: Score) -> str:
     return f"{mean} on average, {rows[most]['client']} most: {largest}"
 
 
-def cells(found: Against, score: Score) -> tuple[str, str, str]:
-    """Return the gain with its interval, and how many clients are better and worse off."""
+def cells(found: Against, score: Score) -> tuple[str, str, str, str]:
+    """Return the gain with its interval, the corrected p value, and how many clients are better and worse off."""
     sign = -1 if score.smaller else 1
     ends = sorted(sign * end for end in (found.low, found.high) if end is not None)
     between = f" ({score.show(ends[0], '+')} to {score.show(ends[1], '+')})" if len(ends) == len("()") else ""
     gain = f"{score.show(sign * found.change, '+')}{between}"
-    return gain, f"{found.better} of {found.clients}", str(found.worse)
+    return gain, show_p(found.p_holm), f"{found.better} of {found.clients}", str(found.worse)
 
 
 def methods_table(verdicts: Mapping[str, Verdict]) -> Markup:
@@ -156,7 +164,7 @@ def methods_table(verdicts: Mapping[str, Verdict]) -> Markup:
     missing = dict.fromkeys(
         f"{NAMES[which]}: {why}." for each in verdicts.values() for which, why in each.missing.items()
     )
-    said = ["Intervals are over clients (bootstrap), paired.", *missing]
+    said = [*map(_basis, list(verdicts.values())[:1]), *missing]
     return join(
         [
             table(("method", *HEADS[:-1]), rows, "every method against guessing, one model and local models"),
@@ -167,7 +175,4 @@ def methods_table(verdicts: Mapping[str, Verdict]) -> Markup:
 
 def cautions_of(verdict: Verdict) -> list[str]:
     """Return what limits a verdict."""
-    if not verdict.few_rows:
-        return []
-    few = f"{verdict.few_rows} of {verdict.clients} clients have fewer than {ENOUGH} test examples"
-    return [f"{few}: what is better for one of them may be chance."]
+    return [f"{each}." for each in verdict.limits]
