@@ -13,18 +13,18 @@ from typer.testing import CliRunner
 import coterie as ct
 from coterie.cli.main import app
 from coterie.errors import RunFolderError, UsageError
+from coterie.experiments.main_score import main_score
 from coterie.experiments.run import run_settings
 from coterie.experiments.run_folder import CLIENTS, SKETCHES, SUMMARY
 from coterie.experiments.session import unseen
 from coterie.experiments.settings import Settings, make_settings
 from coterie.experiments.sweep import folder_for, grid, run_all
-from coterie.experiments.verdict import main_score
 from coterie.reporting.compared import compared
 from coterie.reporting.report import client_table, figure_files
 from coterie.reporting.report.collecting import collect
 from coterie.reporting.report.page import compare_command, page, sections, setting_flags, title_of
 from coterie.reporting.report.parts import parts
-from coterie.reporting.report.verdicts import losses_in_words
+from coterie.reporting.report.verdicts import losses_in_words, verdict_body
 
 SETTINGS = Settings(
     "wecfl",
@@ -111,6 +111,32 @@ def test_the_verdict_is_said_in_words_with_what_is_gained_and_who_loses(run):
     assert f"Over one model the gain in accuracy is {100 * verdict['change']:+.1f} points (" in text
     worse = f"{verdict['worse']} of 8 clients are worse off, by" if verdict["worse"] else "No client is worse off."
     assert worse in text
+
+
+def test_a_comparison_says_how_much_those_lose_who_are_worse_off_what_a_client_is_and_what_methods_cost(both):
+    text = " ".join(read(both).words)
+    local = collect(both).comparison.verdicts["local"].against["one_model"]
+    assert local.worse
+    assert f"{100 * local.lost:.1f} on average" in text
+    assert "Every seed draws its own clients: 8 clients and 2 seeds are 16." in text
+    cost = next(each for each in sections(collect(both)) if each.id == "cost").body
+    assert [cost.count(f">{name}</th>") for name in ("ifca", "local", "fedavg")] == [1, 1, 1]
+    assert cost.count("models down per client") == 1
+
+
+def test_the_clusters_of_methods_that_have_none_are_no_columns(both):
+    table = next(each for each in sections(collect(both)) if each.id == "clients").body
+    assert ["cluster,\nlocal" in table, "cluster,\nfedavg" in table, "accuracy,\nlocal" in table] == [
+        False,
+        False,
+        True,
+    ]
+
+
+def test_the_page_has_every_caution_of_a_verdict(run):
+    content = collect(run)
+    few = replace(content, runs={"wecfl": [replace(content.run, rows=content.run.rows[:3])]})
+    assert "only 3 clients: the intervals say little of other clients" in verdict_body(few)
 
 
 def test_losses_name_the_client_that_loses_most():
