@@ -197,7 +197,7 @@ def test_a_comparison_has_all_methods_and_its_baselines(both):
     assert "figure-gains" in found.ids
     assert "figure-ifca-sizes" in found.ids
     assert "figure-fedavg-sizes" not in found.ids
-    assert "accuracy, ifca" in text
+    assert "accuracy,\nifca" in text
     assert list(collect(both).runs) == ["ifca", "local", "fedavg"]
 
 
