@@ -114,7 +114,7 @@ def _cost(content: Content) -> Markup:
         if any(each.get(key) is not None for each in costs.values())
     ]
     if not content.is_comparison:
-        return pairs(rows)
+        return pairs((words, amount) for words, amount in rows)
     said = element("p", f"Of seed {content.run.settings.seed}.")
     return join([said, table(("", *costs), rows, "what every method costs")])
 
