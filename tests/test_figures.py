@@ -100,6 +100,64 @@ def test_found_against_true_pairs_groups_and_clusters():
     assert links == {(0, 1): 2, (1, 0): 2}
 
 
+def test_true_groups_stand_beside_the_clusters_in_which_they_ended_and_have_their_colour():
+    """Groups have no colour of their own, which would be that of another cluster."""
+    marks = FIGURES["found-true"].marks
+    assert [block for block, _ in marks.names[0]] == [1, 0]
+    assert list(marks.sizes(0)) == [1, 0]
+    assert [(each.source, each.target) for each in marks.ordered] == [(1, 0), (0, 1)]
+    assert [marks.colour(each) for each in marks.ordered] == [0, 1]
+    assert [marks.block_colour(column, 1) for column in (0, 1)] == [-1, 1]
+    blocks = ET.fromstring(str(draw(FIGURES["found-true"]))).findall(".//rect")
+    assert [each.get("class") for each in blocks] == ["block cx", "block cx", "block c0", "block c1"]
+
+
+def test_an_axis_begins_and_ends_at_numbers_that_it_names():
+    drawing = ET.fromstring(str(draw(FIGURES["accuracy"])))
+    texts = [each.text for each in drawing.findall(".//g[@class='axes']/text")]
+    assert texts == ["0.5", "0.55", "0.6", "0.65", "0.7", "0.75", "1", "2", "3", "round", "accuracy"]
+
+
+def test_a_loss_that_grows_without_limit_does_not_flatten_the_others():
+    def losses(*values):
+        return [[{"round": i, "test_loss": value, "clusters": [1]} for i, value in enumerate(values)]]
+
+    words = of_run.CURVES["test_loss"]
+    wide = of_run.curve({"a": losses(1.0, 0.5), "b": losses(1.0, 20_000.0)}, "test_loss", *words)
+    assert wide.marks.log
+    assert wide.about.endswith("the axis is logarithmic.")
+    texts = [each.text for each in ET.fromstring(str(draw(wide))).findall(".//g[@class='axes']/text")]
+    assert texts[:4] == ["0.1", "10", "1,000", "1e+05"]
+    assert printed.draw(wide).axes[0].get_yscale() == "log"
+    for values in ((1.0, 0.5), (1.0, 0.0), (1.0, float("nan"))):
+        assert not of_run.curve({"a": losses(*values)}, "test_loss", *words).marks.log
+    assert not of_run.curve(
+        {"a": [[{"round": 0, "accuracy": 1e-9}, {"round": 1, "accuracy": 1.0}]]}, "accuracy", "A", "a"
+    ).marks.log
+
+
+def test_the_metric_that_was_named_comes_first_by_its_name():
+    history = [{"round": 0, "metric": 0.7, "accuracy": 0.9, "clusters": [1]}]
+    first, second = of_run.curves({"a": [history]}, "some.package:auroc")
+    assert (first.id, first.title, first.marks.y, second.id) == ("metric", "auroc", "auroc", "accuracy")
+
+
+def test_intervals_stand_together_by_name_with_their_numbers_and_the_same_colours_in_any_order():
+    rows = (
+        Interval("fedavg", "local models", -0.0362, -0.06, -0.01),
+        Interval("ifca", "one model", 0.0162, -0.0061, 0.0301),
+        Interval("ifca", "local models", 0.052, None, None),
+    )
+    marks = Intervals(rows, "gain", order=("one model", "local models"))
+    assert marks.kinds == ["one model", "local models"]
+    drawing = ET.fromstring(str(draw(Figure("gains", "Gains", "Gains.", marks))))
+    texts = [each.text for each in drawing.findall(".//svg[@role='img']/text")]
+    assert texts[-5:] == ["-0.036 (-0.060 to -0.010)", "+0.016 (-0.006 to +0.030)", "+0.052", "fedavg", "ifca"]
+    assert [each.get("class") for each in drawing.findall(".//path[@data-tip]")] == ["dot k2", "dot k1", "dot k2"]
+    labels = [each.get_text() for each in printed.draw(Figure("gains", "G", "G.", marks)).axes[0].get_yticklabels()]
+    assert labels == ["fedavg", "ifca", ""]
+
+
 def test_records_without_a_score_have_no_figure():
     assert of_run.curve({"a": [[{"round": 0, "clusters": [1]}]]}, "accuracy", "Accuracy", "a score") is None
     assert of_run.sizes([{"round": 0, "clusters": [1] * 50}]) is None

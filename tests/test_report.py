@@ -25,11 +25,11 @@ from coterie.reporting.report.collecting import collect
 from coterie.reporting.report.page import compare_command, page, sections, setting_flags, title_of
 from coterie.reporting.report.parts import parts
 from coterie.reporting.report.verdicts import (
-    cautions_of,
     gains_in_words,
     headline,
     losses_in_words,
     single_table,
+    verdict_body,
     verdict_of,
 )
 
@@ -120,6 +120,32 @@ def test_the_verdict_is_said_in_words_with_what_is_gained_and_who_loses(run):
     assert worse in text
 
 
+def test_a_comparison_says_how_much_those_lose_who_are_worse_off_what_a_client_is_and_what_methods_cost(both):
+    text = " ".join(read(both).words)
+    local = collect(both).comparison.verdicts["local"].against["one_model"]
+    assert local.worse
+    assert f"{100 * local.lost:.1f} on average" in text
+    assert "Every seed draws its own clients: 8 clients and 2 seeds are 16." in text
+    cost = next(each for each in sections(collect(both)) if each.id == "cost").body
+    assert [cost.count(f">{name}</th>") for name in ("ifca", "local", "fedavg")] == [1, 1, 1]
+    assert cost.count("models down per client") == 1
+
+
+def test_the_clusters_of_methods_that_have_none_are_no_columns(both):
+    table = next(each for each in sections(collect(both)) if each.id == "clients").body
+    assert ["cluster,\nlocal" in table, "cluster,\nfedavg" in table, "accuracy,\nlocal" in table] == [
+        False,
+        False,
+        True,
+    ]
+
+
+def test_the_page_has_every_caution_of_a_verdict(run):
+    content = collect(run)
+    few = replace(content, runs={"wecfl": [replace(content.run, rows=content.run.rows[:3])]})
+    assert "only 3 clients: the intervals say little of other clients" in verdict_body(few)
+
+
 def test_losses_name_the_client_that_loses_most():
     rows = [
         {"client": "a", "accuracy": "0.5", "local_accuracy": "0.75"},
@@ -149,7 +175,7 @@ def test_the_worst_client_is_shown_as_the_score_that_it_is_worst_in(run):
 def test_the_verdict_names_clients_without_a_score_its_tests_and_its_weights(run):
     found = with_auroc(run, metric="")
     verdict = verdict_of(found)
-    assert any(line.startswith("1 clients have no auroc") for line in cautions_of(verdict))
+    assert any(line.startswith("1 clients have no auroc") for line in verdict.cautions)
     words = str(single_table(found, {"wecfl": verdict}))
     assert "clients count by test examples" in words
     assert "Wilcoxon" in words
@@ -206,7 +232,7 @@ def test_a_comparison_has_all_methods_and_its_baselines(both):
     assert "figure-gains" in found.ids
     assert "figure-ifca-sizes" in found.ids
     assert "figure-fedavg-sizes" not in found.ids
-    assert "accuracy, ifca" in text
+    assert "accuracy,\nifca" in text
     assert list(collect(both).runs) == ["ifca", "local", "fedavg"]
 
 

@@ -54,6 +54,8 @@ class TestCompareScores:
         assert found.change == pytest.approx((10 * 0.4 - 30 * 0.05 + 20 * 0.1) / 60)
         assert found.low < found.change < found.high
         assert (found.better, found.worse, found.clients, found.outcome) == (2, 1, 3, "unclear")
+        assert found.lost == pytest.approx(0.05)
+        assert compare_scores(ours, ours, weights, ACCURACY).lost is None
 
     def test_errors_are_the_root_of_the_mean_of_squares_and_smaller_is_better(self):
         found = compare_scores(np.array([3.0, 4.0]), np.array([6.0, 8.0]), np.array([1, 1]), RMSE)

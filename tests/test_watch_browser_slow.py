@@ -18,7 +18,7 @@ from coterie.watching.serving import open_socket
 
 browser_control = pytest.importorskip("playwright.sync_api", reason="pip install playwright drives the browser")
 CHROMIUM = shutil.which("chromium") or shutil.which("chromium-browser") or shutil.which("google-chrome")
-AXE = Path(os.environ.get("AXE_CORE", "node_modules/axe-core/axe.min.js"))
+AXE = Path(os.environ.get("COTERIE_AXE", "node_modules/axe-core/axe.min.js"))
 COTERIE = [sys.executable, "-m", "coterie"]
 RUN = ["run", "wecfl", "--clients", "12", "--clusters", "3", "--partition", "rotation(0,90,180)", "--quiet"]
 

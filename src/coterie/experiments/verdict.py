@@ -50,7 +50,7 @@ class Against:
     ``theirs`` is their score over clients; ``change`` is ours minus theirs, ``low`` to ``high`` its interval (None with
     a single client); ``better`` and ``worse`` count clients; ``outcome`` is unclear where 0 is in the interval.
     ``p`` is of the signed-rank test over clients (None where all are equal), ``p_holm`` corrected for all comparisons
-    of a table.
+    of a table. ``lost`` is by how much the clients that are worse off lose, on average (None if there are none).
     """
 
     theirs: float
@@ -63,6 +63,7 @@ class Against:
     outcome: str
     p: float | None = None
     p_holm: float | None = None
+    lost: float | None = None
 
 
 def compare_scores(ours: Array, theirs: Array, weights: Array, score: Score) -> Against | None:
@@ -80,6 +81,7 @@ def compare_scores(ours: Array, theirs: Array, weights: Array, score: Score) -> 
     gains = score.sign * (ours - theirs)
     low, high = interval_over_clients(ours, theirs, weights, score.squared) or (None, None)
     p = signed_rank_test(ours, theirs)
+    losses = -gains[gains < -EQUAL]
     return Against(
         theirs=other,
         change=value - other,
@@ -91,6 +93,7 @@ def compare_scores(ours: Array, theirs: Array, weights: Array, score: Score) -> 
         outcome=_outcome(low, high, score.sign),
         p=p,
         p_holm=p,
+        lost=float(losses.mean()) if losses.size else None,
     )
 
 
@@ -146,7 +149,7 @@ class Verdict:
             lines += aligned([_heads(self.score), *(_cells(NAMES[k], v, self.score) for k, v in self.against.items())])
             lines += [f"  {self.basis};", f"  p: {BY_CLIENT}, corrected by Holm"]
         lines += [f"  {NAMES[name]}: {why}" for name, why in self.missing.items()]
-        return "\n".join([*lines, *(f"  {line}" for line in self._cautions())])
+        return "\n".join([*lines, *(f"  {line}" for line in self.cautions)])
 
     @property
     def basis(self) -> str:
@@ -167,7 +170,8 @@ class Verdict:
         said = [words[each].format(_listed(names)) for each, names in by_outcome.items() if names]
         return "; ".join(said) or "there is nothing to compare it with"
 
-    def _cautions(self) -> Iterable[str]:
+    @property
+    def cautions(self) -> Iterable[str]:
         """Yield what limits the verdict."""
         if self.learnt == NOTHING:
             yield "train longer or otherwise (--rounds, --epochs, --lr) before you compare methods;"
@@ -176,21 +180,14 @@ class Verdict:
             if self.learnt == ONLY_CHANCES:
                 yield "its classes are no better than always the most frequent one, but its probabilities are:"
             yield f"where one class is rare, judge by --metric {metric}, which guessing cannot win"
-        yield from self.limits
-
-    @property
-    def limits(self) -> list[str]:
-        """Return which clients the verdict does not hold for, or hardly."""
-        said = []
         if 1 < self.clients < FEW and self.against:
-            said.append(f"only {self.clients} clients: the intervals say little of other clients")
+            yield f"only {self.clients} clients: the intervals say little of other clients"
         if self.without:
             why = f" ({self.score.why})" if self.score.why else ""
-            said.append(f"{self.without} clients have no {self.score.name}{why}, and do not count")
+            yield f"{self.without} clients have no {self.score.name}{why}, and do not count"
         if self.few_rows:
             few = f"{self.few_rows} of {self.clients} clients have fewer than {ENOUGH} test examples"
-            said.append(f"{few}: what is better for one of them may be chance")
-        return said
+            yield f"{few}: what is better for one of them may be chance"
 
 
 def _listed(names: Sequence[str]) -> str:

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 from coterie.errors import UsageError
 from coterie.experiments.client_sketches import ClientSketches
-from coterie.experiments.main_score import Score
+from coterie.experiments.main_score import METRIC, Score
 from coterie.reporting.figures import maps, of_run
 from coterie.reporting.figures.marks import Figure
 from coterie.reporting.plots import History, draw_run
@@ -46,7 +46,7 @@ class RunPlots:
 
     def curves(self, score: str | None = None, path: Target = None) -> Drawing:
         """Draw a score by round: accuracy, macro_f1, worst, test_loss, rmse, metric; by default the main one."""
-        found = {figure.id: figure for figure in of_run.curves({self.title: [self.history]})}
+        found = {figure.id: figure for figure in of_run.curves({self.title: [self.history]}, self._metric)}
         name = next(iter(found), "") if score is None else score.replace("_", "-")
         if name not in found:
             raise UsageError(f"score is {score}; the records of this run have {', '.join(found)}")
@@ -98,8 +98,12 @@ class RunPlots:
             of_run.temperature(self.history),
             of_run.personal_and_general(self.history),
         )
-        several = [*of_run.curves({self.title: [self.history]}), *single, *self._maps()]
+        several = [*of_run.curves({self.title: [self.history]}, self._metric), *single, *self._maps()]
         return {figure.id: figure for figure in several if figure is not None}
+
+    @property
+    def _metric(self) -> str | None:
+        return self.score.name if self.score is not None and self.score.column == METRIC else None
 
     def _found_and_true(self) -> Figure | None:
         if self.groups is None or not len(self.labels):

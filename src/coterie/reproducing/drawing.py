@@ -121,7 +121,7 @@ def _both(measure: str, found: Sequence[Found]) -> Figure:
             ends = (None, None) if printed.std is None else (printed.mean - printed.std, printed.mean + printed.std)
             rows.append(Interval(name, "published", printed.mean, *ends))
     about = f"{measure}: ours from the lowest to the highest seed, the published mean with its standard deviation."
-    return Figure("both", measure, about, Intervals(tuple(rows), measure, joiner=""))
+    return Figure("both", measure, about, Intervals(tuple(rows), measure, joiner="", signed=False))
 
 
 def _each(name: str, figure: Figure | None) -> Figure | None:

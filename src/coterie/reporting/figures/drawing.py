@@ -43,7 +43,7 @@ def path(points: Iterable[tuple[float, float]], closed: bool = False) -> str:
 
 def grid(x: Scale, y: Scale, x_name: str, y_name: str, whole: bool = False) -> Markup:
     """Return the axes of a drawing: lines at round numbers, their values, and names."""
-    ticks = [tick for tick in x.ticks(8) if not whole or tick == int(tick)]
+    ticks = _rounds(x) if whole else x.ticks(8)
     return element(
         "g",
         (element("path", d=path([(x.start, y(v)), (x.end, y(v))]), class_="rule") for v in y.ticks()),
@@ -54,6 +54,17 @@ def grid(x: Scale, y: Scale, x_name: str, y_name: str, whole: bool = False) -> M
         class_="axes",
         aria_hidden="true",
     )
+
+
+def _rounds(x: Scale) -> list[float]:
+    """Return whole numbers on a scale, with the first where it stands apart from the next.
+
+    >>> _rounds(Scale(1, 20, 0, 100)), _rounds(Scale(0.5, 1.5, 0, 100)), _rounds(Scale(1, 100, 0, 100))
+    ([1, 5.0, 10.0, 15.0, 20.0], [1.0], [1, 20.0, 40.0, 60.0, 80.0, 100.0])
+    """
+    ticks = [tick for tick in x.ticks(8) if tick == int(tick)]
+    apart = bool(ticks) and ticks[0] - x.low > 0.05 * (x.high - x.low) and x.low == int(x.low)
+    return [x.low, *ticks] if apart else ticks
 
 
 def shape(name: str, x: float, y: float, r: float) -> str:

@@ -24,12 +24,12 @@ def draw_flow(marks: Flow) -> tuple[Markup, Child]:
     gap = min(10.0, 120.0 / max(len(each) for each in marks.names))
     most = max(len(each) for each in marks.names)
     unit = (HEIGHT - TOP - 34 - gap * (most - 1)) / total
-    across = np.linspace(52.0, WIDTH - 64.0, len(marks.columns)).tolist()
+    across = np.linspace(60.0, WIDTH - 64.0, len(marks.columns)).tolist()
     tops = [_tops(marks.sizes(column), unit, gap) for column in range(len(marks.columns))]
     left = [dict(each) for each in tops]
     right = [dict(each) for each in tops]
     ribbons = []
-    for link in sorted(marks.links, key=lambda each: (each.column, each.source, each.target)):
+    for link in marks.ordered:
         high = link.count * unit
         one, other = right[link.column], left[link.column + 1]
         start, end = one[link.source], other[link.target]
@@ -45,7 +45,7 @@ def draw_flow(marks: Flow) -> tuple[Markup, Child]:
             f"{link.count} clients: {marks.name(link.column, link.source)} ({marks.columns[link.column]}) to "
             f"{marks.name(link.column + 1, link.target)} ({marks.columns[link.column + 1]})"
         )
-        ribbons.append(element("path", d=curve, class_=f"ribbon {cluster_class(link.source)}", data_tip=tip))
+        ribbons.append(element("path", d=curve, class_=f"ribbon {cluster_class(marks.colour(link))}", data_tip=tip))
     blocks = [_blocks(marks, column, across[column], tops[column], unit) for column in range(len(marks.columns))]
     return svg(WIDTH, HEIGHT, " to ".join(marks.columns), ribbons, blocks), None
 
@@ -68,7 +68,7 @@ def _blocks(marks: Flow, column: int, x: float, tops: dict[int, float], unit: fl
             y=tops[block],
             width=12.0,
             height=max(1.0, size * unit),
-            class_=f"block {cluster_class(block)}",
+            class_=f"block {cluster_class(marks.block_colour(column, block))}",
             data_tip=f"{marks.name(column, block)}, {marks.columns[column]}: {size} clients",
         )
         for block, size in sizes.items()

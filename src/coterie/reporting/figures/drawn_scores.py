@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import replace
+from itertools import groupby
 
 import numpy as np
 
@@ -22,7 +24,7 @@ from coterie.reporting.figures.drawing import (
     shape,
     svg,
 )
-from coterie.reporting.figures.marks import Areas, Intervals, Line, Lines
+from coterie.reporting.figures.marks import Areas, Interval, Intervals, Line, Lines
 from coterie.reporting.figures.palette import dash, marker
 from coterie.reporting.markup import Child, Markup, element
 
@@ -41,7 +43,7 @@ def draw_lines(marks: Lines) -> tuple[Markup, Child]:
     marks = replace(marks, lines=tuple(map(thinned, marks.lines)))
     numbers = [v for line in marks.lines for v in (*line.y, *line.low, *line.high)]
     x = spanning((v for line in marks.lines for v in line.x), LEFT, WIDTH - RIGHT)
-    y = spanning(marks.range or numbers, HEIGHT - BOTTOM, TOP, margin=0.04)
+    y = spanning(marks.range or numbers, HEIGHT - BOTTOM, TOP, log=marks.log).rounded()
     events = (
         element(
             "g",
@@ -150,27 +152,83 @@ def draw_areas(marks: Areas) -> tuple[Markup, Child]:
     return drawing, [legend_key(name, -1 if name == "no cluster" else k, "c") for k, name in enumerate(names)]
 
 
+ROW, BETWEEN = 24.0, 12.0
+"""The height of a row of intervals, and the room between those of one name and of the next."""
+
+LETTER, LONGEST, SPREAD = 7.0, 30, 190.0
+"""The width of a letter, about, the letters of a name that are shown, and the width in which intervals are drawn."""
+
+
 def draw_intervals(marks: Intervals) -> tuple[Markup, Child]:
-    """Draw numbers with their intervals beside a line at zero, a row each."""
-    kinds = list(dict.fromkeys(row.group for row in marks.rows))
-    high = 30.0 * len(marks.rows)
-    known = [v for row in marks.rows for v in (row.value, row.low, row.high) if v is not None]
-    x, y = spanning([0.0, *known], 120, WIDTH - 20, margin=0.04), Scale(0, 1, high + 10, 6)
-    found = []
-    for place, row in enumerate(marks.rows):
-        at, k = 20 + 30.0 * place, kinds.index(row.group) + 1
-        tip = f"{row.name} {marks.joiner}{row.group}: {row.value:+.3g}"
-        line: Markup | None = None
-        if row.low is not None and row.high is not None:
-            tip += f" ({row.low:+.3g} to {row.high:+.3g})"
-            ends = [x(row.low), x(row.high)]
-            bar = f"M{ends[0]:.1f} {at:g}H{ends[1]:.1f}" + "".join(f"M{end:.1f} {at - 5:g}v10" for end in ends)
-            line = element("path", d=bar, class_=f"whisker k{k}")
-        point = element("path", d=shape(marker(k), x(row.value), at, 5), class_=f"dot k{k}", data_tip=tip)
-        found.append(element("g", line, point, element("text", row.name[:18], x=112.0, y=at + 4, class_="end")))
-    zero = element("path", d=path([(x(0), 6), (x(0), high + 10)]), class_="event")
-    ticks = [element("text", shown(v), x=x(v), y=high + 26, class_="mid") for v in x.ticks(8)]
-    rules = [element("path", d=path([(x(v), y.end), (x(v), y.start)]), class_="rule") for v in x.ticks(8)]
-    name = element("text", marks.x, x=(120 + WIDTH - 20) / 2, y=high + 44, class_="mid name")
-    drawing = svg(WIDTH, high + 54, marks.x, rules, zero, ticks, name, found)
-    return drawing, [legend_key(f"{marks.joiner}{kind}", k + 1, "k") for k, kind in enumerate(kinds)]
+    """Draw numbers with their intervals beside a line at zero, a row each, with the numbers in words beside them."""
+    ats = _row_places(marks)
+    bottom = ats[-1] + ROW
+    words = [in_words(row, digits_of(marks), marks.signed) for row in marks.rows]
+    left = min(LONGEST, max(len(row.name) for row in marks.rows)) * LETTER + 16
+    right = left + SPREAD
+    width = right + max(map(len, words)) * LETTER + 8
+    known = [v for row in marks.rows for v in row.numbers if v is not None]
+    x = spanning([0.0, *known], left, right, margin=0.04)
+    ticks = x.ticks(6)
+    rules = [element("path", d=path([(x(v), 4.0), (x(v), bottom)]), class_="rule") for v in ticks]
+    zero = element("path", d=path([(x(0), 4.0), (x(0), bottom)]), class_="event")
+    texts = [element("text", shown(v), x=x(v), y=bottom + 16, class_="mid") for v in ticks]
+    name = element("text", marks.x, x=(left + right) / 2, y=bottom + 34, class_="mid name")
+    rows = [_interval(marks, row, said, at, x) for row, said, at in zip(marks.rows, words, ats, strict=True)]
+    beside = [element("text", said, x=right + 8, y=at + 4) for said, at in zip(words, ats, strict=True)]
+    heads = [element("text", _cut(head), x=left - 10, y=at + 4, class_="end") for head, at in _heads(marks, ats)]
+    drawing = svg(width, bottom + 44, marks.x, rules, zero, texts, name, rows, beside, heads)
+    return drawing, [legend_key(f"{marks.joiner}{kind}", k + 1, "k") for k, kind in enumerate(marks.kinds)]
+
+
+def digits_of(marks: Intervals) -> int:
+    """Return the digits after the point of all numbers, so that the largest has two or three digits that count.
+
+    >>> [digits_of(Intervals((Interval("a", "b", value, 0.0, value),), "")) for value in (11.1, 2.05, 0.0897, 0.0)]
+    [1, 2, 3, 2]
+    """
+    largest = max((abs(v) for row in marks.rows for v in row.numbers if v is not None), default=1.0)
+    power = math.floor(math.log10(largest)) if 0 < largest < math.inf else 0
+    return max(0, 2 - power) if power >= 0 else 1 - power
+
+
+def in_words(row: Interval, digits: int, signed: bool = True) -> str:
+    """Return a number with its interval.
+
+    >>> in_words(Interval("a", "b", 10.38, 9.7, 11), 1), in_words(Interval("a", "b", 0.01234, None, None), 4, False)
+    ('+10.4 (+9.7 to +11.0)', '0.0123')
+    """
+    value, *ends = (None if v is None else f"{v:{'+' if signed else ''},.{digits}f}" for v in row.numbers)
+    return f"{value}" if None in ends else f"{value} ({' to '.join(map(str, ends))})"
+
+
+def _row_places(marks: Intervals) -> list[float]:
+    """Return the height of every row; those of one name that follow each other stand together."""
+    places, at = [], ROW / 2 + 2
+    for i, row in enumerate(marks.rows):
+        if i:
+            at += ROW if row.name == marks.rows[i - 1].name else ROW + BETWEEN
+        places.append(at)
+    return places
+
+
+def _heads(marks: Intervals, ats: list[float]) -> list[tuple[str, float]]:
+    """Return every name once, with the middle of the rows that have it."""
+    rows = groupby(zip(marks.rows, ats, strict=True), key=lambda each: each[0].name)
+    return [(name, float(np.mean([at for _, at in some]))) for name, some in rows]
+
+
+def _cut(name: str) -> str:
+    return name if len(name) <= LONGEST else name[: LONGEST - 1] + "…"
+
+
+def _interval(marks: Intervals, row: Interval, said: str, at: float, x: Scale) -> Markup:
+    k = marks.kinds.index(row.group) + 1
+    line: Markup | None = None
+    if row.low is not None and row.high is not None:
+        ends = [x(row.low), x(row.high)]
+        bar = f"M{ends[0]:.1f} {at:g}H{ends[1]:.1f}" + "".join(f"M{end:.1f} {at - 5:g}v10" for end in ends)
+        line = element("path", d=bar, class_=f"whisker k{k}")
+    tip = f"{row.name} {marks.joiner}{row.group}: {said}"
+    point = element("path", d=shape(marker(k), x(row.value), at, 5), class_=f"dot k{k}", data_tip=tip)
+    return element("g", line, point)

@@ -34,13 +34,17 @@ class Event:
 
 @dataclass(frozen=True)
 class Lines:
-    """Lines over a common axis; ``range`` is that of the other axis, by default what the lines need."""
+    """Lines over a common axis; ``range`` is that of the other axis, by default what the lines need.
+
+    ``log``: the other axis is logarithmic.
+    """
 
     lines: tuple[Line, ...]
     y: str
     x: str = "round"
     events: tuple[Event, ...] = ()
     range: tuple[float, float] | None = None
+    log: bool = False
 
     def table(self) -> Table:
         """Return a row for each point of each line; the ends of a band are empty where there is none."""
@@ -78,21 +82,43 @@ class Link:
 
 @dataclass(frozen=True)
 class Flow:
-    """Who goes where: blocks in columns, and links between those of neighbouring columns (alluvial)."""
+    """Who goes where: blocks in columns, and links between those of neighbouring columns (alluvial).
+
+    ``names`` has the blocks of each column in their order. ``from_groups``: those of the first column are no clusters,
+    so that they have no colour, and links have that of the cluster in which they end.
+    """
 
     columns: tuple[str, ...]
     links: tuple[Link, ...]
     names: tuple[tuple[tuple[int, str], ...], ...]
+    from_groups: bool = False
+
+    @property
+    def ordered(self) -> list[Link]:
+        """Return the links in the order in which they leave, and reach, the blocks."""
+        places = [{block: i for i, (block, _) in enumerate(each)} for each in self.names]
+        return sorted(
+            self.links,
+            key=lambda each: (each.column, places[each.column][each.source], places[each.column + 1][each.target]),
+        )
+
+    def colour(self, link: Link) -> int:
+        """Return the cluster whose colour a link has."""
+        return link.target if self.from_groups else link.source
+
+    def block_colour(self, column: int, block: int) -> int:
+        """Return the cluster whose colour a block has; -1 for that of no cluster."""
+        return -1 if self.from_groups and column == 0 else block
 
     def sizes(self, column: int) -> dict[int, int]:
         """Return the size of each block of a column, in the order of the blocks."""
         after = column < len(self.columns) - 1
-        found: dict[int, int] = {}
+        found = {block: 0 for block, _ in self.names[column]}
         for link in self.links:
             if link.column == (column if after else column - 1):
                 block = link.source if after else link.target
-                found[block] = found.get(block, 0) + link.count
-        return dict(sorted(found.items()))
+                found[block] += link.count
+        return found
 
     def name(self, column: int, block: int) -> str:
         """Return the name of a block."""
@@ -169,17 +195,32 @@ class Interval:
     low: float | None
     high: float | None
 
+    @property
+    def numbers(self) -> tuple[float, float | None, float | None]:
+        """Return the number and the ends of its interval."""
+        return self.value, self.low, self.high
+
 
 @dataclass(frozen=True)
 class Intervals:
     """Numbers with intervals beside zero, a row each; ``group`` names what the number is against.
 
-    ``joiner`` stands before the name of a group; empty where the group says whose number it is.
+    ``joiner`` stands before the name of a group; empty where the group says whose number it is. ``order`` is that of
+    the groups, and so of their colours, which are the same whichever of them comes first. ``signed``: the numbers are
+    differences, which have a sign.
     """
 
     rows: tuple[Interval, ...]
     x: str
     joiner: str = "against "
+    order: tuple[str, ...] = ()
+    signed: bool = True
+
+    @property
+    def kinds(self) -> list[str]:
+        """Return the groups that rows are of, in their order."""
+        found = dict.fromkeys(row.group for row in self.rows)
+        return sorted(found, key=lambda group: self.order.index(group) if group in self.order else len(self.order))
 
     def table(self) -> Table:
         """Return a row for each number."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from itertools import pairwise
 from typing import Any
 
@@ -24,6 +25,12 @@ CURVES: Mapping[str, tuple[str, str]] = {
 }
 """The scores of rounds that have a figure: title and meaning."""
 
+UNBOUNDED = ("rmse", "test_loss")
+"""Scores that grow without limit where a method diverges, which would flatten the lines of all others ..."""
+
+WIDE = 100.0
+"""... unless the axis is logarithmic, as it is where the largest is more than so many times the least."""
+
 MOST_COLUMNS = 8
 """Rounds that a flow of labels shows."""
 
@@ -37,14 +44,22 @@ def curve(histories: Mapping[str, Sequence[History]], key: str, title: str, abou
     lines = tuple(line for line in found if line is not None)
     if not lines:
         return None
-    several = any(line.low for line in lines)
-    said = f"{title} by round: {about}{'; ' + BANDS if several else ''}."
-    return Figure(key.replace("_", "-"), title, said, Lines(lines, title.lower()))
+    values = [v for line in lines for v in (*line.y, *line.low) if np.isfinite(v)]
+    log = key in UNBOUNDED and bool(values) and 0 < min(values) < max(values) / WIDE
+    said = [about, *([BANDS] if any(line.low for line in lines) else []), *(["the axis is logarithmic"] if log else [])]
+    marks = Lines(lines, title[0].lower() + title[1:], log=log)
+    return Figure(key.replace("_", "-"), title, f"{title} by round: {'; '.join(said)}.", marks)
 
 
-def curves(histories: Mapping[str, Sequence[History]]) -> list[Figure]:
-    """Return the scores by round that the records have."""
-    found = (curve(histories, key, *words) for key, words in CURVES.items())
+def curves(histories: Mapping[str, Sequence[History]], metric: str | None = None) -> list[Figure]:
+    """Return the scores by round that the records have, first ``metric``, the one that the user named."""
+    words = dict(CURVES)
+    if metric is not None:
+        words = {
+            "metric": (metric.rpartition(":")[2], words["metric"][1]),
+            **{k: v for k, v in words.items() if k != "metric"},
+        }
+    found = (curve(histories, key, *some) for key, some in words.items())
     return [figure for figure in found if figure is not None]
 
 
@@ -152,7 +167,8 @@ def flow(labels: Sequence[Array], history: History) -> Figure | None:
     if max(map(int, map(np.max, chosen))) < 1:
         return None
     moved = sum(int((one != other).sum()) for one, other in pairwise(labels))
-    about = f"Clients that go from cluster to cluster over rounds; {moved} times a label changed in all."
+    said = f"labels changed {moved} times in all" if moved else "no client ever changed its cluster"
+    about = f"Clients that go from cluster to cluster over rounds; {said}."
     columns = tuple(f"round {numbers[place]}" for place in places)
     return Figure("flow", "Flow of labels", about, flow_between(chosen, columns, cluster_name))
 
@@ -169,12 +185,18 @@ def turning_points(labels: Sequence[Array], most: int) -> list[int]:
 
 
 def found_and_true(groups: Array, labels: Array, scores: Mapping[str, Any]) -> Figure | None:
-    """Return the true groups of clients beside the clusters that were found (thesis figure 7.7)."""
+    """Return the true groups of clients beside the clusters that were found (thesis figure 7.7).
+
+    Groups stand in the order of the clusters in which they ended, whose numbers say nothing.
+    """
     if max(int(labels.max(initial=-1)), int(groups.max(initial=-1))) >= MOST_CLUSTERS:
         return None
     known = [f"{name} {scores[key]:.2f}" for key, name in (("purity", "purity"), ("ari", "ARI")) if scores.get(key)]
     about = f"Each true group of clients and the clusters in which it ended{': ' + ', '.join(known) if known else ''}."
     marks = flow_between([groups, labels], ("true groups", "clusters found"), cluster_name, lambda k: f"group {k}")
+    ends = {k: float(np.median(labels[groups == k])) for k in np.unique(groups).tolist()}
+    beside = tuple(sorted(marks.names[0], key=lambda each: ends[each[0]]))
+    marks = replace(marks, names=(beside, *marks.names[1:]), from_groups=True)
     return Figure("found-true", "Found against true clusters", about, marks)
 
 

@@ -81,6 +81,8 @@ def _lines(axes: Axes, marks: Lines) -> None:
     _whole_rounds(axes)
     if marks.range is not None:
         axes.set_ylim(marks.range[0] - 0.04, marks.range[1] + 0.04)
+    if marks.log:
+        axes.set_yscale("log")
     axes.set(xlabel=plain(marks.x), ylabel=plain(marks.y))
     if len(marks.lines) > 1:
         axes.legend(frameon=False, loc="best")
@@ -121,7 +123,7 @@ def _flow(axes: Axes, marks: Flow) -> None:
                     0.08,
                     size,
                     linewidth=0,
-                    color=palette.cluster_colour(block),
+                    color=palette.cluster_colour(marks.block_colour(column, block)),
                     zorder=3,
                 )
             )
@@ -129,7 +131,7 @@ def _flow(axes: Axes, marks: Flow) -> None:
                 side, align = (column - 0.07, "right") if column == 0 else (column + 0.07, "left")
                 name = plain(marks.name(column, block))
                 axes.text(side, left[column][block] + size / 2, name, ha=align, va="center", fontsize=8)
-    for link in sorted(marks.links, key=lambda each: (each.column, each.source, each.target)):
+    for link in marks.ordered:
         one, other = right[link.column], left[link.column + 1]
         a, b, h = one[link.source], other[link.target], link.count
         one[link.source] += h
@@ -138,7 +140,7 @@ def _flow(axes: Axes, marks: Flow) -> None:
         m = (x0 + x1) / 2
         corners = [(x0, a), (m, a), (m, b), (x1, b), (x1, b + h), (m, b + h), (m, a + h), (x0, a + h), (x0, a)]
         codes = [Path.MOVETO, *[Path.CURVE4] * 3, Path.LINETO, *[Path.CURVE4] * 3, Path.CLOSEPOLY]
-        colour = palette.cluster_colour(link.source)
+        colour = palette.cluster_colour(marks.colour(link))
         axes.add_patch(PathPatch(Path(corners, codes), facecolor=colour, alpha=0.42, linewidth=0))
     axes.set_xlim(-0.45, len(marks.columns) - 0.55)
     axes.set_ylim(total + gap * max(len(each) for each in marks.names), -gap)
@@ -189,9 +191,8 @@ def _heatmap(axes: Axes, marks: Heatmap) -> None:
 
 
 def _intervals(axes: Axes, marks: Intervals) -> None:
-    kinds = list(dict.fromkeys(row.group for row in marks.rows))
     for place, row in enumerate(marks.rows):
-        k = kinds.index(row.group) + 1
+        k = marks.kinds.index(row.group) + 1
         known = row.low is not None and row.high is not None
         ends = [[row.value - (row.low or 0.0)], [(row.high or 0.0) - row.value]] if known else None
         first = row.group not in [other.group for other in marks.rows[:place]]
@@ -205,7 +206,9 @@ def _intervals(axes: Axes, marks: Intervals) -> None:
             label=f"{marks.joiner}{row.group}" if first else None,
         )
     axes.axvline(0, color="#777777", linewidth=0.8)
-    axes.set_yticks(range(len(marks.rows)), [plain(row.name) for row in marks.rows])
+    shown = ["", *(row.name for row in marks.rows)]
+    names = [plain(row.name) if row.name != before else "" for row, before in zip(marks.rows, shown, strict=False)]
+    axes.set_yticks(range(len(marks.rows)), names)
     axes.set_ylim(len(marks.rows) - 0.5, -0.5)
     axes.set_xlabel(plain(marks.x))
     axes.legend(frameon=False, loc="upper left", bbox_to_anchor=(1, 1))

@@ -10,12 +10,13 @@ from coterie.experiments.verdict import GUESS, NAMES, column_of
 from coterie.reporting.html_tables import Cell, sortable_table
 from coterie.reporting.markup import Markup, element, join
 from coterie.reporting.report.collecting import Content, RunContent
+from coterie.reporting.report.parts import has_clusters
 
 MOST_ROWS = 1000
 """Clients of the table; of more those with the worst scores are shown."""
 
-SCORES = ("accuracy", "macro_f1", "loss", "rmse", "metric")
-"""The scores of a client."""
+SHOWN = {"accuracy": "accuracy", "macro_f1": "macro-F1", "loss": "loss", "rmse": "rmse", "metric": "metric"}
+"""The scores of a client, and how a table calls them."""
 
 
 def clients_body(content: Content) -> Markup:
@@ -27,13 +28,13 @@ def clients_body(content: Content) -> Markup:
         return element("p", "The scores of single clients come when the run is finished.")
     score = main_score(bool(run.rows) and "rmse" in run.rows[0], run.settings.metric)
     others = {which: _by_client(other.rows) for which, other in run.references.items() if other.rows}
-    own = [name for name in SCORES if name in run.rows[0]]
+    own = [name for name in SHOWN if name in run.rows[0]]
     heads = ["client", "cluster", *(["group"] if "group" in run.rows[0] else []), "train", "test"]
     first = len(heads)
     for name in own:
         shown = _name(name, run)
-        heads += [shown, *(f"{shown}, {NAMES[which]}" for which in others)]
-        heads += [f"{shown}, guessing"] if f"{GUESS}_{name}" in run.rows[0] else []
+        heads += [shown, *(f"{shown},\n{NAMES[which]}" for which in others)]
+        heads += [f"{shown},\nguessing"] if f"{GUESS}_{name}" in run.rows[0] else []
     rows = [_cells(row, heads[1:first], own, others) for row in worst_first(run.rows, score)]
     return join([sortable_table(heads, rows, "table of clients"), _few(len(run.rows))])
 
@@ -61,20 +62,21 @@ def _of_methods(content: Content) -> Markup:
     first = next(iter(chosen.values()))
     score = main_score("rmse" in first.rows[0], first.settings.metric)
     by_method = {name: _by_client(run.rows) for name, run in chosen.items()}
+    clustered = [name for name, run in chosen.items() if has_clusters(run)]
     shown = _name(score.column, first)
     heads = [
         "client",
         "train",
         "test",
-        *(f"{shown}, {name}" for name in chosen),
-        *(f"cluster, {name}" for name in chosen),
+        *(f"{shown},\n{name}" for name in chosen),
+        *(f"cluster,\n{name}" for name in clustered),
     ]
     rows = []
     for row in worst_first(first.rows, score):
         same = [rows_of.get(str(row["client"]), {}) for rows_of in by_method.values()]
         numbers = [
             *(_number(each.get(score.column, "")) for each in same),
-            *(_number(each.get("cluster", ""), 0) for each in same),
+            *(_number(by_method[name].get(str(row["client"]), {}).get("cluster", ""), 0) for name in clustered),
         ]
         rows.append([str(row["client"]), _number(row["train"], 0), _number(row["test"], 0), *numbers])
     return join([element("p", f"Seed {seed}."), sortable_table(heads, rows, "table of clients"), _few(len(first.rows))])
@@ -99,7 +101,7 @@ def _by_client(rows: Sequence[Row]) -> dict[str, Row]:
 
 
 def _name(column: str, run: RunContent) -> str:
-    return str(run.settings.metric or column) if column == "metric" else column.replace("_", "-")
+    return str(run.settings.metric or column) if column == "metric" else SHOWN[column]
 
 
 def _number(value: object, digits: int = 3) -> Cell:

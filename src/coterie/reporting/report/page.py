@@ -20,7 +20,7 @@ from coterie.reporting.apart_view import apart_table
 from coterie.reporting.comparison import comparison
 from coterie.reporting.figures.drawn import figures_side_by_side
 from coterie.reporting.html import html_table
-from coterie.reporting.html_tables import pairs
+from coterie.reporting.html_tables import pairs, table
 from coterie.reporting.markup import Child, Markup, element, join, trusted
 from coterie.reporting.report.client_table import clients_body
 from coterie.reporting.report.collecting import Content, RunContent, collect
@@ -104,17 +104,30 @@ COSTS: Mapping[str, tuple[str, float]] = {
 
 
 def _cost(content: Content) -> Markup:
-    shown = [(name, runs[0]) for name, runs in content.runs.items()]
-    found: list[Child] = []
-    for name, run in shown:
-        costs: Mapping[str, Any] = run.summary or _so_far(run)
-        rows = [
-            (words, f"{costs[key] * scale:,.4g}" if costs[key] * scale < 1e4 else f"{costs[key] * scale:,.0f}")
-            for key, (words, scale) in COSTS.items()
-            if costs.get(key) is not None
-        ]
-        found += [element("h3", f"{name}, seed {run.settings.seed}") if content.is_comparison else None, pairs(rows)]
-    return join(found)
+    """Return the costs of a run, or of every method of a comparison beside each other."""
+    costs: dict[str, Mapping[str, Any]] = {
+        name: runs[0].summary or _so_far(runs[0]) for name, runs in content.runs.items()
+    }
+    rows = [
+        (words, *(_amount(each.get(key), scale) for each in costs.values()))
+        for key, (words, scale) in COSTS.items()
+        if any(each.get(key) is not None for each in costs.values())
+    ]
+    if not content.is_comparison:
+        return pairs((words, amount) for words, amount in rows)
+    said = element("p", f"Of seed {content.run.settings.seed}.")
+    return join([said, table(("", *costs), rows, "what every method costs")])
+
+
+def _amount(value: Any, scale: float) -> str:
+    """Return an amount with four digits, or more before the point.
+
+    >>> _amount(64650000, 1e-6), _amount(477416, 1), _amount(None, 1)
+    ('64.65', '477,416', '—')
+    """
+    if value is None:
+        return "—"
+    return f"{value * scale:,.4g}" if value * scale < 1e4 else f"{value * scale:,.0f}"
 
 
 def _so_far(run: RunContent) -> dict[str, float]:
@@ -137,9 +150,9 @@ def _again(content: Content) -> Markup:
     """Return the command that makes the run or the comparison again, its settings, and the versions behind it."""
     run, made = content.run, content.run.config["made_by"]
     in_words = run.config["examples"].get("words", True)
-    said = element(
-        "pre", element("code", compare_command(content) if content.is_comparison else _run_command(run)), tabindex=0
-    )
+    words = (compare_command(content) if content.is_comparison else _run_command(run)).split(" --")
+    flags = [words[0], *([" ", element("span", f"--{each}", class_="flag")] for each in words[1:])]
+    said = element("pre", element("code", flags), tabindex=0)
     if not in_words:
         said = element("p", "The run was made in Python on data that no setting names: run the same program again.")
     settings = [(name, str(value)) for name, value in run.settings.table().items()]

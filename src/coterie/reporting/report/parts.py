@@ -29,11 +29,11 @@ def parts(content: Content) -> list[Part]:
     """Return the figures of a report; of a comparison those of its methods, and of the clusters of each of them."""
     if not content.is_comparison:
         run = content.run
-        return [_curves(_with_references(run)), *cluster_parts(run)]
+        return [_curves(_with_references(run), run), *cluster_parts(run)]
     clustered = {name: runs[0] for name, runs in content.runs.items() if has_clusters(runs[0])}
     most = min(maps.MOST_POINTS, POINTS // max(1, len(clustered)))
     each = (_of_method(part, name, run) for name, run in clustered.items() for part in cluster_parts(run, most))
-    return [_curves(content.histories), *each]
+    return [_curves(content.histories, content.run), *each]
 
 
 def all_figures(content: Content, verdicts: Mapping[str, Verdict]) -> list[Figure]:
@@ -47,8 +47,8 @@ def _with_references(run: RunContent) -> dict[str, list[History]]:
     return {run.settings.algorithm: [run.history], **others}
 
 
-def _curves(histories: Mapping[str, Sequence[History]]) -> Part:
-    found = tuple(of_run.curves(histories))
+def _curves(histories: Mapping[str, Sequence[History]], run: RunContent) -> Part:
+    found = tuple(of_run.curves(histories, run.settings.metric))
     return Part("curves", "Scores by round", found, "" if found else "No round has been evaluated yet.")
 
 
@@ -134,7 +134,8 @@ def gain_figure(verdicts: Mapping[str, Verdict]) -> Figure | None:
     if not rows:
         return None
     score = next(iter(verdicts.values())).score
-    unit = "points" if score.unit == "%" else score.unit or ("lower is better, turned round" if score.smaller else "")
+    unit = "points" if score.unit == "%" else score.unit or ("how much lower it is" if score.smaller else "")
     about = "Gain with its 95 % interval over clients, paired; right of zero is better."
     axis = f"gain in {score.name}{', ' + unit if unit else ''}"
-    return Figure("gains", "Gain over one model and local models", about, Intervals(tuple(rows), axis))
+    marks = Intervals(tuple(rows), axis, order=(NAMES[ONE_MODEL], NAMES[LOCAL]))
+    return Figure("gains", "Gain over one model and local models", about, marks)

@@ -41,14 +41,15 @@ def verdict_body(content: Content) -> Markup:
     if not verdicts:
         return element("p", progress_in_words(content), class_="lead")
     gains = gain_figure(verdicts)
-    tables = single_table(content.run, verdicts) if not content.is_comparison else methods_table(verdicts)
+    tables = single_table(content.run, verdicts) if not content.is_comparison else methods_table(content, verdicts)
     said = [element("p", f"{name}: {each.sentence}.", class_="lead") for name, each in verdicts.items()]
     tiles = None if content.is_comparison else headline(content.run, next(iter(verdicts.values())))
     words = None if content.is_comparison else gains_in_words(content.run, next(iter(verdicts.values())))
-    cautions = dict.fromkeys(line for each in verdicts.values() for line in cautions_of(each))
+    cautions = dict.fromkeys(line for each in verdicts.values() for line in each.cautions)
     unfinished = None if content.is_finished else element("p", progress_in_words(content))
     notes = element("ul", (element("li", line) for line in cautions)) if cautions else None
-    return join([said, words, unfinished, tiles, tables, notes, None if gains is None else draw(gains)])
+    glance = [element("div", said, words, unfinished, tiles), None if gains is None else draw(gains)]
+    return join([element("div", glance, class_="glance"), tables, notes])
 
 
 def progress_in_words(content: Content) -> str:
@@ -154,25 +155,35 @@ def cells(found: Against, score: Score) -> tuple[str, str, str, str]:
     return gain, show_p(found.p_holm), f"{found.better} of {found.clients}", str(found.worse)
 
 
-def methods_table(verdicts: Mapping[str, Verdict]) -> Markup:
+def methods_table(content: Content, verdicts: Mapping[str, Verdict]) -> Markup:
     """Return the table of all methods of a comparison against guessing, one model and local models."""
     rows = [
-        (name, NAMES[which], each.score.in_unit(found.theirs), *cells(found, each.score))
+        (name, NAMES[which], each.score.in_unit(found.theirs), *cells(found, each.score), _mean_loss(found, each.score))
         for name, each in verdicts.items()
         for which, found in each.against.items()
     ]
     missing = dict.fromkeys(
         f"{NAMES[which]}: {why}." for each in verdicts.values() for which, why in each.missing.items()
     )
-    said = [*map(_basis, list(verdicts.values())[:1]), *missing]
+    said = [*map(_basis, list(verdicts.values())[:1]), *who_counts(content), *missing]
     return join(
         [
-            table(("method", *HEADS[:-1]), rows, "every method against guessing, one model and local models"),
+            table(("method", *HEADS), rows, "every method against guessing, one model and local models"),
             element("p", " ".join(said)),
         ]
     )
 
 
-def cautions_of(verdict: Verdict) -> list[str]:
-    """Return what limits a verdict."""
-    return [f"{each}." for each in verdict.limits]
+def _mean_loss(found: Against, score: Score) -> str:
+    return "nobody" if found.lost is None else f"{score.show(found.lost)} on average"
+
+
+def who_counts(content: Content) -> list[str]:
+    """Say what a client is in a verdict over several seeds, of which each may draw its own clients."""
+    some = next(iter(content.comparison.summaries.values())) if content.comparison is not None else []
+    if len(some) < 2:
+        return []
+    if str(some[0]["partition"]).startswith("natural"):
+        return [f"Every client counts with its mean over {len(some)} seeds."]
+    clients = some[0]["clients"]
+    return [f"Every seed draws its own clients: {clients} clients and {len(some)} seeds are {clients * len(some)}."]
