@@ -175,7 +175,7 @@ def test_the_worst_client_is_shown_as_the_score_that_it_is_worst_in(run):
 def test_the_verdict_names_clients_without_a_score_its_tests_and_its_weights(run):
     found = with_auroc(run, metric="")
     verdict = verdict_of(found)
-    assert any(line.startswith("1 clients have no auroc") for line in verdict.cautions)
+    assert any(line.startswith("auroc: 1 of 8 clients have no value") for line in verdict.cautions)
     words = str(single_table(found, {"wecfl": verdict}))
     assert "clients count by test examples" in words
     assert "Wilcoxon" in words

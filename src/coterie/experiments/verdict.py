@@ -184,7 +184,8 @@ class Verdict:
             yield f"only {self.clients} clients: the intervals say little of other clients"
         if self.without:
             why = f" ({self.score.why})" if self.score.why else ""
-            yield f"{self.without} clients have no {self.score.name}{why}, and do not count"
+            some = f"{self.without} of {self.clients + self.without} clients"
+            yield f"{self.score.name}: {some} have no value{why}; they do not count"
         if self.few_rows:
             few = f"{self.few_rows} of {self.clients} clients have fewer than {ENOUGH} test examples"
             yield f"{few}: what is better for one of them may be chance"
