@@ -192,12 +192,12 @@ def test_an_unfinished_run_gives_a_page_too(run, tmp_path):
     lines = (folder / "rounds.jsonl").read_bytes().splitlines(keepends=True)
     (folder / "rounds.jsonl").write_bytes(b"".join(lines[:2]) + lines[2][:9])
     text = " ".join(read(folder).words)
-    assert "2 of 4 rounds are done" in text
+    assert "2 of 4 rounds are on this page" in text
     assert "No map: the folder has no sketches" in text
     assert "come when the run is finished" in text
     (folder / "rounds.jsonl").unlink()
     (folder / "labels.npy").unlink()
-    assert "0 of 4 rounds are done" in " ".join(read(folder).words)
+    assert "0 of 4 rounds are on this page" in " ".join(read(folder).words)
 
 
 def test_sections_of_a_running_run_change_where_it_goes_on(run, tmp_path):

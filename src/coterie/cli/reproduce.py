@@ -77,7 +77,7 @@ def _cores() -> int:
 
 def _print_plan(plan: Plan, out: Path, jobs: int, each_cell: bool) -> None:
     """Print the cells, the data and the runs of a plan, and the time that they take."""
-    from coterie.reporting.overall import in_words
+    from coterie.reporting.durations import duration
     from coterie.reproducing.costs import estimated_seconds
     from coterie.reproducing.planning import data_needed
     from coterie.reproducing.running import numbers_of
@@ -95,9 +95,9 @@ def _print_plan(plan: Plan, out: Path, jobs: int, each_cell: bool) -> None:
     todo = [run for run in runs if numbers_of(run, out) is None]
     seconds = sum(estimated_seconds(run.settings) for run in todo)
     lacking = sum(bool(cell.missing) for cell in plan.cells)
-    finished, together = len(runs) - len(todo), in_words(seconds / min(jobs, max(len(todo), 1)))
+    finished, together = len(runs) - len(todo), duration(seconds / min(jobs, max(len(todo), 1)))
     say(f"{len(plan.cells)} cells ({lacking} cannot be filled), {len(runs)} runs, {finished} of them finished")
-    say(f"estimated: {in_words(seconds)} of one core, {together} with {jobs} {'job' if jobs == 1 else 'jobs'}")
+    say(f"estimated: {duration(seconds)} of one core, {together} with {jobs} {'job' if jobs == 1 else 'jobs'}")
 
 
 def _run(plan: Plan, out: Path, jobs: int, quiet: bool) -> None:

@@ -28,6 +28,7 @@ from coterie.deploy.status import (
 )
 from coterie.experiments.records import Record
 from coterie.files import last_lines
+from coterie.reporting.durations import duration
 from coterie.reporting.markup import Markup, join
 from coterie.reporting.report.page import Section
 from coterie.watching.marks import mark_of
@@ -35,7 +36,7 @@ from coterie.watching.pieces import Words, ago, bar, bullets, facts, paragraph, 
 from coterie.watching.pieces import late as late_words
 from coterie.watching.run_sections import NOW, last_round, missing_of, run_sections
 from coterie.watching.run_watch import report_sections
-from coterie.watching.standing import Standing, in_words, standing_of
+from coterie.watching.standing import Standing, standing_of
 from coterie.watching.view import View
 
 SITES, NOTES = "sites", "notes"
@@ -131,7 +132,7 @@ class Federation:
         elif not is_over(self.status) and self.standing is not None and self.standing.ends is not None:
             words += [
                 ", about ",
-                until(self.standing.ends, in_words(max(0.0, self.standing.ends - self.clock))),
+                until(self.standing.ends, duration(max(0.0, self.standing.ends - self.clock))),
                 " left",
             ]
         state = self.status["state"] if is_over(self.status) or is_alive(self.status) else "silent"
@@ -148,9 +149,9 @@ class Federation:
                 continue
             waited, normal = self.clock - asked, usual.get(name, typical)
             if waited > max(LEAST, LATE * (normal or 0)):
-                known = "" if normal is None else f", usually answers in {in_words(normal)}"
+                known = "" if normal is None else f", usually answers in {duration(normal)}"
                 found[name] = (
-                    f"asked {in_words(waited)} ago{known}; given up after {in_words(self.server.config.timeout)}"
+                    f"asked {duration(waited)} ago{known}; given up after {duration(self.server.config.timeout)}"
                 )
         return found
 
@@ -181,8 +182,8 @@ class Federation:
                     name,
                     self.connections.get(name, UNKNOWN),
                     late_words(f"late: {late[name]}") if name in late else now,
-                    None if when is None else ago(when, in_words(self.clock - when) + " ago"),
-                    in_words(usual[name]) if name in usual else None,
+                    None if when is None else ago(when, duration(self.clock - when) + " ago"),
+                    duration(usual[name]) if name in usual else None,
                     missed.count(name),
                     clusters.get(name),
                     model_text(models.get(name, {})),

@@ -15,12 +15,12 @@ from coterie.deploy.config import SiteConfig, load_site
 from coterie.deploy.health import agent_answers
 from coterie.deploy.model_store import MODELS, VERSION_COLUMNS, ModelStore, version_cells
 from coterie.files import last_lines
+from coterie.reporting.durations import duration
 from coterie.reporting.markup import join
 from coterie.reporting.report.page import Section
 from coterie.watching.marks import mark_of
 from coterie.watching.pieces import Words, ago, bullets, facts, paragraph, strong, table
 from coterie.watching.run_sections import NOW
-from coterie.watching.standing import in_words
 from coterie.watching.view import View
 
 REQUESTS, MODELS_ID = "requests", "models"
@@ -73,7 +73,7 @@ class SiteWatch:
         counts = Counter(str(each.get("outcome", "damaged")) for each in lines)
         last = _moment(lines[-1]) if lines else None
         known: list[tuple[str, Words]] = [
-            ("last request", None if last is None else ago(last, in_words(time.time() - last) + " ago")),
+            ("last request", None if last is None else ago(last, duration(time.time() - last) + " ago")),
             ("of the last requests", ", ".join(f"{count} {name}" for name, count in counts.items()) or None),
             ("model in use", ModelStore(self.config.folder / MODELS).current()),
         ]

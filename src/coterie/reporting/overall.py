@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from rich.progress import BarColumn, TextColumn, TimeElapsedColumn
 from rich.progress import Progress as Bar
 
+from coterie.reporting.durations import duration
 from coterie.terminal import errors, tell
 
 EVERY = 15.0
@@ -43,7 +44,7 @@ class SoFar:
     now: str = ""
 
     def __str__(self) -> str:
-        left = "" if self.left is None else f", about {in_words(self.left)} left"
+        left = "" if self.left is None else f", about {duration(self.left)} left"
         return f"{self.finished} of {self.runs} runs{left}{self.now and f'; {self.now}'}"
 
 
@@ -72,15 +73,4 @@ def overall(quiet: bool = False) -> Iterator[ShowSoFar]:
 
 
 def _left(so_far: SoFar) -> str:
-    return "" if so_far.left is None else f"{in_words(so_far.left)} left"
-
-
-def in_words(seconds: float) -> str:
-    """Return a time as people say it.
-
-    >>> in_words(42), in_words(600), in_words(200_000)
-    ('42 s', '10 min', '55.6 h')
-    """
-    if seconds < 120:
-        return f"{seconds:.0f} s"
-    return f"{seconds / 60:.0f} min" if seconds < 7200 else f"{seconds / 3600:.1f} h"
+    return "" if so_far.left is None else f"{duration(so_far.left)} left"

@@ -11,12 +11,13 @@ from typing import Any
 
 from coterie.experiments.run_folder import CONFIG
 from coterie.experiments.sweep import PLAN
+from coterie.reporting.durations import duration
 from coterie.reporting.markup import Markup, join
 from coterie.reporting.progress import describe
 from coterie.reporting.report.page import Section
 from coterie.watching.pieces import Words, ago, bar, paragraph, strong, table, until
 from coterie.watching.run_sections import NOW, run_sections
-from coterie.watching.standing import FINISHED, RUNNING, SILENT, WAITING, Standing, in_words, standing_of
+from coterie.watching.standing import FINISHED, RUNNING, SILENT, WAITING, Standing, standing_of
 
 
 @dataclass(frozen=True)
@@ -117,10 +118,10 @@ def _state_line(progress: Progress) -> Markup:
     state, of = progress.state(now), f"{progress.finished} of {len(progress.runs)} runs are finished"
     words: tuple[Words, ...] = (strong(state.capitalize()), f": {of}")
     if state == SILENT and progress.touched is not None:
-        since = ago(progress.touched, in_words(now - progress.touched))
+        since = ago(progress.touched, duration(now - progress.touched))
         words = (*words, ", and then nothing for ", since, "; if it was stopped, the same coterie compare goes on")
     elif state == RUNNING and progress.ends is not None:
-        words = (*words, ", about ", until(progress.ends, in_words(max(0.0, progress.ends - now))), " left")
+        words = (*words, ", about ", until(progress.ends, duration(max(0.0, progress.ends - now))), " left")
     return paragraph(*words, ".", kind=f"state {state}")
 
 
@@ -128,7 +129,7 @@ def _row(standing: Standing) -> tuple[Words, ...]:
     """Return a run as a row of the table."""
     scored = next((each for each in reversed(standing.records) if "clusters" in each), None)
     when = (
-        None if standing.touched is None else ago(standing.touched, in_words(time.time() - standing.touched) + " ago")
+        None if standing.touched is None else ago(standing.touched, duration(time.time() - standing.touched) + " ago")
     )
     said = "" if scored is None else describe(scored)
     return standing.name, standing.state(), f"{standing.done} of {standing.rounds or '?'}", said, when

@@ -9,12 +9,13 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from coterie.experiments.records import Record
+from coterie.reporting.durations import duration
 from coterie.reporting.markup import Markup, join
 from coterie.reporting.progress import describe
 from coterie.reporting.report.page import Section
 from coterie.watching.happenings import happenings, listed
 from coterie.watching.pieces import Words, ago, bar, bullets, code, facts, paragraph, strong, table, until
-from coterie.watching.standing import ENDING, FINISHED, RUNNING, SILENT, WAITING, Standing, in_words
+from coterie.watching.standing import ENDING, FINISHED, RUNNING, SILENT, WAITING, Standing
 
 NOW, ANSWERS, HAPPENED = "now", "answers", "happened"
 """The ids of the sections."""
@@ -61,7 +62,7 @@ def _running(standing: Standing, now: float) -> tuple[Words, ...]:
     if standing.ends is None:
         return strong("Running"), f": {_rounds(standing)} done."
     most = "at most" if standing.config.get("stop") else "about"
-    left = until(standing.ends, in_words(max(0.0, standing.ends - now)))
+    left = until(standing.ends, duration(max(0.0, standing.ends - now)))
     return strong("Running"), f": {_rounds(standing)} done, {most} ", left, " left."
 
 
@@ -81,11 +82,11 @@ def _finished(standing: Standing, now: float) -> tuple[Words, ...]:
 def _silent(standing: Standing, now: float) -> tuple[Words, ...]:
     """Say since when nothing was heard, and how to go on with a run that was stopped."""
     assert standing.touched is not None, "a run is silent only after a round"
-    usual = "" if standing.usual is None else f"; a round takes {in_words(standing.usual)}"
+    usual = "" if standing.usual is None else f"; a round takes {duration(standing.usual)}"
     folder = shlex.quote(str(standing.folder))
     remedy = f"coterie run {shlex.quote(str(standing.folder / 'config.toml'))} --resume --out {folder}"
     said = strong("Silent"), f": {_rounds(standing)} done, and then nothing for "
-    since = ago(standing.touched, in_words(now - standing.touched))
+    since = ago(standing.touched, duration(now - standing.touched))
     return *said, since, f"{usual}. If it was stopped, this resumes it: ", code(remedy)
 
 
@@ -110,8 +111,8 @@ def last_round(standing: Standing) -> list[tuple[str, Words]]:
     scored = next((each for each in reversed(records) if "worst" in each or each.get("rmse") is not None), None)
     epochs = [each["epochs"] for each in records if isinstance(each.get("epochs"), int | float)]
     return [
-        ("last round", ago(standing.touched, in_words(max(0.0, time.time() - standing.touched)) + " ago")),
-        ("a round takes", None if standing.usual is None else in_words(standing.usual)),
+        ("last round", ago(standing.touched, duration(max(0.0, time.time() - standing.touched)) + " ago")),
+        ("a round takes", None if standing.usual is None else duration(standing.usual)),
         ("scores", None if scored is None else f"{describe(scored)} (round {scored['round'] + 1})"),
         ("clusters", _sizes(last)),
         ("answered", f"{last['asked'] - len(missing_of(last))} of {last['asked']}" if "asked" in last else None),

@@ -108,20 +108,3 @@ def _date(path: Path) -> float | None:
         return path.stat().st_mtime
     except OSError:
         return None
-
-
-def in_words(seconds: float) -> str:
-    """Return a duration as people say it.
-
-    >>> in_words(0.25), in_words(4.4), in_words(100), in_words(3600 * 1.5), in_words(86400 * 3)
-    ('0.2 s', '4 s', '2 min', '1 h 30 min', '72 h')
-    """
-    if 0 < seconds < 1:
-        return f"{seconds:.1f} s"
-    if seconds < 90:
-        return f"{seconds:.0f} s"
-    minutes = round(seconds / 60)
-    if minutes < 60:
-        return f"{minutes} min"
-    hours, rest = divmod(minutes, 60)
-    return f"{hours} h {rest} min" if hours < 24 and rest else f"{hours} h"

@@ -63,7 +63,7 @@ def progress_in_words(content: Content) -> str:
         return f"Not finished: {finished} of {len(runs)} runs that have begun are finished."
     (run,) = runs
     done = run.history[-1]["round"] + 1 if run.history else 0
-    return f"Not finished: {done} of {run.settings.rounds} rounds are done; the verdict comes at the end."
+    return f"Not finished: {done} of {run.settings.rounds} rounds are on this page; the verdict comes at the end."
 
 
 def headline(run: RunContent, verdict: Verdict) -> Markup:
