@@ -15,7 +15,7 @@ import numpy as np
 
 from coterie.data import load
 from coterie.deploy.audit import read_audit
-from coterie.deploy.server import follow, make_order, submit
+from coterie.deploy.run_control import follow, make_order, submit
 from coterie.deploy.trial import has_nginx, trial
 from coterie.experiments.run_folder import load_rounds
 from coterie.experiments.settings import Settings

@@ -6,7 +6,7 @@ import socket
 from typing import Any
 
 from coterie.data.sources import fetching as origins
-from coterie.deploy import server, site_node
+from coterie.deploy import server, server_folder, site_node
 from coterie.deploy import site_programs as client
 from coterie.errors import DataError, FederationError
 
@@ -16,7 +16,7 @@ def install() -> None:
     socket.socket.connect = _unreachable  # type: ignore[method-assign]
     socket.getaddrinfo = _unreachable
     origins._run = _no_client
-    server.ServerFolder.ask = _no_server  # type: ignore[method-assign]
+    server_folder.ServerFolder.ask = _no_server  # type: ignore[method-assign]
     server.running = site_node.running = _no_program  # type: ignore[assignment]
     client.serve, client.keep_node = _ready_and_gone, _gone
 

@@ -453,8 +453,8 @@ class TestCommands:
             raise KeyboardInterrupt
 
         stand_ins = {
-            "deploy.server.make_order": lambda *_, **__: None,
-            "deploy.server.submit": print,
+            "deploy.run_control.make_order": lambda *_, **__: None,
+            "deploy.run_control.submit": print,
             "cli.federate._watched": interrupted,
         }
         for name, stand_in in stand_ins.items():
@@ -543,7 +543,7 @@ def test_the_progress_of_a_run_counts_the_rounds_that_it_turned_out_to_have(near
             progress(record)
         return load_summary(Path(order.out))
 
-    monkeypatch.setattr("coterie.deploy.server.follow", follow)
+    monkeypatch.setattr("coterie.deploy.run_control.follow", follow)
     summary = federate._watched(None, given, quiet=False)
     assert summary["rounds"] == 2
     assert "round 2/2" in capsys.readouterr().err

@@ -12,7 +12,7 @@ import pytest
 from coterie.deploy import connections as connecting
 from coterie.deploy.config import ServerConfig, SiteConfig
 from coterie.deploy.connections import Connections
-from coterie.deploy.server import ServerFolder
+from coterie.deploy.server_folder import ServerFolder
 from coterie.deploy.server_watch import Federation, ServerWatch
 from coterie.deploy.site_watch import SiteWatch
 from coterie.deploy.status import StatusBoard

@@ -12,7 +12,7 @@ from rich.console import Console
 from typer.testing import CliRunner
 
 from coterie.cli.main import app
-from coterie.deploy import server
+from coterie.deploy import run_control, server_folder
 from coterie.deploy.audit import Audit, audit_table, read_audit
 from coterie.deploy.deployment import write_deployment
 from coterie.deploy.flower_server import envelope_of, reply_status
@@ -212,7 +212,7 @@ def test_the_status_of_a_run_is_shown_as_it_is(tmp_path, name):
     assert table.replace("\n", "").isprintable()
     assert "online" in table
     with pytest.raises(FederationError) as error:
-        server._summary(told)
+        run_control._summary(told)
     assert is_plain(str(error.value))
 
 
@@ -225,9 +225,9 @@ def test_a_damaged_board_is_none(tmp_path, content):
 def test_what_flower_says_is_one_line(tmp_path, name, monkeypatch):
     write_deployment(tmp_path / "f", ["a"])
     done = SimpleNamespace(returncode=1, stdout="", stderr=f"Traceback\n{name}\n")
-    monkeypatch.setattr(server.subprocess, "run", lambda *_, **__: done)
+    monkeypatch.setattr(server_folder.subprocess, "run", lambda *_, **__: done)
     with pytest.raises(FederationError) as error:
-        server.ServerFolder.of(tmp_path / "f" / "server").ask(["flwr", "run", "app"])
+        server_folder.ServerFolder.of(tmp_path / "f" / "server").ask(["flwr", "run", "app"])
     assert is_plain(str(error.value))
 
 

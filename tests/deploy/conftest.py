@@ -12,7 +12,7 @@ from types import SimpleNamespace
 import pytest
 from flower_commands import FlowerCommands
 
-from coterie.deploy import server
+from coterie.deploy import server_folder
 from coterie.deploy.deployment import write_deployment
 
 PLACES = os.pathsep.join((os.environ.get("PATH", ""), "/usr/sbin", "/usr/local/sbin"))
@@ -23,7 +23,7 @@ def _flower_commands() -> Iterator[None]:
     """Servers of this process give commands to Flower without starting a program for each."""
     with pytest.MonkeyPatch.context() as patched:
         commands = SimpleNamespace(run=FlowerCommands().run, SubprocessError=subprocess.SubprocessError)
-        patched.setattr(server, "subprocess", commands)
+        patched.setattr(server_folder, "subprocess", commands)
         yield
 
 

@@ -16,7 +16,7 @@ from typing import Any
 from coterie.deploy import site_programs as agent
 from coterie.deploy.config import load_site
 from coterie.deploy.processes import Program
-from coterie.deploy.server import follow, make_order, submit
+from coterie.deploy.run_control import follow, make_order, submit
 from coterie.deploy.site_answers import SealedSite
 from coterie.deploy.site_programs import build_site
 from coterie.deploy.trial import Trial, part_running

@@ -37,7 +37,7 @@ from coterie.deploy.certificates import site_channel
 from coterie.deploy.config import load_site
 from coterie.deploy.flower import RECORD, REPLY, REQUEST
 from coterie.deploy.flower_server import EXCHANGES
-from coterie.deploy.server import follow
+from coterie.deploy.run_control import follow
 from coterie.deploy.status import read_board
 from coterie.deploy.trial import has_nginx, trial
 from coterie.experiments.run import run_settings

@@ -22,8 +22,10 @@ from coterie.deploy.audit import AUDIT, read_audit
 from coterie.deploy.certificates import make_authority, make_node_key, write_private
 from coterie.deploy.config import load_site
 from coterie.deploy.drift import read_history
-from coterie.deploy.server import HISTORY, drift_order, follow, make_order, online, serving, stop, submit
-from coterie.deploy.server import current_run as going_on
+from coterie.deploy.run_control import current_run as going_on
+from coterie.deploy.run_control import drift_order, follow, make_order, stop, submit
+from coterie.deploy.server import serving
+from coterie.deploy.server_folder import HISTORY, online
 from coterie.deploy.site_models import SiteModels
 from coterie.deploy.site_programs import load_data
 from coterie.deploy.status import is_alive, read_board

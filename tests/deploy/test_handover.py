@@ -23,7 +23,8 @@ from coterie.deploy import trial as trials
 from coterie.deploy.config import SITE
 from coterie.deploy.delivery import read_ledger, waiting
 from coterie.deploy.model_store import CARD, CURRENT, MODELS, ModelStore
-from coterie.deploy.server import deliver_to_returned, follow, make_delivery, serving, submit
+from coterie.deploy.run_control import follow, make_delivery, submit
+from coterie.deploy.server import deliver_to_returned, serving
 from coterie.deploy.status import is_alive, read_board
 from coterie.experiments.run_folder import load_rounds
 from coterie.experiments.settings import Settings

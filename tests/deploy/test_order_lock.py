@@ -12,9 +12,10 @@ from dataclasses import replace
 
 import pytest
 
-from coterie.deploy import server as server_module
+from coterie.deploy import run_control
 from coterie.deploy.order_lock import ordering
-from coterie.deploy.server import ServerFolder, check_not_lost, is_starting, make_order, resume_interrupted, submit
+from coterie.deploy.run_control import check_not_lost, is_starting, make_order, resume_interrupted, submit
+from coterie.deploy.server_folder import ServerFolder
 from coterie.deploy.status import DONE, RUNNING, StatusBoard
 from coterie.errors import FederationError, UsageError
 from coterie.experiments.settings import Settings
@@ -32,7 +33,7 @@ def begun(own, monkeypatch):
         return {"success": True, "run-id": 7}
 
     monkeypatch.setattr(ServerFolder, "ask", ask)
-    monkeypatch.setattr(server_module.flower, "program", lambda name: name)
+    monkeypatch.setattr(run_control.flower, "program", lambda name: name)
     return ServerFolder.of(own / "server"), asked
 
 
@@ -60,7 +61,7 @@ def minutes_old(begun, monkeypatch):
     """A server whose run was ordered two minutes ago and has said nothing yet; what Flower says of it."""
     place, _ = begun
     submit(place, make_order(place, SHORT))
-    past = time.time() - 2 * server_module.SILENCE
+    past = time.time() - 2 * run_control.SILENCE
     os.utime(place.order, (past, past))
     said = {}
 
@@ -92,7 +93,7 @@ def test_a_run_that_ended_before_it_began_is_given_up_and_another_may_begin(minu
 def test_a_run_that_flower_never_began_within_ten_minutes_is_given_up(minutes_old):
     place, set_status = minutes_old
     set_status("pending")
-    past = time.time() - server_module.LONGEST_START - 1
+    past = time.time() - run_control.LONGEST_START - 1
     os.utime(place.order, (past, past))
     assert not is_starting(place)
 

@@ -27,7 +27,7 @@ from coterie.terminal import console, say, say_json, tell
 if TYPE_CHECKING:
     from coterie.deploy.model_store import ModelStore
     from coterie.deploy.order import Order
-    from coterie.deploy.server import ServerFolder
+    from coterie.deploy.server_folder import ServerFolder
     from coterie.experiments.session import Progress
     from coterie.experiments.settings import Settings
 
@@ -102,7 +102,8 @@ def server(
     from coterie.deploy.logs import log_to, telling
     from coterie.deploy.monitoring import monitored
     from coterie.deploy.processes import stop_on_signals
-    from coterie.deploy.server import ServerFolder, serving, tend, watch_returns
+    from coterie.deploy.server import serving, tend, watch_returns
+    from coterie.deploy.server_folder import ServerFolder
     from coterie.deploy.server_health import server_health
 
     ended, place, said = threading.Event(), ServerFolder.of(folder), telling(tell, __name__)
@@ -172,8 +173,9 @@ def run(
     **given: Any,
 ) -> None:
     """Run an experiment on the federation of the server in --folder; Ctrl-C stops only the display."""
+    from coterie.deploy.run_control import make_order, submit
     from coterie.deploy.run_names import dated, find_run
-    from coterie.deploy.server import ServerFolder, make_order, submit
+    from coterie.deploy.server_folder import ServerFolder
     from coterie.experiments.tracked import trackers_of
     from coterie.reporting.comparison import comparison
     from coterie.tracking.track import check_installed
@@ -208,7 +210,7 @@ def _watched(server: ServerFolder, order: Order, quiet: bool) -> dict[str, Any]:
 
     How many rounds there are is known once the run has begun, with its first record.
     """
-    from coterie.deploy.server import follow
+    from coterie.deploy.run_control import follow
     from coterie.experiments.run_folder import CONFIG, load_rounds
     from coterie.experiments.settings import load_settings
     from coterie.experiments.summary import add_shown
@@ -237,7 +239,7 @@ def status(
     """Show which sites are connected and have answered, the round and the clusters."""
     from coterie.deploy.certificates import expiry_warnings
     from coterie.deploy.delivery import read_ledger
-    from coterie.deploy.server import ServerFolder, online
+    from coterie.deploy.server_folder import ServerFolder, online
     from coterie.deploy.status import read_board, status_table
     from coterie.deploy.watching import watch_status
 
@@ -267,7 +269,8 @@ def deliver_models(
     again: Annotated[bool, typer.Option("--again", help="also to sites that have its models already")] = False,
 ) -> None:
     """Hand the models of a finished run over to the sites that lack them, also to sites that joined later."""
-    from coterie.deploy.server import ServerFolder, follow, make_delivery, submit
+    from coterie.deploy.run_control import follow, make_delivery, submit
+    from coterie.deploy.server_folder import ServerFolder
 
     server = ServerFolder.of(folder)
     submit(server, make_delivery(server, run, again))
@@ -320,8 +323,9 @@ def drift(
 ) -> None:
     """Ask each site how well its model serves it now, and whether another cluster would serve it better."""
     from coterie.deploy.drift import drift_table, read_history
+    from coterie.deploy.run_control import drift_order, follow, submit
     from coterie.deploy.run_names import find_run
-    from coterie.deploy.server import HISTORY, ServerFolder, drift_order, follow, submit
+    from coterie.deploy.server_folder import HISTORY, ServerFolder
     from coterie.deploy.status import read_board
 
     server = ServerFolder.of(folder)
@@ -343,7 +347,8 @@ def drift(
 @guarded
 def stop_run(folder: Folder = HERE) -> None:
     """Stop the run that goes on; its last checkpoint stays."""
-    from coterie.deploy.server import ServerFolder, stop
+    from coterie.deploy.run_control import stop
+    from coterie.deploy.server_folder import ServerFolder
 
     stop(ServerFolder.of(folder))
     say("stopped; coterie federate run --resume --out ... goes on from the last checkpoint")
@@ -376,7 +381,7 @@ def try_out(
 ) -> None:
     """Try a whole federation on this machine: start server, proxy and sites, run an experiment, and stop them."""
     from coterie.deploy.audit import AUDIT, read_audit
-    from coterie.deploy.server import make_order, submit
+    from coterie.deploy.run_control import make_order, submit
     from coterie.deploy.trial import has_nginx, trial
     from coterie.experiments import building
     from coterie.reporting.comparison import comparison

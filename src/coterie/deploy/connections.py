@@ -6,7 +6,7 @@ import time
 from concurrent.futures import Executor, Future
 from dataclasses import dataclass, field
 
-from coterie.deploy.server import ServerFolder, online
+from coterie.deploy.server_folder import ServerFolder, online
 from coterie.errors import FederationError
 
 UNKNOWN = "unknown"

@@ -15,7 +15,8 @@ from typing import Any
 from coterie.deploy.certificates import expiry_warnings
 from coterie.deploy.connections import UNKNOWN, Connections
 from coterie.deploy.delivery import read_ledger
-from coterie.deploy.server import HISTORY, ServerFolder, time_since_order
+from coterie.deploy.run_control import time_since_order
+from coterie.deploy.server_folder import HISTORY, ServerFolder
 from coterie.deploy.status import (
     EXCHANGES,
     Status,

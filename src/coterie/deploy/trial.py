@@ -18,7 +18,8 @@ from coterie.deploy.config import FEDERATION, SITE, load_site
 from coterie.deploy.deployment import POLICY, write_deployment
 from coterie.deploy.processes import Program, end_together, running, wait_until
 from coterie.deploy.proxy import find_nginx
-from coterie.deploy.server import ServerFolder, online, serving
+from coterie.deploy.server import serving
+from coterie.deploy.server_folder import ServerFolder, online
 from coterie.files import read_toml
 
 DATA = "data.npz"

@@ -14,7 +14,7 @@ from rich.table import Table
 from coterie.deploy.certificates import expiry_warnings
 from coterie.deploy.connections import Connections
 from coterie.deploy.delivery import read_ledger
-from coterie.deploy.server import ServerFolder
+from coterie.deploy.server_folder import ServerFolder
 from coterie.deploy.status import read_board, status_table
 
 PAUSE, CONNECTIONS = 1.0, 10.0
