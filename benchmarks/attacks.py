@@ -96,7 +96,7 @@ class Attacked:
             return replies
         params, lies = np.array(replies.params), self.case.lies(len(self.inner.names))[replies.clients]
         for i in np.flatnonzero(lies):
-            start = sent.rows.params[replies.labels[i]]
+            start = sent.rows.params[replies.rows[i]]
             generator = key.generator(self.inner.names[replies.clients[i]], "attack")
             params[i] = start + ATTACKS[self.case.attack](params[i] - start, generator)
         examples = replies.examples if self.case.claim is None else np.where(lies, self.case.claim, replies.examples)

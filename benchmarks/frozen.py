@@ -22,15 +22,16 @@ from coterie.engine.engine import Engine
 from coterie.engine.plan import available_cores
 from coterie.models.given import as_model
 from coterie.models.model import Model
+from coterie.protocol.report import Report
 from coterie.protocol.stack import Sent, Stack
-from coterie.protocol.task import Fit, Loss, Report, Task
+from coterie.protocol.task import Fit, Loss, Task
 from coterie.seeding import Key
 from coterie.typing import Array
 
 CLIENTS, EXAMPLES, CLASSES, SHAPE = 24, 100, 10, (1, 28, 28)
 TURNS = 5
 TASK = Task(choose=(Loss(),), fit=(Fit(steps=10, batch=32),))
-TEST = Task(report=Report(params=None, metrics="test"))
+TEST = Task(report=Report(params=None, evaluate_on="test"))
 
 
 class Round(NamedTuple):

@@ -31,7 +31,7 @@ def main() -> None:
     for done in islice(rounds(algorithm, federation, SEED), ROUNDS):
         clients = done.replies.clients
         losses = federation.engine.cross_losses(done.before.stack, clients)
-        chosen, best = losses[np.arange(len(clients)), done.replies.labels], losses.min(axis=1)
+        chosen, best = losses[np.arange(len(clients)), done.replies.rows], losses.min(axis=1)
         same, regret = np.mean(chosen == best), (chosen - best).mean() / best.mean()
         raced = done.replies.evaluations
         assert raced is not None

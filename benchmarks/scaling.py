@@ -101,7 +101,7 @@ def federation(clients: int, groups: int, features: int, seed: int) -> Any:
 
 def stage_of_ask(federation: Any, task: Any, *rest: Any) -> str:
     """Return the stage of an exchange: what clients are asked for says it."""
-    if task.report.metrics is not None:
+    if task.report.evaluate_on is not None:
         return "evaluate"
     return "train" if task.fit else "ask"
 

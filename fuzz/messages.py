@@ -27,8 +27,9 @@ from coterie.errors import CoterieError
 from coterie.experiments.settings import Settings
 from coterie.models.zoo import build_model
 from coterie.protocol import message
+from coterie.protocol.report import Report
 from coterie.protocol.stack import Sent, Stack
-from coterie.protocol.task import BatchLoss, Contrast, Fit, Loss, Proximal, Race, Report, Task
+from coterie.protocol.task import BatchLoss, Contrast, Fit, Loss, Proximal, Race, Task
 from coterie.seeding import Key
 from coterie.server.loop import rounds
 from coterie.wire import codec
@@ -47,7 +48,7 @@ TASKS = (
     Task(fit=(Fit(steps=1, terms=(Proximal(0.1),)), Fit(epochs=1, part="head"))),
     Task(fit=(Fit(steps=1, terms=(Contrast(1.0, 0.5),)),)),
     Task(report=Report(None, losses=True)),
-    Task(report=Report(None, metrics="test")),
+    Task(report=Report(None, evaluate_on="test")),
     Task(report=Report("head", losses=True, bounded="clipped")),
 )
 LONGEST = 1000
@@ -141,7 +142,7 @@ def _reply(rng: Random) -> Case:
 def _legal(arrays: message.Arrays, wanted: message.Form, chose: bool) -> None:
     """Check every number again, in another way than the program does."""
     for name, field in wanted.items():
-        if name == "labels" and not chose:
+        if name == "rows" and not chose:
             continue
         array = arrays[name]
         low, high = (np.broadcast_to(limit, field.shape).tolist() for limit in (field.low, field.high))

@@ -16,8 +16,9 @@ from coterie.errors import RunFolderError, UnknownName, UsageError
 from coterie.experiments.run import run_settings
 from coterie.experiments.settings import Settings, load_settings, make_settings
 from coterie.experiments.summary import load_rows
+from coterie.protocol.report import Report
 from coterie.protocol.stack import Sent, Stack
-from coterie.protocol.task import Fit, Report, Task
+from coterie.protocol.task import Fit, Task
 from coterie.runtimes.attendance import Attendance, Attended, attendance
 from coterie.seeding import Key
 
@@ -96,7 +97,7 @@ class TestTheFederation:
                 replies = changing.ask(task, Sent(stack), rows, np.arange(4), Key(1, number))
                 assert (replies.clients.tolist(), replies.missing) == (there, missing)
                 alone = changing.inner.ask(task, Sent(stack), rows[there], np.array(there), Key(1, number))
-                assert replies.labels.tolist() == rows[there].tolist()
+                assert replies.rows.tolist() == rows[there].tolist()
                 assert replies.cost == alone.cost
 
     def test_where_nobody_is_there_the_replies_are_empty(self, changing):

@@ -11,7 +11,8 @@ from rich.console import Console
 
 from coterie.deploy.audit import Audit, audit_table, read_audit, task_summary
 from coterie.errors import FederationError
-from coterie.protocol.task import Contrast, Fit, Loss, Report, Sample, Task
+from coterie.protocol.report import Report, Sample
+from coterie.protocol.task import Contrast, Fit, Loss, Task
 
 
 def test_lines_are_added_and_read_back(tmp_path):
@@ -68,7 +69,7 @@ def test_a_line_that_is_not_on_disk_is_an_error(tmp_path, monkeypatch):
 
 def test_a_task_is_summarised_in_a_few_words():
     fit = Fit(epochs=2, batch=8, part="head", terms=(Contrast(1, 0.5),), half=1)
-    task = Task((Loss(),), (fit,), Report(None, losses=True, metrics="test", sample=Sample(0, 16)))
+    task = Task((Loss(),), (fit,), Report(None, losses=True, evaluate_on="test", sample=Sample(0, 16)))
     assert task_summary(task) == (
         "choose by Loss; train head: 2 epochs of 8, the model's lr, Contrast, half 1; "
         "report losses on examples 0 to 16, metrics on test"

@@ -323,7 +323,7 @@ class TestClusters:
     def test_the_choice_is_that_of_a_direct_computation(self, images):
         sim = sums(images(), "cnn")
         done = run("ifca(clusters=3)+cam", sim, 2, fit=QUICK)[1]
-        for client, chosen in zip(done.replies.clients, done.replies.labels, strict=True):
+        for client, chosen in zip(done.replies.clients, done.replies.rows, strict=True):
             x, y = (torch.from_numpy(part) for part in sim.data.train.of(client))
             with torch.no_grad():
                 sums_of_rows = [sim.model.with_row(*row)(x) for row in zip(*done.before.stack, strict=True)]
@@ -545,8 +545,8 @@ class TestRuns:
 @pytest.mark.parametrize(
     ("text", "reason"),
     [
-        ("fedopt+cam", "cam cannot stand on fedopt; it needs plain means"),
-        ("wecfl+cam+cam", "cam cannot stand on wecfl"),
+        ("fedopt+cam", "cam cannot be added to fedopt; it needs plain means"),
+        ("wecfl+cam+cam", "cam cannot be added to wecfl"),
         ("wecfl+cam+cks", r"must stand before cam; write 'wecfl\+cks\+cam'"),
     ],
 )

@@ -17,8 +17,9 @@ from coterie.deploy.audit import task_summary
 from coterie.deploy.policy import Policy
 from coterie.errors import Refused, UsageError
 from coterie.models.zoo import build_model
+from coterie.protocol.report import Report, Sample
 from coterie.protocol.stack import Stack
-from coterie.protocol.task import Fit, Report, Sample, Task
+from coterie.protocol.task import Fit, Task
 from coterie.runtimes.simulator import Simulator
 from coterie.seeding import Key
 from coterie.server import one_shot as formed

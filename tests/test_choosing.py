@@ -117,7 +117,7 @@ class TestScores:
         wanted = [reference(sim, SCORES[name], stack, c).argmax() for c in range(len(SIZES))]
         federations = [Simulator(sim.data, sim.model, threads=1, plan=plan) for plan in PLANS]
         for federation in (*federations, Loopback(sim.data, sim.model)):
-            assert choice(federation, SCORES[name], stack).labels.tolist() == wanted
+            assert choice(federation, SCORES[name], stack).rows.tolist() == wanted
         assert len(set(wanted)) > 1, "a choice that never varies would show nothing"
 
     @pytest.mark.parametrize("plan", PLANS)
@@ -131,7 +131,7 @@ class TestScores:
             pool=pool,
             names=sim.names,
             sent=in_two(stack),
-            labels=everyone,
+            rows=everyone,
             clients=everyone,
             key=KEY,
             out=stack,
@@ -150,7 +150,7 @@ class TestScores:
         sim = simulator(lines((0.9,), (2,)), "linear", threads=1)
         stack = Stack(np.array([[-0.2, 0.0], [0.2, 0.0], [-0.5, 0.0], [0.5, 0.0]]), np.zeros((4, 0)))
         for total in (False, True):
-            assert choice(sim, (Agreement(0.6), BatchLoss(0.45, total)), stack).labels.tolist() == [int(total)]
+            assert choice(sim, (Agreement(0.6), BatchLoss(0.45, total)), stack).rows.tolist() == [int(total)]
 
     @pytest.mark.parametrize("plan", PLANS)
     def test_the_choice_leaves_no_trace_in_the_training(self, normed, dense, plan):
@@ -158,7 +158,7 @@ class TestScores:
         for sim in (normed, dense):
             federation, stack = Simulator(sim.data, sim.model, threads=1, plan=plan), make_stack(sim.model)
             chosen = choice(federation, SCORES["joint"], stack)
-            named = federation.ask(Task(fit=(FIT,)), Sent(stack), chosen.labels, chosen.clients, KEY)
+            named = federation.ask(Task(fit=(FIT,)), Sent(stack), chosen.rows, chosen.clients, KEY)
             np.testing.assert_allclose(chosen.params, named.params, atol=1e-12)
             np.testing.assert_allclose(chosen.buffers, named.buffers, atol=1e-12)
 
@@ -187,7 +187,7 @@ class TestScores:
     def test_a_model_that_diverged_is_never_chosen(self, dense):
         stack = make_stack(dense.model)
         stack.params[0] = np.nan
-        assert 0 not in choice(dense, SCORES["joint"], stack).labels
+        assert 0 not in choice(dense, SCORES["joint"], stack).rows
 
     def test_a_minibatch_must_be_that_of_a_pass(self):
         with pytest.raises(UsageError, match="fit is empty; it must be a pass"):
@@ -235,7 +235,7 @@ class TestJoint:
             rows = draw(len(y), replace(FIT, batch=4), Key(1, 2).generator(name, "batches", 0)).rows(0)
             models = [dense.model.with_row(*row) for row in zip(*done.before.stack, strict=True)]
             losses.append(min(cross_entropy(module(x[rows]), y[rows]).item() for module in models))
-        np.testing.assert_allclose(done.replies.loss, losses, atol=1e-6)
+        np.testing.assert_allclose(done.replies.training_loss, losses, atol=1e-6)
 
     def test_the_printed_sign_sends_clients_away_from_models_that_go_their_way(self, lines, simulator):
         """Two models at -0.2 and 0.2 that come from 0: clients of slope 0.9 and -0.9 would go on with one of them.
@@ -244,8 +244,8 @@ class TestJoint:
         """
         sim = simulator(lines((0.9, -0.9), (2, 2)), "linear", threads=1)
         stack = Stack(np.array([[-0.2, 0.0], [0.2, 0.0], [0.0, 0.0], [0.0, 0.0]]), np.zeros((4, 0)))
-        assert choice(sim, (Agreement(0.9), BatchLoss(0.1)), stack).labels.tolist() == [1, 0]
-        assert choice(sim, (Agreement(-0.9), BatchLoss(0.1)), stack).labels.tolist() == [0, 1]
+        assert choice(sim, (Agreement(0.9), BatchLoss(0.1)), stack).rows.tolist() == [1, 0]
+        assert choice(sim, (Agreement(-0.9), BatchLoss(0.1)), stack).rows.tolist() == [0, 1]
 
     def test_first_labels_are_random_and_every_model_is_sent_from_round_1_on(self, train, dense):
         done = train("joint", dense, 2, clusters=3)
@@ -265,7 +265,7 @@ class TestJoint:
 
     def test_it_takes_one_step_whatever_the_fit_says(self, train, dense):
         for fit in (Fit(steps=5), Fit(epochs=3)):
-            assert joint(2, fit=fit).fit.count(1000) == 1
+            assert joint(2, fit=fit).fit.minibatches(1000) == 1
             assert train("joint", dense, 1, fit=fit)[0].cost.steps == len(SIZES)
 
     def test_knowledge_is_shared_with_the_mean_of_the_models_and_not_with_one_of_the_round_before(self, train, lines):
@@ -308,10 +308,10 @@ class TestPinned:
 
     def test_it_takes_the_row_although_its_scores_say_another(self, dense):
         stack = make_stack(dense.model)
-        free = choice(dense, SCORES["joint"], stack).labels
+        free = choice(dense, SCORES["joint"], stack).rows
         other = int(free[2] + 1) % 4
         for federation in (dense, Loopback(dense.data, dense.model)):
-            held = choice(federation, SCORES["joint"], stack, pinned=((dense.names[2], other), ("nobody", 3))).labels
+            held = choice(federation, SCORES["joint"], stack, pinned=((dense.names[2], other), ("nobody", 3))).rows
             assert held[2] == other
             assert np.delete(held, 2).tolist() == np.delete(free, 2).tolist()
 

@@ -13,8 +13,9 @@ from coterie.errors import Refused, UsageError
 from coterie.models.zoo import build_model
 from coterie.protocol.client_function import declared_shape, find_client_function
 from coterie.protocol.message import form
+from coterie.protocol.report import Describe, Report
 from coterie.protocol.stack import Sent, Stack
-from coterie.protocol.task import Describe, Report, Task
+from coterie.protocol.task import Task
 from coterie.seeding import Key
 from coterie.testing import Loopback
 

@@ -11,7 +11,7 @@ import pytest
 
 import coterie as ct
 from coterie.errors import UsageError
-from coterie.parts import Assignment, Scores, always, keep, memory_type, one_model, one_model_for, random_models
+from coterie.parts import Assignment, Scores, always, as_trained, memory_type, one_model, one_model_for, random_models
 from coterie.testing import check_algorithm
 from coterie.testing.contract import CHECKS, sentence_of, sentences
 
@@ -40,7 +40,7 @@ def test_every_check_is_a_sentence():
 
 
 def plain(fit, **parts):
-    return replace(ct.Algorithm(start=one_model(), task=always(ct.Task(fit=(fit,))), assign=keep()), **parts)
+    return replace(ct.Algorithm(start=one_model(), task=always(ct.Task(fit=(fit,))), assign=as_trained()), **parts)
 
 
 def by_chance(fit=ct.Fit()):

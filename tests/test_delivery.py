@@ -33,7 +33,7 @@ from coterie.experiments.run_folder import load_rounds, load_summary
 from coterie.experiments.settings import Settings
 from coterie.experiments.summary import load_rows
 from coterie.exporting.folder import WEIGHTS, read_network
-from coterie.protocol.task import Report
+from coterie.protocol.report import Report
 from coterie.terminal import console
 from coterie.wire import codec
 
@@ -104,7 +104,7 @@ def test_a_site_says_so_on_its_console_and_in_its_audit_log(few, tmp_path):
     assert "guessing" in said
     last = read_audit(tmp_path / f"{few.names[0]}.jsonl")[-1]
     assert (last["kind"], last["asked"], last["outcome"]) == ("deliver", f"keep the model {version}", "answered")
-    assert last["left"] == {"labels": [1], "examples": [1]}, "no score leaves"
+    assert last["left"] == {"rows": [1], "examples": [1]}, "no score leaves"
 
 
 def test_a_site_that_was_away_gets_its_model_later_and_nobody_twice(few, tmp_path):

@@ -26,8 +26,9 @@ from coterie.deploy.policy import Policy, Refused
 from coterie.errors import DataError, FederationError, UnknownName, UsageError
 from coterie.experiments.placement import load_trained, without_labels
 from coterie.protocol.client_function import ClientData, client_function, declared_shape
+from coterie.protocol.report import Describe, Report
 from coterie.protocol.stack import UNPLACED, Sent
-from coterie.protocol.task import Describe, Fit, Loss, Report, Task
+from coterie.protocol.task import Fit, Loss, Task
 from coterie.seeding import Key, generator
 from coterie.server.clustering.clusterers import clusterers
 from coterie.server.contract import least_loss
@@ -434,7 +435,7 @@ class TestWithoutLabels:
             Task(fit=(Fit(),), report=Report(describe=allowed)),
             Task(choose=(Loss(),), report=Report(describe=allowed)),
             Task(report=Report(params=None, losses=True, describe=allowed)),
-            Task(report=Report(params=None, metrics="train", describe=allowed)),
+            Task(report=Report(params=None, evaluate_on="train", describe=allowed)),
             Task(report=Report(params=None, describe=Describe(f"{HERE}:class_bases(3)"))),
             Task(),
         ):

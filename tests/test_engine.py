@@ -13,15 +13,16 @@ from sklearn.metrics import accuracy_score, f1_score, mean_squared_error, r2_sco
 from torch import nn
 from torch.nn.functional import cross_entropy, mse_loss
 
+from coterie.engine import client_columns, plan
 from coterie.engine import local_training as fitting
-from coterie.engine import metrics, plan
 from coterie.engine.evaluation import fold
 from coterie.engine.local_training import draw
 from coterie.engine.terms import NOTHING, Received, gradient
 from coterie.errors import DataError, UnknownName, UsageError
 from coterie.models.model import Model, head_of
+from coterie.protocol.report import Report
 from coterie.protocol.stack import Sent, Stack
-from coterie.protocol.task import Contrast, Fit, Loss, Near, Others, Proximal, Report, Task
+from coterie.protocol.task import Contrast, Fit, Loss, Near, Others, Proximal, Task
 from coterie.runtimes.simulator import Simulator
 from coterie.seeding import Key
 
@@ -267,7 +268,7 @@ class TestAgainstTheReference:
             parts = [batches.rows(step) for step in range(len(batches))]
             wanted.append(np.mean([cross_entropy(module(x[rows].double()), y[rows]).item() for rows in parts]))
         for kind in PLANS:
-            found = ask(planned(dense, kind), Task(fit=(fit,)), stack).loss
+            found = ask(planned(dense, kind), Task(fit=(fit,)), stack).training_loss
             np.testing.assert_allclose(found, wanted, atol=1e-12, err_msg=kind)
 
 
@@ -434,9 +435,9 @@ class TestIndependence:
 
     @pytest.mark.parametrize(("dtype", "tolerance"), [(np.float32, 1e-6), (np.float64, 1e-12)])
     def test_of_the_threads(self, sim, dtype, tolerance):
-        task, stack = Task(fit=(PLAIN,), report=Report(losses=True, metrics="test")), make_stack(sim, dtype)
+        task, stack = Task(fit=(PLAIN,), report=Report(losses=True, evaluate_on="test")), make_stack(sim, dtype)
         one, two = (ask(planned(sim, "auto", threads=threads), task, stack) for threads in (1, 2))
-        for field in ("params", "buffers", "losses", "metrics", "loss"):
+        for field in ("params", "buffers", "losses", "metrics", "training_loss"):
             np.testing.assert_allclose(getattr(one, field), getattr(two, field), atol=tolerance, err_msg=field)
 
     @pytest.mark.parametrize("threads", [1, 2])
@@ -554,38 +555,38 @@ class TestEvaluation:
         stack = make_stack(dense, count=4)
         replies = ask(dense, Task(choose=(Loss(examples=first),)), stack, rows=[0] * 5)
         losses = dense.engine.cross_losses(stack, np.arange(5), first)
-        assert np.array_equal(replies.labels, losses.argmin(axis=1))
-        assert len(set(replies.labels)) > 1, "the case must have something to choose"
-        assert np.array_equal(replies.params, stack.params[replies.labels])
+        assert np.array_equal(replies.rows, losses.argmin(axis=1))
+        assert len(set(replies.rows)) > 1, "the case must have something to choose"
+        assert np.array_equal(replies.params, stack.params[replies.rows])
         assert replies.cost.evaluations == 4 * sum(min(n, first or n) for n in SIZES)
 
     def test_the_first_examples_may_choose_another_model_than_all(self, dense):
         stack = make_stack(dense, count=4)
-        chosen = [ask(dense, Task(choose=(Loss(examples=b),)), stack).labels.tolist() for b in (1, None)]
+        chosen = [ask(dense, Task(choose=(Loss(examples=b),)), stack).rows.tolist() for b in (1, None)]
         assert chosen[0] != chosen[1]
 
     def test_ties_go_to_the_lowest_number(self, dense):
         best = make_stack(dense, count=4)
         twice = best.take([0, 1, 2, 3, 0, 1, 2, 3])
-        labels = ask(dense, Task(choose=(Loss(),)), twice, rows=[7] * 5).labels
-        assert np.array_equal(labels, ask(dense, Task(choose=(Loss(),)), best).labels)
+        labels = ask(dense, Task(choose=(Loss(),)), twice, rows=[7] * 5).rows
+        assert np.array_equal(labels, ask(dense, Task(choose=(Loss(),)), best).rows)
 
     def test_a_negative_weight_chooses_the_worst(self, dense):
         stack = make_stack(dense, count=4)
-        labels = ask(dense, Task(choose=(Loss(weight=-1.0),)), stack).labels
+        labels = ask(dense, Task(choose=(Loss(weight=-1.0),)), stack).rows
         assert np.array_equal(labels, dense.engine.cross_losses(stack, np.arange(5)).argmax(axis=1))
 
     def test_a_client_trains_the_model_it_chose(self, dense):
         stack = make_stack(dense, count=3)
         replies = ask(dense, Task(choose=(Loss(),), fit=(PLAIN,)), stack, rows=[0] * 5)
-        assert_close(replies.models(), trained(dense, PLAIN, stack, rows=replies.labels), 1e-12)
+        assert_close(replies.models(), trained(dense, PLAIN, stack, rows=replies.rows), 1e-12)
 
     @pytest.mark.parametrize("split", ["train", "test"])
     @pytest.mark.parametrize("sim", ["dense", "normed"])
     def test_classification_metrics_are_those_of_scikit_learn(self, request, sim, split):
         sim = request.getfixturevalue(sim)
         stack = make_stack(sim)
-        replies = ask(sim, Task(report=Report(params=None, metrics=split)), stack)
+        replies = ask(sim, Task(report=Report(params=None, evaluate_on=split)), stack)
         for client, row in enumerate(replies.metrics):
             outputs, y = self.direct(sim, stack, client, client % 2, split)
             guess = outputs.argmax(1)
@@ -595,7 +596,7 @@ class TestEvaluation:
     def test_regression_metrics_give_error_and_r2(self, targets, simulator):
         sim = simulator(targets(SIZES), "linear", threads=2)
         stack = make_stack(sim)
-        replies = ask(sim, Task(report=Report(params=None, metrics="test")), stack)
+        replies = ask(sim, Task(report=Report(params=None, evaluate_on="test")), stack)
         for client, (error, variance, loss, examples) in enumerate(replies.metrics):
             outputs, y = self.direct(sim, stack, client, client % 2, "test")
             guess = outputs.squeeze(-1)
@@ -606,19 +607,19 @@ class TestEvaluation:
 
     def test_a_label_never_seen_nor_guessed_does_not_count_in_macro_f1(self):
         truth, guess = np.array([0, 0, 1, 4, 4, 4]), np.array([0, 1, 1, 4, 4, 2])
-        found = metrics.macro_f1(guess, truth, np.array([0, 3, 6]), classes=5)
+        found = client_columns.macro_f1(guess, truth, np.array([0, 3, 6]), classes=5)
         wanted = [f1_score(truth[part], guess[part], average="macro") for part in (slice(3), slice(3, 6))]
         np.testing.assert_allclose(found, wanted)
 
     def test_metrics_after_training_are_those_of_the_trained_model(self, dense):
         stack = make_stack(dense)
-        after = ask(dense, Task(fit=(PLAIN,), report=Report(metrics="test")), stack)
-        again = ask(dense, Task(report=Report(params=None, metrics="test")), after.models(), rows=np.arange(5))
+        after = ask(dense, Task(fit=(PLAIN,), report=Report(evaluate_on="test")), stack)
+        again = ask(dense, Task(report=Report(params=None, evaluate_on="test")), after.models(), rows=np.arange(5))
         np.testing.assert_allclose(after.metrics, again.metrics, atol=1e-12)
 
     def test_a_split_that_does_not_exist_is_an_error_with_a_remedy(self, dense):
         with pytest.raises(DataError, match="--validation"):
-            ask(dense, Task(report=Report(metrics="validation")), make_stack(dense))
+            ask(dense, Task(report=Report(evaluate_on="validation")), make_stack(dense))
 
 
 class TestFolding:
@@ -671,12 +672,12 @@ class TestBrokenClients:
         stack = make_stack(dense, np.float32)
         stack.params[0] = np.nan
         replies = ask(dense, Task(choose=(Loss(),), report=Report(params=None)), stack)
-        assert set(replies.labels.tolist()) == {1}
+        assert set(replies.rows.tolist()) == {1}
 
     def test_a_client_with_a_diverged_model_is_judged_all_the_same(self, dense):
         stack = make_stack(dense, np.float32)
         stack.params[:] = np.nan
-        replies = ask(dense, Task(report=Report(params=None, metrics="test")), stack)
+        replies = ask(dense, Task(report=Report(params=None, evaluate_on="test")), stack)
         assert len(replies) == len(dense.names)
         assert np.isfinite(replies.metrics[:, 0]).all()
 
@@ -704,7 +705,7 @@ class TestBrokenClients:
         sim = simulator(data, "mlp(4)", threads=1)
         replies = ask(sim, Task(fit=(replace(PLAIN, lr=1.0),)), make_stack(sim, np.float32))
         assert replies.clients.tolist() == [0, 2]
-        assert replies.params.shape[0] == len(replies.labels) == len(replies.loss) == 2
+        assert replies.params.shape[0] == len(replies.rows) == len(replies.training_loss) == 2
         assert "learning rate" in replies.missing["client-1"]
 
 
@@ -732,7 +733,7 @@ class TestPlans:
             pool=dense.engine._pool("train", make_stack(dense)),
             names=dense.names,
             sent=None,
-            labels=None,
+            rows=None,
             clients=np.arange(5),
             key=KEY,
             out=None,
@@ -754,4 +755,4 @@ def test_an_impossible_fit_names_its_value_and_the_limit(field, value):
 
 def test_of_steps_and_epochs_together_whichever_is_less_is_trained():
     fit = Fit(steps=7, epochs=2, batch=10)
-    assert [fit.count(examples) for examples in (5, 30, 31, 1000)] == [2, 6, 7, 7]
+    assert [fit.minibatches(examples) for examples in (5, 30, 31, 1000)] == [2, 6, 7, 7]

@@ -21,8 +21,9 @@ from coterie.experiments.run_folder import load_state
 from coterie.experiments.settings import Settings
 from coterie.models.combined import mix_outputs
 from coterie.protocol.message import cost, down, up
+from coterie.protocol.report import Report
 from coterie.protocol.stack import Sent
-from coterie.protocol.task import Fit, Race, Report, Task
+from coterie.protocol.task import Fit, Race, Task
 from coterie.seeding import Key
 from coterie.server.contract import Serving
 from coterie.server.loop import Conditions, member_seed, rounds
@@ -101,7 +102,7 @@ class TestMixing:
         sim = simulator(images(), model)
         state = run(text, sim, 2)[-1].state
         found = evaluate(build_algorithm(text, 2), sim, state, seed=1)
-        assert found.labels.shape == (8, 1 + len(state.members))
+        assert found.rows.shape == (8, 1 + len(state.members))
         for client in range(8):
             outputs, y = outputs_of(sim, state, client)
             wanted = mixed(outputs)
@@ -193,7 +194,7 @@ class TestMixing:
     def test_a_message_holds_the_models_of_all_members_and_costs_as_much(self, images, simulator):
         sim = simulator(images((8, 9, 10)), "cnn")
         stack, rows = rows_that_serve(run("vote(fedavg,ifca)", sim, 1)[0].state)
-        task = Task(report=Report(params=None, metrics="test", mix="logits"))
+        task = Task(report=Report(params=None, evaluate_on="test", mix="logits"))
         replies = sim.ask(task, Sent(stack), rows, np.arange(3), Key(1, 0))
         sent = [down(task, Sent(stack), row, sim.model.layout) for row in rows]
         assert [message["params"].shape[0] for message in sent] == [2] * 3

@@ -28,7 +28,7 @@ from coterie.data.tables.schema import Schema
 from coterie.errors import DataError, ModelError, UnknownName, UsageError
 from coterie.experiments.served_run import load_served_run
 from coterie.exporting import folder as folders
-from coterie.exporting import programs, table
+from coterie.exporting import formats, table
 from coterie.exporting.card import GUESS, LOCAL, ONE, THIS
 from coterie.exporting.folder import FORMATS, Export, files_of, read_network, write_folder
 from coterie.exporting.outputs import answering, outputs_of
@@ -97,7 +97,7 @@ def close(found, expected):
 
 def answers_in(path, kind, x):
     if kind == "onnx":
-        return programs.run_onnx((path / "model.onnx").read_bytes(), x)
+        return formats.run_onnx((path / "model.onnx").read_bytes(), x)
     network = read_network(path) if kind == "safetensors" else torch.export.load(path / "model.pt2").module()
     with torch.no_grad():
         return network(torch.from_numpy(x)).numpy()
@@ -162,9 +162,9 @@ class TestWhatIsExportedIsWhatWasScored:
         members = [model.with_row(*model.initial(seed)) for seed in (1, 2, 3)]
         mixture = Mixture(members, rule, target).eval()
         outputs = outputs_of(target)
-        description = programs.rebuilding(mixture, model, outputs)
-        again = programs.rebuilt(json.loads(json.dumps(description)), programs.weights_file(mixture), model)
-        x = programs.probes(model)
+        description = formats.rebuilding(mixture, model, outputs)
+        again = formats.rebuilt(json.loads(json.dumps(description)), formats.weights_file(mixture), model)
+        x = formats.probes(model)
         assert torch.equal(answering(again, outputs)(x), answering(mixture, outputs)(x))
 
     def test_a_folder_of_another_client_answers_otherwise(self, tmp_path):
@@ -204,7 +204,7 @@ class TestNetworks:
         model = build_model(text, ZOO[text], 3, vocabulary=11 if text.startswith("bag") else None)
         export = exported(model)
         path = write_folder(tmp_path / "net", [("", export)], kind)
-        x = programs.probes(model)
+        x = formats.probes(model)
         with torch.no_grad():
             expected = torch.softmax(export.network(x), 1).numpy()
         assert close(answers_in(path, kind, x.numpy()), expected)
@@ -215,7 +215,7 @@ class TestNetworks:
         model = build_model(text, ZOO[text], 3, vocabulary=11 if text == "bag(6)" else None)
         export = exported(model)
         path = write_folder(tmp_path / "net", [("", export)], "safetensors")
-        x = programs.probes(model)
+        x = formats.probes(model)
         assert torch.equal(read_network(path, answers=False)(x), export.network(x))
 
     def test_one_that_no_format_takes_is_refused_in_one_line(self, tmp_path):
@@ -467,8 +467,8 @@ class TestTheFolder:
 
     def test_of_all_models_traces_the_network_once(self, tmp_path, monkeypatch):
         run, traced = trained("wecfl(2)+cam"), []
-        trace = programs._program
-        monkeypatch.setattr(programs, "_program", lambda *each: traced.append(each) or trace(*each))
+        trace = formats._program
+        monkeypatch.setattr(formats, "_program", lambda *each: traced.append(each) or trace(*each))
         path = run.export(tmp_path / "all", every=True)
         index = {row["client"]: row["folder"] for row in rows_of((path / "clients.csv").read_text())}
         assert len({*index.values()}) == 2

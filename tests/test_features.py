@@ -18,8 +18,9 @@ from coterie.models.combined import additive
 from coterie.models.given import as_model
 from coterie.models.model import Model
 from coterie.models.trunk import Rest, rest_of
+from coterie.protocol.report import Report
 from coterie.protocol.stack import Sent, Stack
-from coterie.protocol.task import Fit, Report, Task
+from coterie.protocol.task import Fit, Task
 from coterie.runtimes.simulator import Simulator
 from coterie.seeding import Key
 from coterie.server.loop import rounds
@@ -175,7 +176,7 @@ class TestEqualNumbers:
         engine = Engine(net, data, threads=1)
         wide = Stack(*(part[None].astype(np.float64) for part in net.initial(1)))
         everyone = np.arange(len(data))
-        task = Task(report=Report(params=None, metrics="test"))
+        task = Task(report=Report(params=None, evaluate_on="test"))
         found, narrow = (
             engine.run(task, Sent(stack), np.zeros(len(data), int), everyone, Key(1, 0)).metrics
             for stack in (wide, Stack(*(part.astype(np.float32) for part in wide)))
@@ -286,7 +287,7 @@ def test_features_serve_every_kind_of_task(kind):
     model = as_model(module, data.shape, data.classes, data.columns, data.vocabulary)
     assert isinstance(rest_of(model), Rest)
     sent = Sent(Stack(*(part[None] for part in model.initial(0))))
-    task = Task(fit=(Fit(steps=3, batch=8, lr=0.05),), report=Report(metrics="test"))
+    task = Task(fit=(Fit(steps=3, batch=8, lr=0.05),), report=Report(evaluate_on="test"))
     engines = [Engine(model, data, threads=1, plan="workers", reuse=reuse) for reuse in (True, False)]
     kept, whole = (each.run(task, sent, np.zeros(3, int), np.arange(3), Key(1, 0)) for each in engines)
     np.testing.assert_allclose(kept.params, whole.params, atol=1e-6)

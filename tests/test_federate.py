@@ -34,8 +34,9 @@ from coterie.experiments.run_folder import STATE, load_rounds, load_state, load_
 from coterie.experiments.settings import Settings
 from coterie.models.zoo import build_model
 from coterie.protocol import message
+from coterie.protocol.report import Report
 from coterie.protocol.stack import Sent, Stack
-from coterie.protocol.task import Fit, Loss, Report, Task
+from coterie.protocol.task import Fit, Loss, Task
 from coterie.wire import codec
 from coterie.wire.reply_checks import read_reply
 
@@ -312,18 +313,18 @@ class TestReplies:
 
     def arrays(self, **changed):
         size = self.MODEL.layout.size
-        good = {"labels": np.array([0]), "examples": np.array([5]), "params": np.zeros((1, size), np.float32)}
-        return {**good, "buffers": np.zeros((1, 0), np.float32), "loss": np.array([0.5]), **changed}
+        good = {"rows": np.array([0]), "examples": np.array([5]), "params": np.zeros((1, size), np.float32)}
+        return {**good, "buffers": np.zeros((1, 0), np.float32), "training_loss": np.array([0.5]), **changed}
 
     def test_its_label_is_the_one_that_was_sent_where_it_could_not_choose(self):
-        assert self.read(Task(fit=(Fit(),)), self.arrays())["labels"].tolist() == [1]
+        assert self.read(Task(fit=(Fit(),)), self.arrays())["rows"].tolist() == [1]
 
     def test_its_choice_must_exist(self):
         task = Task(choose=(Loss(),), fit=(Fit(),))
-        assert self.read(task, self.arrays())["labels"].tolist() == [0]
+        assert self.read(task, self.arrays())["rows"].tolist() == [0]
         for wrong in (-1, 2):
-            with pytest.raises(FederationError, match=f"sent {wrong} in labels; it must be 0 to 1"):
-                self.read(task, self.arrays(labels=np.array([wrong])))
+            with pytest.raises(FederationError, match=f"sent {wrong} in rows; it must be 0 to 1"):
+                self.read(task, self.arrays(rows=np.array([wrong])))
 
     @pytest.mark.parametrize("count", [0, -3])
     def test_it_has_examples(self, count):
@@ -331,7 +332,7 @@ class TestReplies:
             self.read(Task(fit=(Fit(),)), self.arrays(examples=np.array([count])))
 
     def test_more_than_was_asked_for_is_refused_like_less(self):
-        with pytest.raises(FederationError, match=r"losses.* where labels, examples"):
+        with pytest.raises(FederationError, match=r"losses.* where rows, examples"):
             self.read(Task(fit=(Fit(),)), self.arrays(losses=np.zeros((1, 2))))
         with pytest.raises(FederationError, match="sent nothing where"):
             self.read(Task(report=Report(params=None)), {})

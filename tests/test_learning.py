@@ -33,8 +33,8 @@ def test_a_warm_up_of_several_rounds_counts_as_often_as_it_took_steps():
 
 def test_steps_and_epochs_together_are_whichever_is_less():
     fit = Fit(steps=4, epochs=2, batch=10)
-    assert (fit.count(20), fit.count(100)) == (4, 4)
-    assert (fit.count(10), fit.count(5)) == (2, 2)
+    assert (fit.minibatches(20), fit.minibatches(100)) == (4, 4)
+    assert (fit.minibatches(10), fit.minibatches(5)) == (2, 2)
     assert fit.times(2) == Fit(steps=8, epochs=4, batch=10)
     assert seen([{"round": 0, "steps": 8}], fit) == pytest.approx([2, 0.4])
 

@@ -17,7 +17,7 @@ from coterie.protocol.replies import Replies
 from coterie.protocol.stack import UNPLACED, Stack
 from coterie.protocol.task import Fit
 from coterie.seeding import Key
-from coterie.server.assign import KMeansClusters
+from coterie.server.clustering.weighted_kmeans import WeightedKMeans
 from coterie.server.loss_vectors import cheapest_models, cluster_losses
 from coterie.server.start import first_state
 
@@ -110,7 +110,7 @@ def prepared(losses, labels=None):
     def ask(task, models, rows, asked, references=None):
         return Replies(None, asked, rows, np.ones(clients), losses=losses)
 
-    return cluster_losses(KMeansClusters(clusters))(state, everyone, Key(1, 0), ask)
+    return cluster_losses(WeightedKMeans(clusters))(state, everyone, Key(1, 0), ask)
 
 
 def test_a_client_whose_loss_is_infinite_stays_where_it_is():
@@ -144,7 +144,7 @@ def test_different_random_starts_are_enough_where_ifca_merges_two_groups(train, 
 
 def test_a_sum_of_two_networks_is_refused():
     with pytest.raises(
-        UsageError, match=r"cam cannot stand on clove.*, which finds clusters before clients train; take"
+        UsageError, match=r"cam cannot be added to clove.*, which finds clusters before clients train; take"
     ):
         build_algorithm("clove+cam")
 
@@ -154,6 +154,6 @@ def test_labels_found_before_training_are_no_moves_of_models(train, lines, simul
     state = first_state(Stack(np.array([[3.0, 0.1], [6.0, 0.1]]), np.zeros((2, 0))), np.full(7, UNPLACED))
     (done,) = train("clove", simulator(lines(SLOPES, PAIRS), "linear", threads=1), 1, state=state)
     assert (done.before.labels == UNPLACED).all()
-    assert (done.trained.labels == done.replies.labels).all()
+    assert (done.trained.labels == done.replies.rows).all()
     np.testing.assert_array_equal(done.trained.stack.params, done.before.stack.params)
     assert replace(done, prepared=None).trained is done.before

@@ -17,15 +17,16 @@ import coterie as ct
 from coterie.cli.main import app
 from coterie.deploy.audit import task_summary
 from coterie.deploy.policy import Policy
-from coterie.engine.metric_functions import METRICS, find_metric
+from coterie.engine.metrics import METRICS, find_metric
 from coterie.errors import Refused, UnknownName, UsageError
 from coterie.experiments.main_score import main_score
 from coterie.experiments.settings import Settings
 from coterie.experiments.summary import add_shown
 from coterie.experiments.tuning import score
 from coterie.models.zoo import build_model
+from coterie.protocol.report import Report
 from coterie.protocol.stack import Sent, Stack
-from coterie.protocol.task import Report, Task
+from coterie.protocol.task import Task
 from coterie.reporting.comparison import columns_of, comparison
 from coterie.runtimes.simulator import Simulator
 from coterie.seeding import Key
@@ -240,7 +241,7 @@ class TestRuns:
 
 class TestFederation:
     def task(self, metric):
-        return Task(report=Report(params=None, metrics="test", metric=metric))
+        return Task(report=Report(params=None, evaluate_on="test", metric=metric))
 
     def test_it_travels_and_comes_back(self, clients, package):
         task = self.task(f"{package}:first(add=2)")
@@ -266,6 +267,6 @@ class TestFederation:
         assert "the metric mae" in task_summary(self.task("mae"))
 
     def test_a_report_without_metrics_has_none(self):
-        with pytest.raises(UsageError, match=r"report\.metric is mae; it must be None without metrics"):
+        with pytest.raises(UsageError, match=r"report\.metric is mae; it must be None without evaluate_on"):
             Report(metric="mae")
-        assert replace(Report(metrics="test"), metric="mae").metric == "mae"
+        assert replace(Report(evaluate_on="test"), metric="mae").metric == "mae"

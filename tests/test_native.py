@@ -16,8 +16,9 @@ from coterie.models.zoo import build_model
 from coterie.native.chain import chain_of
 from coterie.native.compile import SOURCE, CannotCompile, compile_engine, is_current
 from coterie.native.library import find_library
+from coterie.protocol.report import Report
 from coterie.protocol.stack import Sent, Stack
-from coterie.protocol.task import Report, Task
+from coterie.protocol.task import Task
 from coterie.seeding import Key
 from coterie.terminal import warn_once
 from fuzz.chains import ChainCase, chain_case
@@ -93,8 +94,8 @@ def check_case(seed: int) -> None:
     assert native.clients.tolist() == torchs.clients.tolist(), case
     close(native.params, torchs.params, "parameters", case)
     close(native.buffers, torchs.buffers, "buffers", case)
-    close(native.loss, torchs.loss, "losses in training", case)
-    judged = Task(report=Report(None, losses=True, metrics="test"))
+    close(native.training_loss, torchs.training_loss, "losses in training", case)
+    judged = Task(report=Report(None, losses=True, evaluate_on="test"))
     native, torchs = (answers(case, plan, judged) for plan in ("native", "workers"))
     close(native.losses, torchs.losses, "losses", case)
     close(native.metrics, torchs.metrics, "metrics", case)

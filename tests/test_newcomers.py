@@ -20,8 +20,9 @@ from coterie.errors import DataError, RunFolderError
 from coterie.experiments.placement import load_trained, member_scores, misfit_warning
 from coterie.experiments.run import run_settings
 from coterie.experiments.settings import Settings
+from coterie.protocol.report import Report
 from coterie.protocol.stack import Sent, Stack
-from coterie.protocol.task import Report, Task
+from coterie.protocol.task import Task
 from coterie.runtimes.simulator import Simulator
 from coterie.seeding import Key, generator
 from coterie.server.assign import Clustered, nearest_centre

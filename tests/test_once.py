@@ -16,8 +16,9 @@ from coterie.experiments.run_folder import load_state
 from coterie.experiments.scores import round_diagnostics
 from coterie.models.layout import Layout
 from coterie.protocol.replies import Replies
+from coterie.protocol.report import Report, Sample
 from coterie.protocol.stack import UNPLACED, Stack
-from coterie.protocol.task import Fit, Report, Sample, Task
+from coterie.protocol.task import Fit, Task
 from coterie.seeding import Key
 from coterie.server import one_shot as events
 from coterie.server.clustering.clusterers import clusterers

@@ -24,13 +24,13 @@ import numpy as np
 import coterie as ct
 from coterie.data.dataset import Owners
 from coterie.data.partitions.base import Share, Shares
-from coterie.parts import always, keep, one_model
+from coterie.parts import always, as_trained, one_model
 
 ct_fit = ct.Fit()
 
 def plain(fit=ct_fit, strength: float = 0.0):
     """Average everything, as FedAvg does."""
-    return ct.Algorithm(start=one_model(), task=always(ct.Task(fit=(fit,))), assign=keep())
+    return ct.Algorithm(start=one_model(), task=always(ct.Task(fit=(fit,))), assign=as_trained())
 
 def slower(factor: float = 2.0):
     """Divide the learning rate."""

@@ -96,7 +96,7 @@ def test_with_one_cluster_sharing_is_a_proximal_term(images):
     ("add_on", "layers"),
     [
         ("con-para", ["all"]),
-        ("con-para(layer=head)", ["projection"]),
+        ("con-para(layer=projection)", ["projection"]),
         ("con-para(layer=last)", ["head"]),
         ("con-cks", ["projection", "features"]),
         ("con-cks(layer=last)", ["head", "body"]),
@@ -128,7 +128,7 @@ def test_the_head_of_con_cks_is_all_layers_after_the_convolutions(images):
 
 
 def test_words_that_mean_nothing_are_refused():
-    with pytest.raises(UsageError, match="layer is 'body'; it must be head or last or all"):
+    with pytest.raises(UsageError, match="layer is 'body'; it must be projection or last or all"):
         build_algorithm("wecfl+con-cks(layer=body)")
     with pytest.raises(UsageError, match="of is 'parameters'; it must be inputs or outputs"):
         build_algorithm("wecfl+con-rep(of=parameters)")

@@ -9,7 +9,8 @@ import pytest
 
 from coterie.deploy.policy import DEFAULT_POLICY_TEXT, Policy, load_policy
 from coterie.errors import Refused, UsageError
-from coterie.protocol.task import BatchLoss, Fit, Loss, Race, Report, Sample, Task
+from coterie.protocol.report import Report, Sample
+from coterie.protocol.task import BatchLoss, Fit, Loss, Race, Task
 
 SIZES = {"train": 100, "test": 25, "validation": 0}
 
@@ -68,7 +69,7 @@ def test_a_policy_that_is_not_there_names_the_command_that_writes_one(tmp_path):
 
 @pytest.mark.parametrize(
     ("report", "key"),
-    [(Report(), "params"), (Report(None, losses=True), "losses"), (Report(None, metrics="test"), "metrics")],
+    [(Report(), "params"), (Report(None, losses=True), "losses"), (Report(None, evaluate_on="test"), "metrics")],
 )
 def test_a_report_that_is_not_listed_is_refused_and_the_others_are_not(report, key):
     task = Task(report=report)
@@ -120,7 +121,7 @@ def test_the_default_number_of_steps_counts():
     [
         (Task(report=Report(None, losses=True, sample=Sample(92, 128))), "the losses of a sample would rest on 8 "),
         (Task(report=Report(None, losses=True, sample=Sample(200, 400))), "the losses of a sample would rest on 0 "),
-        (Task(report=Report(None, metrics="validation")), "metrics on the validation split would rest on 0 "),
+        (Task(report=Report(None, evaluate_on="validation")), "metrics on the validation split would rest on 0 "),
         (Task(fit=(Fit(steps=1, batch=1),)), "a pass of training would rest on 1 "),
         (Task(fit=(Fit(steps=3, batch=3),)), "a pass of training would rest on 9 "),
         (Task(choose=(Loss(examples=9),)), "the choice of a model would rest on 9 "),

@@ -13,13 +13,14 @@ from sklearn.metrics import roc_auc_score
 
 import coterie as ct
 from coterie.deploy.policy import Policy
-from coterie.engine.metric_functions import find_metric, reported_shape
+from coterie.engine.metrics import find_metric, reported_shape
 from coterie.engine.rankings import log_odds, pooled_auroc, score_histograms
 from coterie.errors import FederationError, Refused
 from coterie.models.zoo import build_model
 from coterie.protocol import message
+from coterie.protocol.report import Report
 from coterie.protocol.stack import Sent, Stack
-from coterie.protocol.task import Report, Task
+from coterie.protocol.task import Task
 from coterie.runtimes.simulator import Simulator
 from coterie.seeding import Key
 from coterie.testing import Loopback
@@ -111,7 +112,7 @@ def test_a_run_has_it_beside_the_mean_over_clients(clients):
     assert "own auroc_pooled" in run.verdict["score"]
 
 
-TASK = Task(report=Report(params=None, metrics="test", metric="auroc_pooled"))
+TASK = Task(report=Report(params=None, evaluate_on="test", metric="auroc_pooled"))
 
 
 def asked(federation, clients):

@@ -17,8 +17,9 @@ from coterie.engine.pool import Pool
 from coterie.errors import UsageError
 from coterie.experiments import building
 from coterie.experiments.settings import Settings
+from coterie.protocol.report import Report
 from coterie.protocol.stack import Sent, Stack
-from coterie.protocol.task import Loss, Race, Report, Task
+from coterie.protocol.task import Loss, Race, Task
 from coterie.runtimes.simulator import Simulator
 from coterie.seeding import Key
 from coterie.testing import Loopback
@@ -53,7 +54,7 @@ def work_for(sizes, models):
         pool=pool,
         names=names,
         sent=Sent(stack),
-        labels=everyone * 0,
+        rows=everyone * 0,
         clients=everyone,
         key=KEY,
         out=stack,
@@ -188,7 +189,7 @@ class TestInTheEngine:
         others = [Simulator(digits, near.model, threads=2, plan=plan) for plan in ("lockstep", "workers")]
         for federation in (*others, Loopback(digits, near.model)):
             found = ask(federation, stack)
-            assert found.labels.tolist() == wanted.labels.tolist()
+            assert found.rows.tolist() == wanted.rows.tolist()
             assert found.evaluations.tolist() == wanted.evaluations.tolist()
             assert found.cost == wanted.cost
         assert wanted.cost.evaluations == wanted.evaluations.sum() < 4 * digits.train.sizes.sum()

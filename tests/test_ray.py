@@ -28,8 +28,9 @@ from coterie.models.combined import additive
 from coterie.models.model import Model
 from coterie.models.zoo import build_model
 from coterie.protocol.replies import ROWS
+from coterie.protocol.report import Report
 from coterie.protocol.stack import Sent, Stack
-from coterie.protocol.task import Fit, Report, Task
+from coterie.protocol.task import Fit, Task
 from coterie.runtimes.ray import QUIET, RayFederation, deal
 from coterie.runtimes.simulator import Simulator
 from coterie.seeding import Key
@@ -111,7 +112,7 @@ def assert_same(near, far, exact=True):
         assert (ours is None) == (theirs is None), name
         if ours is not None:
             close = 1e-6 if exact else 1e-5
-            bound = 0 if exact and name in ("labels", "examples", "params", "buffers") else close
+            bound = 0 if exact and name in ("rows", "examples", "params", "buffers") else close
             np.testing.assert_allclose(theirs, ours, rtol=bound, atol=bound, err_msg=name)
 
 
@@ -156,7 +157,7 @@ class TestSameNumbers:
     def test_rows_come_in_the_order_asked(self, pair):
         near, far = pair("images")
         clients, labels = np.array([6, 0, 7, 3, 1]), np.array([2, 0, 1, 1, 0])
-        task = Task(fit=(SHORT,), report=Report(metrics="test", losses=True))
+        task = Task(fit=(SHORT,), report=Report(evaluate_on="test", losses=True))
         both = [each.ask(task, Sent(start(near)), labels, clients, Key(3, 5)) for each in (near, far)]
         assert both[1].clients.tolist() == clients.tolist()
         assert_same(*both)
@@ -288,7 +289,7 @@ class TestDeadWorkers:
 
 class TestErrors:
     def test_what_is_wrong_with_a_task_is_said_as_in_the_simulator(self, pair):
-        task = Task(report=Report(params=None, metrics="validation"))
+        task = Task(report=Report(params=None, evaluate_on="validation"))
         for each in pair("images"):
             with pytest.raises(DataError, match=r"^there is no validation split"):
                 each.ask(task, Sent(start(each)), 0 * EVERYBODY, EVERYBODY, Key(1, 0))

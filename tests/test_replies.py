@@ -22,8 +22,9 @@ from coterie.protocol import message
 from coterie.protocol.client_function import declared_shape
 from coterie.protocol.message import DESCRIBED, Field, Sizes
 from coterie.protocol.replies import ROWS, Replies
+from coterie.protocol.report import Report, Sample
 from coterie.protocol.stack import Sent, Stack
-from coterie.protocol.task import Fit, Loss, Race, Report, Sample, Task
+from coterie.protocol.task import Fit, Loss, Race, Task
 from coterie.seeding import Key
 from coterie.testing import Loopback
 from coterie.wire import codec
@@ -37,14 +38,14 @@ TASKS = {
     "sample": Task(report=Report(params=None, losses=True, sample=Sample(0, 8))),
     "bounded": Task(report=Report(params=None, losses=True, bounded="clipped", sample=Sample(0, 8))),
     "differences": Task(report=Report(params=None, losses=True, differences=True)),
-    "metrics": Task(report=Report(params=None, metrics="test")),
-    "validation": Task(report=Report(params=None, metrics="validation")),
-    "metric": Task(report=Report(params=None, metrics="test", metric="accuracy")),
+    "metrics": Task(report=Report(params=None, evaluate_on="test")),
+    "validation": Task(report=Report(params=None, evaluate_on="validation")),
+    "metric": Task(report=Report(params=None, evaluate_on="test", metric="accuracy")),
     "description": Task(report=label_counts.report()),
 }
 INF = math.inf
 RANGES = {
-    "race": {"labels": (0, 1), "loss": (0, INF), "evaluations": (0, 48)},
+    "race": {"rows": (0, 1), "training_loss": (0, INF), "evaluations": (0, 48)},
     "sample": {"losses": (0, INF), "spreads": (0, INF)},
     "bounded": {"losses": (0, 1), "spreads": (0, 1)},
     "differences": {"losses": (0, INF)},
@@ -110,7 +111,7 @@ def test_what_is_accepted_is_within_the_ranges_and_what_is_within_is_accepted(ki
         ("race", "examples", [10**6], "sent 1000000 in examples; it must be 24"),
         ("race", "evaluations", [-1], "sent -1 in evaluations; it must be 0 to 48"),
         ("race", "evaluations", [49], "sent 49 in evaluations; it must be 0 to 48"),
-        ("race", "loss", [math.nan], "sent nan in loss; it must be 0 to inf"),
+        ("race", "training_loss", [math.nan], "sent nan in training_loss; it must be 0 to inf"),
         ("bounded", "losses", [[0.0, 1.5]], "sent 1.5 in losses; it must be 0 to 1"),
         ("metrics", "metrics", [[1.2, 0.5, 0.1, 7]], "sent 1.2 in metrics; it must be 0 to 1"),
         ("metrics", "metrics", [[1.0, 0.5, 0.1, 0]], "sent 0.0 in metrics; it must be 7"),
@@ -142,11 +143,11 @@ def test_broken_parameters_are_reported_before_the_loss_that_follows_from_them(b
     form = asked(TASKS["race"])
     params = np.full(form["params"].shape, broken, np.float32)
     with pytest.raises(FederationError, match="not finite or above 1e\\+10; lower the learning rate"):
-        read(TASKS["race"], form, params=params, loss=np.array([math.nan]))
+        read(TASKS["race"], form, params=params, training_loss=np.array([math.nan]))
 
 
 def test_a_reply_that_is_far_too_large_is_not_even_read(monkeypatch):
-    """Beside its arrays it may have a header, of 1000 bytes here: labels and examples are 8 bytes each, metrics 32."""
+    """Beside its arrays it may have a header, of 1000 bytes here: rows and examples are 8 bytes each, metrics 32."""
     monkeypatch.setattr(codec, "LARGEST_HEADER", 1000)
     monkeypatch.setattr(codec, "decode", lambda content: pytest.fail("it was read"))
     with pytest.raises(FederationError, match="sent 1049 bytes; at most 1048 can be an answer"):
@@ -159,18 +160,20 @@ def test_a_loss_that_is_not_a_number_is_sent_as_an_infinite_one():
     """A model that has diverged is still judged, as the bad model it is."""
     layout = build_model("mlp(2)", (3,), 10).layout
     one = np.array([0])
-    sent = message.up(Replies(layout, one, one, one + 1, losses=np.array([[1.0, math.nan]]), loss=np.array([math.nan])))
+    sent = message.up(
+        Replies(layout, one, one, one + 1, losses=np.array([[1.0, math.nan]]), training_loss=np.array([math.nan]))
+    )
     assert sent["losses"].tolist() == [[1.0, INF]]
-    assert sent["loss"].tolist() == [INF]
+    assert sent["training_loss"].tolist() == [INF]
 
 
 def test_honest_clients_of_every_task_are_believed(images):
     data = images(sizes=(24, 30))
     federation = Loopback(data, build_model("mlp(4)", data.shape, data.classes))
     stack = Stack(*(np.stack([part] * 3) for part in federation.model.initial(1)))
-    tasks = [*TASKS.values(), Task(choose=(Loss(),), fit=FIT, report=Report(losses=True, metrics="test"))]
+    tasks = [*TASKS.values(), Task(choose=(Loss(),), fit=FIT, report=Report(losses=True, evaluate_on="test"))]
     for task in tasks:
-        if task.report.metrics == "validation":
+        if task.report.evaluate_on == "validation":
             continue
         sent = Sent(stack.take([0, 1]), stack.take([2])) if task.report.differences else Sent(stack)
         replies = federation.ask(task, sent, np.zeros(2, int), np.arange(2), Key(1, 0))

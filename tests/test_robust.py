@@ -20,8 +20,9 @@ from coterie.experiments.settings import Settings, load_settings
 from coterie.models.layout import Layout
 from coterie.models.zoo import build_model
 from coterie.protocol.replies import Replies
+from coterie.protocol.report import Report
 from coterie.protocol.stack import UNPLACED, Sent, Stack
-from coterie.protocol.task import Fit, Report, Task
+from coterie.protocol.task import Fit, Task
 from coterie.runtimes.simulator import Simulator
 from coterie.server.aggregate import average
 from coterie.server.exchange import bounded, update_lengths
@@ -45,7 +46,7 @@ class Boasting:
             return replies
         whole = task.report.params == "all"
         place = slice(None) if whole else replies.layout.part(task.report.params)
-        starts, params = sent.rows.params[replies.labels][:, place], np.array(replies.params)
+        starts, params = sent.rows.params[replies.rows][:, place], np.array(replies.params)
         lying = np.isin(replies.clients, self.attackers)
         params[lying] = starts[lying] + self.factor * (params[lying] - starts[lying])
         return replace(replies, params=params)
@@ -72,8 +73,8 @@ def left(replies, stack=None, task=TRAIN, factor=10.0, clusters=None):
     if clusters is None:
         return bounded(replies, task, Sent(stack), names, factor)
     sent = Sent(stack.take(slice(clusters)), unplaced=stack.take(slice(clusters, None)))
-    labels = np.where(replies.labels >= clusters, UNPLACED, replies.labels)
-    return bounded(replace(replies, labels=labels), task, sent, names, factor)
+    rows = np.where(replies.rows >= clusters, UNPLACED, replies.rows)
+    return bounded(replace(replies, rows=rows), task, sent, names, factor)
 
 
 class TestTheNormBound:
@@ -125,7 +126,7 @@ class TestTheNormBound:
         stack.params[:, 1] = 3, -5, 0  # two cluster models, and a row for those without a cluster
         lengths = [1, 1, 1, 24]
         replies = replies_of(lengths, [0, 0, 1, 2])
-        params = replies.params + stack.params[replies.labels]
+        params = replies.params + stack.params[replies.rows]
         assert len(left(replace(replies, params=params), stack, clusters=2)) == 4
         params[3, 0] = 26
         assert left(replace(replies, params=params), stack, clusters=2).clients.tolist() == [0, 1, 2]

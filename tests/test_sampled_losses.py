@@ -14,8 +14,9 @@ from sklearn.metrics import adjusted_rand_score
 import coterie as ct
 from coterie.errors import UnknownName, UsageError
 from coterie.protocol.replies import Replies
+from coterie.protocol.report import Report, Sample
 from coterie.protocol.stack import Sent, Stack
-from coterie.protocol.task import Fit, Report, Sample, Task, standard_error
+from coterie.protocol.task import Fit, Task, standard_error
 from coterie.runtimes.simulator import Simulator
 from coterie.seeding import Key
 from coterie.server.clustering.clusterers import Clusterer, clusterers

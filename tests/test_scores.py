@@ -137,7 +137,7 @@ def test_records_of_evaluated_rounds_say_how_the_clusters_look(clustered):
     step, facts, unheard = clustered
     replies, labels = step.replies, step.state.labels
     record = records.RoundRecorder(facts, None, 2).describe(step, unheard, None)
-    updates = replies.params - step.before.stack.params[replies.labels]
+    updates = replies.params - step.before.stack.params[replies.rows]
     assert record["clusterability"] == pytest.approx(clusterability(updates, labels, replies.examples), rel=1e-5)
     assert record["silhouette"] == pytest.approx(silhouette(replies.part("head_weight"), labels), rel=1e-5)
     assert record["temperature"] > 0

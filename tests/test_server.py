@@ -12,12 +12,14 @@ from sklearn.metrics import adjusted_rand_score
 from coterie.algorithms import build_algorithm, fedavg
 from coterie.errors import FederationError, UnknownName, UsageError
 from coterie.protocol.replies import Cost
+from coterie.protocol.report import Report
 from coterie.protocol.stack import UNPLACED, Stack
-from coterie.protocol.task import Fit, Loss, Report, Task
+from coterie.protocol.task import Fit, Loss, Task
 from coterie.seeding import Key
-from coterie.server import assign as assign_module
 from coterie.server.aggregate import SERVERS, average, optimiser_named, server_optimiser, uniform
-from coterie.server.assign import Clustered, KMeansClusters, cluster_parts, join_nearest, keep, match, until
+from coterie.server.assign import Clustered, as_trained, cluster_by_part, join_nearest, match, until
+from coterie.server.clustering import weighted_kmeans
+from coterie.server.clustering.weighted_kmeans import WeightedKMeans
 from coterie.server.contract import Algorithm, Assignment, by_examples, replace_models
 from coterie.server.exchange import Meter
 from coterie.server.loop import Conditions, advance, participants, rounds
@@ -137,8 +139,8 @@ class TestKMeans:
         Equal weights: {4, 10} costs 2 * 3^2 = 18 and {0, 4} costs 2 * 2^2 = 8. Weights 100, 100 and 1: {4, 10} costs
         100 * 1 / 101 * 6^2 = 35.6 and {0, 4} costs 200 * 2^2 = 800.
         """
-        equal, _ = KMeansClusters(2)(self.POINTS, np.array([1.0, 1.0, 1.0]), KEY, None)
-        heavy, centres = KMeansClusters(2)(self.POINTS, np.array([100.0, 100.0, 1.0]), KEY, None)
+        equal, _ = WeightedKMeans(2)(self.POINTS, np.array([1.0, 1.0, 1.0]), KEY, None)
+        heavy, centres = WeightedKMeans(2)(self.POINTS, np.array([100.0, 100.0, 1.0]), KEY, None)
         assert equal[0] == equal[1] != equal[2]
         assert heavy[0] != heavy[1] == heavy[2]
         np.testing.assert_allclose(np.sort(centres[:, 0]), [0.0, (100 * 4 + 10) / 101], atol=1e-9)
@@ -149,7 +151,7 @@ class TestKMeans:
         points = np.random.default_rng(1).normal(size=(40, 2))
 
         def reached(restarts, key, centres=None):
-            labels, found = KMeansClusters(8, restarts)(points, np.ones(40), key, centres)
+            labels, found = WeightedKMeans(8, restarts)(points, np.ones(40), key, centres)
             return ((points - found[labels]) ** 2).sum(), found
 
         return reached
@@ -177,12 +179,12 @@ class TestKMeans:
 
     def test_fewer_than_one_cluster_is_refused(self):
         with pytest.raises(UsageError, match="clusters is 0"):
-            KMeansClusters(0)
+            WeightedKMeans(0)
 
     @pytest.fixture
     def many(self, monkeypatch):
         """Four groups of 500 points, more than decide between starts; and which group each is in."""
-        monkeypatch.setattr(assign_module, "MANY", 300)
+        monkeypatch.setattr(weighted_kmeans, "MANY", 300)
         truth = np.arange(2000) % 4
         noise = np.random.default_rng(3).normal(size=(2000, 6))
         return (5 * np.eye(4, 6)[truth] + noise).astype(np.float32), truth
@@ -190,7 +192,7 @@ class TestKMeans:
     def test_of_many_points_a_sample_decides_where_to_start_and_all_are_clustered(self, many):
         points, truth = many
         weights = 1.0 + np.arange(2000) % 7
-        labels, centres = KMeansClusters(4)(points, weights, KEY, None)
+        labels, centres = WeightedKMeans(4)(points, weights, KEY, None)
         assert adjusted_rand_score(truth, labels) > 0.97
         for cluster in range(4):
             inside = labels == cluster
@@ -199,12 +201,12 @@ class TestKMeans:
         assert np.array_equal(labels, np.square(points[:, None] - centres).sum(axis=-1).argmin(axis=1))
 
     def test_among_many_too_previous_centres_are_used_where_they_do_better_than_fresh_ones(self, monkeypatch):
-        monkeypatch.setattr(assign_module, "MANY", 300)
+        monkeypatch.setattr(weighted_kmeans, "MANY", 300)
         truth = np.arange(2000) % 30
         points = (8 * np.eye(30)[truth] + np.random.default_rng(3).normal(size=(2000, 30))).astype(np.float32)
 
         def right(key, centres):
-            return adjusted_rand_score(truth, KMeansClusters(30, restarts=1)(points, np.ones(2000), key, centres)[0])
+            return adjusted_rand_score(truth, WeightedKMeans(30, restarts=1)(points, np.ones(2000), key, centres)[0])
 
         keys = [Key(1, t) for t in range(6)]
         assert min(right(key, None) for key in keys) < 1, "the case must have something to gain"
@@ -251,7 +253,7 @@ def asked(federation, state, task, clients=None):
 
 class TestAssign:
     def rule(self, weigh=by_examples):
-        return cluster_parts("head_weight", KMeansClusters(2), weigh)
+        return cluster_by_part("head_weight", WeightedKMeans(2), weigh)
 
     def apply(self, rule, state, replies):
         return rule(state, replies, KEY, None)
@@ -259,7 +261,7 @@ class TestAssign:
     def test_keep_takes_the_label_that_each_client_worked_under(self, toy):
         state = state_of([[0.9, 0], [-0.8, 0]], [UNPLACED] * 4)
         replies = asked(toy, state, Task(choose=(Loss(),)), clients=[0, 1, 3])
-        assert self.apply(keep(), state, replies).labels.tolist() == [0, 1, UNPLACED, 1]
+        assert self.apply(as_trained(), state, replies).labels.tolist() == [0, 1, UNPLACED, 1]
 
     def test_clustering_one_shared_model_gives_every_cluster_that_model_to_go_on_from(self, toy):
         state = state_of([[0.3, 0.1]], [0] * 4)
@@ -292,7 +294,7 @@ class TestAssign:
 
     def test_more_clusters_than_clients_are_refused(self, toy):
         state = state_of([[0.3, 0.1]], [0] * 4)
-        rule = cluster_parts("head_weight", KMeansClusters(5), uniform)
+        rule = cluster_by_part("head_weight", WeightedKMeans(5), uniform)
         with pytest.raises(UsageError, match="clusters is 5 for 4 clients"):
             self.apply(rule, state, asked(toy, state, Task(fit=(STEP,))))
 
@@ -308,12 +310,12 @@ class TestAssign:
         memory = Clustered(np.array([[-1.0], [1.0]]), done)
         state = replace(state_of([[-0.9, 0], [0.9, 0]], [1, 1, 0, 0], memory=memory), round=7)
         replies = asked(toy, state, Task(fit=(replace(STEP, lr=0.45),)))
-        labels = self.apply(until(limit, self.rule(), keep()), state, replies).labels.tolist()
+        labels = self.apply(until(limit, self.rule(), as_trained()), state, replies).labels.tolist()
         assert (labels != [1, 1, 0, 0]) == moves
 
     def test_a_rule_for_no_rounds_is_refused(self):
         with pytest.raises(UsageError, match="shots is 0; it must be at least 1, or none"):
-            until(0, keep(), keep())
+            until(0, as_trained(), as_trained())
 
 
 class TestStarts:
@@ -384,7 +386,7 @@ class TestTheDoor:
         state = state_of([[1.0, 0.0], [3.0, 8.0]], [0, UNPLACED, 1, UNPLACED], shares=np.array([0.75, 0.25]))
         replies = asked(toy, state, Task())
         assert replies.params.tolist() == [[1.0, 0.0], [1.5, 2.0], [3.0, 8.0], [1.5, 2.0]]
-        assert replies.labels.tolist() == [0, UNPLACED, 1, UNPLACED]
+        assert replies.rows.tolist() == [0, UNPLACED, 1, UNPLACED]
 
     def test_before_anyone_has_answered_all_models_count_the_same(self, toy):
         state = unplaced(toy, stack_of([1.0, 0.0], [3.0, 8.0]))
@@ -408,14 +410,14 @@ class TestTheDoor:
         algorithm = replace(fedavg(fit=STEP), start=None)
         state = state_of([[1.0, 0.0], [3.0, 8.0]], [UNPLACED, 0, 1, UNPLACED])
         replies = asked(toy, state, Task(fit=(STEP,)))
-        new = advance(algorithm, state, replies, keep()(state, replies, KEY, None))
+        new = advance(algorithm, state, replies, as_trained()(state, replies, KEY, None))
         assert new.labels.tolist() == state.labels.tolist()
         assert new.stack.params[0].tolist() == pytest.approx(replies.params[1].tolist())
         assert new.stack.params[1].tolist() == pytest.approx(replies.params[2].tolist())
 
     def test_a_client_that_chooses_is_sent_every_model_and_no_mean(self, toy):
         state = unplaced(toy, stack_of([1.0, 0.0], [-1.0, 0.0]))
-        assert asked(toy, state, Task(choose=(Loss(),))).labels.tolist() == [0, 1, 0, 1]
+        assert asked(toy, state, Task(choose=(Loss(),))).rows.tolist() == [0, 1, 0, 1]
 
     def test_costs_of_all_exchanges_of_a_round_add_up(self, toy):
         meter = Meter(toy, KEY)

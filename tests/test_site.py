@@ -27,8 +27,9 @@ from coterie.errors import DataError, FederationError
 from coterie.models.combined import additive
 from coterie.models.zoo import build_model
 from coterie.protocol import message
+from coterie.protocol.report import Report
 from coterie.protocol.stack import Sent, Stack
-from coterie.protocol.task import Contrast, Fit, Loss, Report, Task
+from coterie.protocol.task import Contrast, Fit, Loss, Task
 from coterie.runtimes.simulator import Simulator
 from coterie.seeding import Key
 from coterie.server.aggregate import with_part
@@ -553,8 +554,8 @@ def test_a_site_is_one_client(data, tmp_path):
 
 
 def test_a_report_of_metrics_sends_metrics_only(site, data):
-    arrays, _ = codec.decode(site.answer(request(data, Task(report=Report(None, metrics="test")))))
-    assert sorted(arrays) == ["examples", "labels", "metrics"]
+    arrays, _ = codec.decode(site.answer(request(data, Task(report=Report(None, evaluate_on="test")))))
+    assert sorted(arrays) == ["examples", "metrics", "rows"]
 
 
 X = np.arange(80, dtype=np.float32).reshape(40, 2)

@@ -16,7 +16,7 @@ from coterie.deploy.order import Order
 from coterie.deploy.policy import MAJORITY, REPORTS, Policy, load_policy
 from coterie.deploy.server_run import _checked_description, agree_on_data
 from coterie.deploy.site_answers import Site
-from coterie.engine.metric_functions import calibration_error
+from coterie.engine.metrics import calibration_error
 from coterie.errors import FederationError
 from coterie.experiments.summary import majority_rate
 

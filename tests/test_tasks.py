@@ -23,15 +23,16 @@ from coterie.deploy.order import Order
 from coterie.deploy.policy import Policy
 from coterie.deploy.server_run import _checked_description, agree_on_data
 from coterie.deploy.site_answers import Site
-from coterie.engine import metrics
-from coterie.engine.evaluation import Verdicts, bound, predictions, verdicts
+from coterie.engine import client_columns
+from coterie.engine.evaluation import Predicted, bound, predicted, predictions
 from coterie.engine.trainer import losses, mean_loss
 from coterie.errors import CoterieError, DataError, FederationError, ModelError, PartitionError
 from coterie.experiments.records import facts_of
 from coterie.models.combined import mix_outputs
 from coterie.models.zoo import build_model
+from coterie.protocol.report import Report
 from coterie.protocol.stack import Sent, Stack
-from coterie.protocol.task import Fit, Report, Task
+from coterie.protocol.task import Fit, Task
 from coterie.reporting.data_view import facts
 from coterie.runtimes.simulator import Simulator
 from coterie.seeding import Key
@@ -102,10 +103,10 @@ class TestLosses:
 
     def test_a_bounded_loss_is_the_share_of_wrong_labels_or_entropy_in_units_of_a_guess(self):
         truth = np.array([[1, 1, 0], [0, 1, 1]])
-        found = verdicts(self.OUT, torch.from_numpy(truth).float(), LABELS)
+        found = predicted(self.OUT, torch.from_numpy(truth).float(), LABELS)
         assert found.predictions.tolist() == [[0, 1, 0], [1, 0, 1]]
         assert bound(found, truth, "zero-one", LABELS).tolist() == pytest.approx([1 / 3, 2 / 3])
-        clipped = bound(Verdicts(np.array([math.log(2) / 2, 9.0]), found.predictions), truth, "clipped", LABELS)
+        clipped = bound(Predicted(np.array([math.log(2) / 2, 9.0]), found.predictions), truth, "clipped", LABELS)
         assert clipped.tolist() == pytest.approx([0.5, 1.0])
 
     def test_each_label_is_mixed_as_two_classes(self):
@@ -126,7 +127,7 @@ class TestMetrics:
         rng = np.random.default_rng(3)
         truth, said = rng.integers(0, 2, (2, 20, 4))
         truth[:, 3] = said[:, 3] = 0  # a label that nobody has or is said to have does not count
-        found = metrics.multilabel(said, truth.astype(np.float32), np.ones(20), self.OFFSETS)
+        found = client_columns.multilabel(said, truth.astype(np.float32), np.ones(20), self.OFFSETS)
         for row, (start, stop) in zip(found, ((0, 7), (7, 20)), strict=True):
             own, other = truth[start:stop], said[start:stop]
             assert row[0] == pytest.approx(1 - reference.hamming_loss(own, other))
@@ -135,12 +136,12 @@ class TestMetrics:
 
     def test_a_client_without_any_label_that_is_told_so_is_served_perfectly(self):
         none = np.zeros((20, 2))
-        assert metrics.multilabel(none, none, np.zeros(20), self.OFFSETS)[:, :2].tolist() == [[1, 1], [1, 1]]
+        assert client_columns.multilabel(none, none, np.zeros(20), self.OFFSETS)[:, :2].tolist() == [[1, 1], [1, 1]]
 
     def test_of_several_targets_are_means_over_targets(self):
         rng = np.random.default_rng(4)
         truth, said = rng.normal(size=(2, 20, 3))
-        found = metrics.regression(said, truth, np.ones(20), self.OFFSETS)
+        found = client_columns.regression(said, truth, np.ones(20), self.OFFSETS)
         for row, part in zip(found, (slice(0, 7), slice(7, 20)), strict=True):
             assert row[0] == pytest.approx(reference.mean_squared_error(truth[part], said[part]))
             assert row[1] == pytest.approx(truth[part].var(axis=0).mean())
@@ -398,7 +399,7 @@ class TestRuns:
         over_bytes = Loopback(data, model).ask(task, Sent(stack), np.zeros(len(data), int), everyone, key)
         for other in (found["lockstep"], found["single"], found["native"], over_bytes):
             np.testing.assert_allclose(other.params, found["workers"].params, atol=1e-5)
-            np.testing.assert_allclose(other.loss, found["workers"].loss, rtol=1e-4)
+            np.testing.assert_allclose(other.training_loss, found["workers"].training_loss, rtol=1e-4)
 
     def test_tokens_stay_whole_numbers_under_models_of_double_precision(self):
         rng = np.random.default_rng(0)
@@ -406,7 +407,7 @@ class TestRuns:
         data = ct.from_arrays(made, tokens=True)
         model = network(data)
         stack = Stack(*(each[None].astype(np.float64) for each in model.initial(1)))
-        task = Task(fit=(Fit(steps=3, batch=8, lr=0.1),), report=Report(metrics="test"))
+        task = Task(fit=(Fit(steps=3, batch=8, lr=0.1),), report=Report(evaluate_on="test"))
         reply = Simulator(data, model).ask(task, Sent(stack), np.zeros(2, int), np.arange(2), Key(1, 0))
         assert reply.params.dtype == np.float64
         assert np.isfinite(reply.metrics).all()

@@ -11,8 +11,9 @@ from coterie.deploy.policy import Policy, Refused
 from coterie.engine.evaluation import rows_of_half
 from coterie.engine.pool import Pool
 from coterie.errors import UsageError
+from coterie.protocol.report import Report
 from coterie.protocol.stack import Sent, Stack
-from coterie.protocol.task import Fit, Report, Task
+from coterie.protocol.task import Fit, Task
 from coterie.seeding import Key
 from coterie.server.clustering.trials import MOST_ROUNDS, Trials, hardly_falls
 from coterie.server.exchange import Meter
@@ -68,16 +69,16 @@ class TestMetricsOnAHalf:
         data = images((20, 31, 7))
         sim, zeros, all_three = simulator(data, threads=1), np.zeros(3, dtype=np.int64), np.arange(3)
         for half in (0, 1):
-            asked = (Report(params=None, metrics="train", half=half), Report(params=None, losses=True, half=half))
+            asked = (Report(params=None, evaluate_on="train", half=half), Report(params=None, losses=True, half=half))
             judged, losses = (
                 sim.ask(Task(report=report), Sent(first_of(sim)), zeros, all_three, KEY) for report in asked
             )
             np.testing.assert_allclose(judged.metrics[:, 2], losses.losses[:, 0], rtol=1e-5)
-            assert judged.metrics[:, 3].tolist() == asked[0].sees(data.train.sizes).tolist()
+            assert judged.metrics[:, 3].tolist() == asked[0].distinct_examples(data.train.sizes).tolist()
 
     def test_a_client_that_trains_is_judged_with_what_it_trained(self, images, simulator):
         sim = simulator(images((20, 20)), threads=1)
-        zeros, both, on_half = np.zeros(2, dtype=np.int64), np.arange(2), Report(metrics="train", half=1)
+        zeros, both, on_half = np.zeros(2, dtype=np.int64), np.arange(2), Report(evaluate_on="train", half=1)
         task = Task(fit=(Fit(steps=5, lr=0.1, half=0),), report=on_half)
         own = sim.ask(task, Sent(first_of(sim)), zeros, both, KEY)
         again = sim.ask(Task(report=replace(on_half, params=None)), Sent(own.models()), both, both, KEY)
@@ -86,7 +87,7 @@ class TestMetricsOnAHalf:
     def test_they_travel(self, images, simulator):
         data = images((20, 31))
         sim = simulator(data, threads=1)
-        zeros, task = np.zeros(2, dtype=np.int64), Task(report=Report(params=None, metrics="train", half=1))
+        zeros, task = np.zeros(2, dtype=np.int64), Task(report=Report(params=None, evaluate_on="train", half=1))
         sent = Sent(first_of(sim))
         there, here = (each.ask(task, sent, zeros, np.arange(2), KEY) for each in (Loopback(data, sim.model), sim))
         np.testing.assert_array_equal(there.metrics, here.metrics)
@@ -95,10 +96,10 @@ class TestMetricsOnAHalf:
     @pytest.mark.parametrize("split", ["test", "validation", None])
     def test_only_train_data_have_halves(self, split):
         with pytest.raises(UsageError, match=r"report\.half"):
-            Report(params=None, metrics=split, half=1)
+            Report(params=None, evaluate_on=split, half=1)
 
     def test_a_site_counts_the_half(self):
-        task, sizes = Task(report=Report(params=None, metrics="train", half=1)), {"train": 19, "test": 50}
+        task, sizes = Task(report=Report(params=None, evaluate_on="train", half=1)), {"train": 19, "test": 50}
         with pytest.raises(Refused, match="the metrics of a half would rest on 9 examples"):
             Policy().check_task(task, 1, 1, sizes)
         Policy().check_task(task, 1, 1, {**sizes, "train": 20})

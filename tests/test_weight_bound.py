@@ -76,7 +76,7 @@ class TestWeights:
         replies = replies_of([10, 20, 30, 40, 100], factor=5)
         plain = replace(replies, weight_bound=0.0)
         assert by_examples(replies).tolist() == [10, 20, 30, 40, 100]
-        made = [average(each, each.labels, by_examples(each), zeros(1))[0].params for each in (replies, plain)]
+        made = [average(each, each.rows, by_examples(each), zeros(1))[0].params for each in (replies, plain)]
         assert np.array_equal(*made)
         assert made[0][0] == pytest.approx(np.average(replies.params, axis=0, weights=replies.examples), rel=1e-6)
 
@@ -94,7 +94,7 @@ class TestWeights:
 
     def test_of_a_cluster_are_its_share_of_the_whole(self):
         replies = replies_of([10] * 6 + [10**9], [0] * 5 + [1] * 2)
-        shares = average(replies, replies.labels, by_examples(replies), zeros(2))[1]
+        shares = average(replies, replies.rows, by_examples(replies), zeros(2))[1]
         assert shares.tolist() == pytest.approx([50 / 110, 60 / 110])
 
 

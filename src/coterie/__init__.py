@@ -71,7 +71,8 @@ if TYPE_CHECKING:
     )
     from coterie.estimators import ClusteredClassifier, ClusteredRegressor
     from coterie.protocol.client_function import ClientData, client_function
-    from coterie.protocol.task import Fit, Loss, Proximal, Report, Task
+    from coterie.protocol.report import Report
+    from coterie.protocol.task import Fit, Loss, Proximal, Task
     from coterie.reporting.compared import Comparison
     from coterie.server.contract import Algorithm
     from coterie.server.distances.separation import separation_threshold
@@ -157,7 +158,8 @@ _HOMES = {
     "coterie.estimators": ("ClusteredClassifier", "ClusteredRegressor"),
     "coterie.reporting.compared": ("Comparison",),
     "coterie.protocol.client_function": ("ClientData", "client_function"),
-    "coterie.protocol.task": ("Fit", "Loss", "Proximal", "Report", "Task"),
+    "coterie.protocol.report": ("Report",),
+    "coterie.protocol.task": ("Fit", "Loss", "Proximal", "Task"),
     "coterie.server.contract": ("Algorithm",),
     "coterie.server.distances.separation": ("separation_threshold",),
 }

@@ -8,25 +8,25 @@ from coterie.algorithms.method import add_on, always, finds_number, method
 from coterie.errors import FederationError, UsageError
 from coterie.protocol.client_function import ClientData, client_function
 from coterie.protocol.replies import Replies
+from coterie.protocol.report import Describe, Report
 from coterie.protocol.stack import UNPLACED, Stack
 from coterie.protocol.task import (
     Agreement,
     BatchLoss,
     Contrast,
-    Describe,
     Fit,
     Loss,
     Near,
     Others,
     Proximal,
     Race,
-    Report,
     Task,
 )
 from coterie.seeding import Key
 from coterie.server.aggregate import server_optimiser, uniform
-from coterie.server.assign import KMeansClusters, cluster_parts, join_nearest, keep, nearest_centre, until
+from coterie.server.assign import as_trained, cluster_by_part, join_nearest, nearest_centre, until
 from coterie.server.clustering.clusterers import Clusterer, agglomerative, clusterers, dbscan, hdbscan, kmedoids
+from coterie.server.clustering.weighted_kmeans import WeightedKMeans
 from coterie.server.contract import (
     Algorithm,
     Ask,
@@ -64,7 +64,6 @@ __all__ = [
     "Describe",
     "FederationError",
     "Fit",
-    "KMeansClusters",
     "Key",
     "Loss",
     "Near",
@@ -83,14 +82,16 @@ __all__ = [
     "Update",
     "UsageError",
     "Weigh",
+    "WeightedKMeans",
     "add_on",
     "after",
     "agglomerative",
     "always",
+    "as_trained",
     "by_examples",
     "client_function",
+    "cluster_by_part",
     "cluster_once",
-    "cluster_parts",
     "clusterers",
     "dbscan",
     "farthest_first",
@@ -99,7 +100,6 @@ __all__ = [
     "hdbscan",
     "join",
     "join_nearest",
-    "keep",
     "kmedoids",
     "least_loss",
     "mean_model",

@@ -196,7 +196,7 @@ def forged_reply(asked, data):
     """A model of nothing but ones, in the form that was asked for."""
     arrays, _ = codec.decode(asked)
     row = np.ones_like(arrays["params"][:1])
-    reply = {"labels": np.zeros(1, np.int64), "examples": data.train.sizes[:1], "loss": np.zeros(1)}
+    reply = {"rows": np.zeros(1, np.int64), "examples": data.train.sizes[:1], "training_loss": np.zeros(1)}
     return codec.encode({**reply, "params": row, "buffers": arrays["buffers"][:1]}, problem=None)
 
 

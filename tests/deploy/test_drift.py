@@ -10,7 +10,7 @@ import torch
 from rich.console import Console
 
 from coterie.data import load
-from coterie.deploy.drift import append, better_cluster, drift_table, losses_now, read_history, verdict
+from coterie.deploy.drift import append, better_cluster, better_in_words, drift_table, losses_now, read_history
 from coterie.experiments.placement import load_trained
 from coterie.experiments.run import run_settings
 from coterie.experiments.settings import Settings
@@ -60,7 +60,7 @@ def test_a_site_whose_data_changed_is_told_the_better_cluster_and_nobody_else(da
     assert [line["better"] is None for line in after] == [False, True, True]
     assert after[0]["better"]["cluster"] == 1 - after[0]["cluster"]
     assert after[0]["test_loss"] > before[0]["test_loss"]
-    assert verdict(after[0]).startswith(f"yes, {1 - after[0]['cluster']}: its loss is lower by")
+    assert better_in_words(after[0]).startswith(f"yes, {1 - after[0]['cluster']}: its loss is lower by")
 
 
 def test_a_gain_within_two_standard_errors_is_none():
@@ -88,4 +88,4 @@ def test_looks_are_kept_and_shown_over_time(tmp_path):
 
 
 def test_a_site_that_did_not_answer_is_not_known():
-    assert verdict({"losses": None, "missing": "not connected"}) == "not known: not connected"
+    assert better_in_words({"losses": None, "missing": "not connected"}) == "not known: not connected"

@@ -80,7 +80,7 @@ def test_a_federation_gives_what_the_simulator_gives(federation, data, tmp_path,
     assert_same(settings, data, state)
     lines = read_audit(site_folder(federation, SITES[0]) / AUDIT)
     described = [line["left"] for line in lines if line["asked"] == f"report the array of {FUNCTION}"]
-    alone = {"labels": [1], "examples": [1], "description": [1, 10]}
+    alone = {"rows": [1], "examples": [1], "description": [1, 10]}
     assert all(left == alone for left in described), "all that a client function lets out is its array"
     assert described or algorithm != OWN
 

@@ -84,7 +84,7 @@ class TestFedAvg:
 
     def test_the_loss_reported_is_that_of_the_model_received(self, train, federation):
         done = train("fedavg", federation, 1, fit=STEP, state=begin([2.0], [0] * 4))[0]
-        assert done.replies.loss.tolist() == pytest.approx([1.25, 1.25, 9.25, 9.25])
+        assert done.replies.training_loss.tolist() == pytest.approx([1.25, 1.25, 9.25, 9.25])
 
 
 class TestFedProx:

@@ -140,7 +140,7 @@ def test_blocks_of_columns_change_no_bit(case, block):
 def test_the_order_of_the_clients_does_not_matter(case, order):
     order = [i for i in order if i < len(case.labels)]
     r = case.replies
-    shuffled = Replies(r.layout, r.clients, r.labels[order], r.examples[order], *r.models().take(order))
+    shuffled = Replies(r.layout, r.clients, r.rows[order], r.examples[order], *r.models().take(order))
     one, _ = average(r, case.labels, case.weights, case.kept)
     other, _ = average(shuffled, case.labels[order], case.weights[order], case.kept)
     np.testing.assert_allclose(one.params, other.params, atol=ROUNDING)

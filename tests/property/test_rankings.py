@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from scipy.special import expit, softmax
 from sklearn import metrics as reference
 
-from coterie.engine.metric_functions import (
+from coterie.engine.metrics import (
     accuracy,
     average_precision,
     balanced_accuracy,
@@ -23,7 +23,7 @@ from coterie.engine.metric_functions import (
     r2,
     rmse,
 )
-from coterie.engine.metric_functions import auroc as area
+from coterie.engine.metrics import auroc as area
 from coterie.experiments.scores import metric_mean
 
 

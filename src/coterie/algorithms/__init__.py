@@ -1,4 +1,7 @@
-"""The published methods, by name."""
+"""The published methods, by name.
+
+"Thesis" is Ma, "Clustered federated learning": wecfl, cks, con-para, con-rep, con-cks and cam are its methods.
+"""
 
 from coterie.algorithms.add_ons import cks, con_cks, con_para, con_rep, finetune, keeping_momentum
 from coterie.algorithms.auto import advised

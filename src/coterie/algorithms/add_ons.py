@@ -14,7 +14,7 @@ from coterie.server.contract import Algorithm, State, as_it_is, mean_model
 AddOn = Callable[[Algorithm], Algorithm]
 Terms = Callable[[State], tuple[Term, ...]]
 
-LAYERS = {"head": ("projection", "features"), "last": ("head", "body"), "all": ("all", "all")}
+LAYERS = {"projection": ("projection", "features"), "last": ("head", "body"), "all": ("all", "all")}
 """The parts of a model that are contrasted and shared, by the layer that a text names."""
 
 
@@ -38,8 +38,8 @@ def con_para(strength: float = 0.5, temperature: float = 1.0, layer: str = "all"
 
     strength * -log(exp(s_c / t) / sum_k exp(s_k / t)) with s_k = cos(w, T_k): the thesis prints the ratio alone, its
     negative logarithm is minimised. Strength in {0.1, 0.5, 2, 5}, temperature in {0.1, 1, 10}. ``layer``: all
-    parameters, the ``head`` (all fully connected layers after the convolutions, the thesis' projection layers) or the
-    ``last`` layer. Off until clients have clusters. All cluster models are sent to every client.
+    parameters, the ``projection`` (all fully connected layers after the convolutions) or the ``last`` layer. Off until
+    clients have clusters. All cluster models are sent to every client.
     """
     contrasted, _ = _layer(layer)
     return with_terms(always_these(Contrast(strength, temperature, part=contrasted)))
@@ -58,11 +58,11 @@ def con_rep(strength: float = 0.5, temperature: float = 1.0, of: str = "inputs",
 
 
 @add_on
-def con_cks(strength: float = 0.5, temperature: float = 1.0, sharing: float = 0.1, layer: str = "head") -> AddOn:
+def con_cks(strength: float = 0.5, temperature: float = 1.0, sharing: float = 0.1, layer: str = "projection") -> AddOn:
     """Contrast heads and share bodies: con-para on the last layers and cks on all others (thesis chapter 6).
 
-    ``layer``: the ``head`` is all fully connected layers after the convolutions, the thesis' projection layers (in a
-    network without convolutions its last layer); the ``last`` one alone; or ``all``: both terms on everything.
+    ``layer``: the ``projection`` is all fully connected layers after the convolutions (in a network without
+    convolutions its last layer); or the ``last`` one alone; or ``all``: both terms on everything.
     """
     contrasted, shared = _layer(layer)
     terms = Contrast(strength, temperature, part=contrasted), Near(sharing, part=shared)

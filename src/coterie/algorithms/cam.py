@@ -14,11 +14,12 @@ from coterie.models.combined import additive
 from coterie.models.layout import Layout
 from coterie.protocol.federation import Federation
 from coterie.protocol.replies import Replies
+from coterie.protocol.report import Report
 from coterie.protocol.stack import UNPLACED, Stack
-from coterie.protocol.task import Fit, Proximal, Report, Task, Term
+from coterie.protocol.task import Fit, Proximal, Task, Term
 from coterie.seeding import Key
 from coterie.server.aggregate import average, with_part
-from coterie.server.assign import Clustered, placed
+from coterie.server.assign import Clustered, labels_after
 from coterie.server.contract import Algorithm, Ask, Assignment, State, go_on, least_loss, replace_models
 from coterie.server.loop import advance
 from coterie.server.start import first_state
@@ -49,17 +50,19 @@ def cam(warmup: int = 0, pull: float | None = None, sequential: bool = False, al
         plain = algorithm.update is replace_models and algorithm.update_before is replace_models
         if algorithm.prepare is not go_on:
             raise UsageError(
-                f"cam cannot stand on {algorithm.name}, which finds clusters before clients train; "
+                f"cam cannot be added to {algorithm.name}, which finds clusters before clients train; "
                 "take ifca, fesem or wecfl"
             )
         if not plain or algorithm.shared is not None:
-            raise UsageError(f"cam cannot stand on {algorithm.name}; it needs plain means, as of ifca, fesem or wecfl")
+            raise UsageError(
+                f"cam cannot be added to {algorithm.name}; it needs plain means, as of ifca, fesem or wecfl"
+            )
         if algorithm.chooses and pull is not None:
             raise UsageError(
                 f"pull is {pull}, but clients of {algorithm.name} choose and are not moved back; leave it out"
             )
         back = 0.0 if algorithm.chooses else PULL if pull is None else pull
-        parts = InParts(base=algorithm, warmup=warmup, pull=back, sequential=sequential, alternate=alternate)
+        parts = Additive(base=algorithm, warmup=warmup, pull=back, sequential=sequential, alternate=alternate)
         return replace(
             algorithm,
             start=parts.start,
@@ -75,7 +78,7 @@ def cam(warmup: int = 0, pull: float | None = None, sequential: bool = False, al
 
 
 @dataclass(frozen=True, kw_only=True)
-class InParts:
+class Additive:
     """Another algorithm with models that become the cluster parts of sums."""
 
     base: Algorithm
@@ -89,15 +92,15 @@ class InParts:
         layout = federation.model.layout
 
         def ask_cluster(
-            task: Task, models: Stack, labels: Array, clients: Array, references: Stack | None = None
+            task: Task, models: Stack, rows: Array, clients: Array, references: Stack | None = None
         ) -> Replies:
             on_cluster = replace(task, fit=tuple(replace(fit, part="cluster") for fit in task.fit))
-            return ask(on_cluster, models, labels, clients, references)
+            return ask(on_cluster, models, rows, clients, references)
 
         state = self.base.start(federation, key, ask_cluster)
         stack = with_part(state.stack, state.stack.take([0]), layout, "global")
         state = replace(state, stack=stack, previous=stack)
-        return wait(state, layout) if self.warmup and self.base.chooses else state
+        return begin_global_warmup(state, layout) if self.warmup and self.base.chooses else state
 
     def task(self, state: State) -> Task:
         """Return the base's task, with a pass for each part."""
@@ -107,16 +110,16 @@ class InParts:
         """Turn a task that trains models into one that trains both parts, and sends what it must of them."""
         if not plain.fit:
             return plain
-        own, common = passes(plain.fit, self.pull)
+        cluster_pass, global_pass = pass_for_each_part(plain.fit, self.pull)
         if state.waiting is not None:
-            return Task(fit=(common,), report=Report(params="global"), sends="global")
+            return Task(fit=(global_pass,), report=Report(params="global"), sends="global")
         if self.warms_up_apart(state):
-            longer = replace(own, pull=0.0).times(self.warmup)
+            longer = replace(cluster_pass, pull=0.0).times(self.warmup)
             return Task(fit=(longer,), report=Report(params="cluster"), sends="cluster")
         sent = replace(plain, sends=self.sends(plain, state))
         if self.alternate:
-            return replace(sent, fit=(own,), report=replace(plain.report, params="cluster"))
-        return replace(sent, fit=(own, common), sequential=self.sequential)
+            return replace(sent, fit=(cluster_pass,), report=replace(plain.report, params="cluster"))
+        return replace(sent, fit=(cluster_pass, global_pass), sequential=self.sequential)
 
     def sends(self, task: Task, state: State) -> str:
         """Send the global part once, as all models share it, unless models of the round before are among them."""
@@ -133,11 +136,11 @@ class InParts:
         seen = replace(state, round=max(0, state.round - self.warmup))
 
         def ask_in_parts(
-            task: Task, models: Stack, labels: Array, clients: Array, references: Stack | None = None
+            task: Task, models: Stack, rows: Array, clients: Array, references: Stack | None = None
         ) -> Replies:
-            return cluster_part(ask(self.in_parts(state, task), models, labels, clients, references))
+            return as_cluster_part(ask(self.in_parts(state, task), models, rows, clients, references))
 
-        found = self.base.assign(seen, cluster_part(replies), key, ask_in_parts)
+        found = self.base.assign(seen, as_cluster_part(replies), key, ask_in_parts)
         found = replace(found, finish=keep_global_part(found.finish, replies.layout))
         if self.warms_up_apart(state):
             memory = found.memory
@@ -161,24 +164,27 @@ class InParts:
         )
 
     def train_global_part(self, state: State, replies: Replies, found: Assignment, ask: Ask) -> Assignment:
-        """Average the cluster parts, let clients choose again where they do, and train and average global parts."""
+        """Average the cluster parts, let clients choose again where they do, and train and average global parts.
+
+        The loop averages these replies once more; ``finish`` discards that for the models made here.
+        """
         middle = advance(replace(self.base, shared="global"), state, replies, found)
         plain = self.base.task(middle)
-        _, common = passes(plain.fit, self.pull)
+        _, global_pass = pass_for_each_part(plain.fit, self.pull)
         report = replace(plain.report, params="global")
-        task = replace(plain, fit=(common,), report=report, sends=self.sends(plain, middle))
+        task = replace(plain, fit=(global_pass,), report=report, sends=self.sends(plain, middle))
         labels = middle.labels[replies.clients]
         asked = np.full(len(labels), self.base.chooses) | (labels != UNPLACED)
         if not asked.any():
             return found
         references = self.base.references(middle)
         answers = ask(task, middle.stack, labels[asked], replies.clients[asked], references)
-        mean = average(answers, answers.labels, self.base.weigh(answers), middle.stack, "global")[0]
+        mean = average(answers, answers.rows, self.base.weigh(answers), middle.stack, "global")[0]
         stack = with_part(middle.stack, mean, replies.layout, "global") if len(answers) else middle.stack
-        return replace(found, labels=placed(middle, answers, answers.labels), finish=lambda averaged: stack)
+        return replace(found, labels=labels_after(middle, answers, answers.rows), finish=lambda averaged: stack)
 
 
-def passes(fits: tuple[Fit, ...], pull: float) -> tuple[Fit, Fit]:
+def pass_for_each_part(fits: tuple[Fit, ...], pull: float) -> tuple[Fit, Fit]:
     """Return a pass over the cluster part and one over the global part; penalties of add-ons are on the former."""
     if len(fits) != 1 or fits[0].part != "all":
         raise UsageError(f"cam needs one pass over the whole model, not over {', '.join(f.part for f in fits)}")
@@ -190,7 +196,7 @@ def passes(fits: tuple[Fit, ...], pull: float) -> tuple[Fit, Fit]:
     return replace(fits[0], part="cluster", pull=pull, terms=terms), replace(fits[0], part="global", terms=())
 
 
-def wait(state: State, layout: Layout) -> State:
+def begin_global_warmup(state: State, layout: Layout) -> State:
     """Begin a warm-up: everyone on one model with a cluster part of zeros, which adds nothing to the sum."""
     where = layout.part("cluster"), layout.buffer_part("cluster")
     waiting = Stack(*(rows[:, columns] for rows, columns in zip(state.stack, where, strict=True)))
@@ -209,7 +215,7 @@ def set_cluster_part(stack: Stack, parts: Stack, layout: Layout) -> Stack:
     return changed
 
 
-def cluster_part(replies: Replies) -> Replies:
+def as_cluster_part(replies: Replies) -> Replies:
     """Return the replies with the cluster part for all parameters of a client."""
     parts = {**replies.layout.parts, "all": replies.layout.parts["cluster"]}
     return replace(replies, layout=replace(replies.layout, parts=parts))

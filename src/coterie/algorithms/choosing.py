@@ -10,7 +10,7 @@ from coterie.errors import require
 from coterie.protocol.stack import Stack
 from coterie.protocol.task import Agreement, BatchLoss, Fit, Loss, Race, Score, Task
 from coterie.server.aggregate import uniform, weighing
-from coterie.server.assign import keep
+from coterie.server.assign import as_trained
 from coterie.server.contract import Algorithm, Serving, State, previous_models
 from coterie.server.start import farthest_first, random_labels, random_models, warn_if_equal
 
@@ -43,7 +43,7 @@ def ifca(
     return Algorithm(
         start=warn_if_equal(random_models(number) if start == "random" else farthest_first(number, fit)),
         task=always(Task(choose=scores, fit=(fit,))),
-        assign=keep(),
+        assign=as_trained(),
         weigh=weighing(weights),
         serve=Serving(choose=scores) if fresh else Serving(),
         chooses=True,
@@ -80,7 +80,7 @@ def joint(
     return Algorithm(
         start=random_labels(warn_if_equal(random_models(number)), number, pinned),
         task=look_ahead(used, one_step),
-        assign=keep(),
+        assign=as_trained(),
         weigh=uniform,
         references=movement_of(used),
         chooses=True,

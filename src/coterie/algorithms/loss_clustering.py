@@ -5,7 +5,8 @@ from __future__ import annotations
 from coterie.algorithms.method import always, finds_number, method
 from coterie.protocol.task import Fit, Task
 from coterie.server.aggregate import weighing
-from coterie.server.assign import KMeansClusters, keep
+from coterie.server.assign import as_trained
+from coterie.server.clustering.weighted_kmeans import WeightedKMeans
 from coterie.server.contract import Algorithm
 from coterie.server.loss_vectors import cluster_losses
 from coterie.server.start import random_models
@@ -28,9 +29,9 @@ def clove(clusters: int | str = 2, weights: str = "examples", fit: Fit = Fit()) 
     number = int(clusters)
     return Algorithm(
         start=random_models(number),
-        prepare=cluster_losses(KMeansClusters(number)),
+        prepare=cluster_losses(WeightedKMeans(number)),
         task=always(Task(fit=(fit,))),
-        assign=keep(),
+        assign=as_trained(),
         weigh=weighing(weights),
         least_answers=number,
     )

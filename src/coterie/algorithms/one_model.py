@@ -7,7 +7,7 @@ from dataclasses import replace
 from coterie.algorithms.method import always, method
 from coterie.protocol.task import Fit, Proximal, Task
 from coterie.server.aggregate import server_optimiser, weighing
-from coterie.server.assign import keep
+from coterie.server.assign import as_trained
 from coterie.server.contract import Algorithm
 from coterie.server.start import model_per_client, one_model
 
@@ -15,7 +15,7 @@ from coterie.server.start import model_per_client, one_model
 @method
 def local(fit: Fit = Fit()) -> Algorithm:
     """Train every client alone: the baseline that federation has to beat, and the most private method."""
-    return Algorithm(start=model_per_client(), task=always(Task(fit=(fit,))), assign=keep())
+    return Algorithm(start=model_per_client(), task=always(Task(fit=(fit,))), assign=as_trained())
 
 
 @method
@@ -26,7 +26,7 @@ def fedavg(fit: Fit = Fit(), *, weights: str = "examples") -> Algorithm:
     learning of deep networks from decentralized data", 2017. Fails when clients disagree: the mean of two good models
     can be good for no client.
     """
-    return Algorithm(start=one_model(), task=always(Task(fit=(fit,))), assign=keep(), weigh=weighing(weights))
+    return Algorithm(start=one_model(), task=always(Task(fit=(fit,))), assign=as_trained(), weigh=weighing(weights))
 
 
 @method

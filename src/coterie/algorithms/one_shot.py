@@ -129,7 +129,7 @@ def steps_of(iterations: int, fit: Fit) -> Fit | None:
     (None, True)
     """
     require(iterations >= 1, "iterations", iterations, "at least 1")
-    same = fit.epochs is None and fit.count(0) == iterations
+    same = fit.epochs is None and fit.minibatches(0) == iterations
     return None if same else replace(fit, steps=iterations, epochs=None)
 
 

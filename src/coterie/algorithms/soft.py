@@ -7,7 +7,7 @@ from dataclasses import replace
 from coterie.algorithms.method import always, finds_number, method
 from coterie.errors import require
 from coterie.protocol.task import Fit, Proximal, Task
-from coterie.server.assign import keep
+from coterie.server.assign import as_trained
 from coterie.server.contract import Algorithm, Serving
 from coterie.server.soft import by_description, equal_memberships, estimate_memberships
 from coterie.server.start import farthest_first, random_models, warn_if_equal
@@ -44,7 +44,7 @@ def fedsoft(
         start=equal_memberships(first),
         prepare=estimate_memberships(shares, interval),
         task=always(Task(fit=(near,))),
-        assign=keep(),
+        assign=as_trained(),
         place=by_description(shares),
         serve=Serving(fit=(near,)),
     )

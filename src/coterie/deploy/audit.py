@@ -15,7 +15,8 @@ from rich import box
 from rich.table import Table
 
 from coterie.errors import FederationError
-from coterie.protocol.task import Fit, Report, Task
+from coterie.protocol.report import Report
+from coterie.protocol.task import Fit, Task
 from coterie.terminal import cell
 
 AUDIT = "audit.jsonl"
@@ -81,7 +82,7 @@ def task_summary(task: Task) -> str:
 
 
 def _fit_summary(fit: Fit) -> str:
-    given = {"steps": fit.count(0) if fit.epochs is None else fit.steps, "epochs": fit.epochs}
+    given = {"steps": fit.minibatches(0) if fit.epochs is None else fit.steps, "epochs": fit.epochs}
     length = " or ".join(f"{number} {unit}" for unit, number in given.items() if number is not None)
     rate = "the model's lr" if fit.lr is None else f"lr {fit.lr:g}"
     terms = "".join(f", {type(term).__name__}" for term in fit.terms)
@@ -97,7 +98,7 @@ def _report_summary(report: Report) -> str:
     asked = [
         f"params of {report.params}" if report.params else "",
         f"{bounded}{losses}{sample}" if report.losses else "",
-        f"metrics on {report.metrics}" if report.metrics else "",
+        f"metrics on {report.evaluate_on}" if report.evaluate_on else "",
         f"the metric {report.metric}" if report.metric else "",
         f"the array of {report.describe.function}" if report.describe else "",
     ]

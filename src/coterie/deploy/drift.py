@@ -23,8 +23,9 @@ from coterie.errors import FederationError
 from coterie.experiments.placement import Trained, load_trained
 from coterie.protocol.federation import Federation
 from coterie.protocol.replies import Replies
+from coterie.protocol.report import Report, Sample
 from coterie.protocol.stack import UNPLACED
-from coterie.protocol.task import Report, Sample, Task
+from coterie.protocol.task import Task
 from coterie.seeding import Key
 from coterie.server.contract import State
 from coterie.server.exchange import Meter
@@ -148,14 +149,14 @@ def drift_table(lines: Sequence[Line]) -> Table:
         known = [line["test_loss"] for line in own if line.get("test_loss") is not None]
         before = known[-2] if len(known) > 1 and own[-1].get("test_loss") is not None else None
         cells = (_loss(known[0] if known else None), _loss(before), _loss(own[-1].get("test_loss")))
-        table.add_row(*map(cell, (site, str(own[-1]["cluster"]), *cells, verdict(own[-1]))))
+        table.add_row(*map(cell, (site, str(own[-1]["cluster"]), *cells, better_in_words(own[-1]))))
     return table
 
 
-def verdict(line: Mapping[str, Any]) -> str:
+def better_in_words(line: Mapping[str, Any]) -> str:
     """Return, in words, whether another cluster would serve a site better.
 
-    >>> verdict({"losses": [0.9, 0.5], "better": {"cluster": 1, "gain": 0.4, "error": 0.05}})
+    >>> better_in_words({"losses": [0.9, 0.5], "better": {"cluster": 1, "gain": 0.4, "error": 0.05}})
     'yes, 1: its loss is lower by 0.4 +- 0.05'
     """
     if line.get("losses") is None:

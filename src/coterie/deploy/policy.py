@@ -12,7 +12,7 @@ from pathlib import Path
 
 import numpy as np
 
-from coterie.engine.metric_functions import find_metric
+from coterie.engine.metrics import find_metric
 from coterie.errors import Refused, UsageError
 from coterie.files import read_toml
 from coterie.models.zoo import models as zoo
@@ -158,9 +158,9 @@ class Policy:
             if fit.keeps is not None:
                 raise Refused("the task goes on with momentum of the round before; sites keep nothing between rounds")
         examples = sizes["train"]
-        steps = served * sum(fit.count(examples) for fit in task.fit)
+        steps = served * sum(fit.minibatches(examples) for fit in task.fit)
         _allow(steps <= self.most_steps, f"the task takes {steps} minibatch steps", self.most_steps, "most_steps")
-        batch = max((min(fit.batch, fit.sees(examples)) for fit in task.fit), default=0)
+        batch = max((min(fit.batch, fit.distinct_examples(examples)) for fit in task.fit), default=0)
         _allow(batch <= self.largest_batch, f"a minibatch has {batch} examples", self.largest_batch, "largest_batch")
         for what, number in _rests_on(task, sizes):
             found = f"{what} would rest on {number} examples"
@@ -172,7 +172,7 @@ class Policy:
             "params": report.params is not None,
             "losses": report.losses and not report.differences,
             "differences": report.differences and "losses" not in self.reports,
-            "metrics": report.metrics is not None,
+            "metrics": report.evaluate_on is not None,
         }
         for name, wanted in asked.items():
             _allow(not wanted or name in self.reports, f"the report asks for {name}", _list(self.reports), "reports")
@@ -200,12 +200,15 @@ def _rests_on(task: Task, sizes: Mapping[str, int]) -> list[tuple[str, int]]:
     examples, report = sizes["train"], task.report
     found = [("the reply", examples)]
     found += [("the choice of a model", _looked_at(score, task.fit, examples)) for score in task.choose]
-    found += [("a pass of training", min(fit.sees(examples), fit.count(examples) * fit.batch)) for fit in task.fit]
+    found += [
+        ("a pass of training", min(fit.distinct_examples(examples), fit.minibatches(examples) * fit.batch))
+        for fit in task.fit
+    ]
     if report.sample is not None or report.half is not None:
         part, what = "a sample" if report.half is None else "a half", "losses" if report.losses else "metrics"
-        found.append((f"the {what} of {part}", int(report.sees(np.array(examples)))))
-    if report.metrics is not None:
-        found.append((f"the metrics on the {report.metrics} split", sizes.get(report.metrics, 0)))
+        found.append((f"the {what} of {part}", int(report.distinct_examples(np.array(examples)))))
+    if report.evaluate_on is not None:
+        found.append((f"the metrics on the {report.evaluate_on} split", sizes.get(report.evaluate_on, 0)))
     return found
 
 
@@ -215,7 +218,7 @@ def _looked_at(score: Score, fit: tuple[Fit, ...], examples: int) -> int:
         return examples if score.examples is None else min(score.examples, examples)
     if isinstance(score, Race):
         return min(score.first, examples if score.examples is None else score.examples, examples)
-    return min(fit[0].batch, fit[0].sees(examples))
+    return min(fit[0].batch, fit[0].distinct_examples(examples))
 
 
 def _allow(good: bool, what: str, limit: object, key: str) -> None:

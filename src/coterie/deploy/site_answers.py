@@ -26,8 +26,9 @@ from coterie.deploy.site_models import SiteModels
 from coterie.deploy.site_schema import UnreadTable
 from coterie.errors import CoterieError, FederationError, Refused
 from coterie.protocol.message import FIELDS, GROUPS, Arrays
+from coterie.protocol.report import Report
 from coterie.protocol.stack import UNPLACED
-from coterie.protocol.task import Report, Task
+from coterie.protocol.task import Task
 from coterie.seeding import Key
 from coterie.terminal import line
 from coterie.wire import codec

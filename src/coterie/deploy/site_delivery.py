@@ -25,8 +25,9 @@ from coterie.experiments.networks import network_of
 from coterie.exporting.card import FEW, GUESS, LOCAL, ONE, THIS, Card
 from coterie.exporting.folder import SAFETENSORS, Export, write_files
 from coterie.protocol.message import Arrays, received
+from coterie.protocol.report import Report
 from coterie.protocol.stack import Sent, Stack
-from coterie.protocol.task import Report, Task
+from coterie.protocol.task import Task
 from coterie.seeding import Key
 from coterie.server.serving import Served
 from coterie.typing import Array
@@ -80,7 +81,7 @@ def served_stack(engine: Engine, task: Task, arrays: Arrays, key: Key) -> Stack:
 def score(engine: Engine, stack: Stack, mix: str | None, key: Key) -> float:
     """Return the score of these models on the test examples."""
     rows = _HERE if mix is None else np.arange(len(stack))[None]
-    task = Task(report=Report(params=None, metrics="test", mix=mix))
+    task = Task(report=Report(params=None, evaluate_on="test", mix=mix))
     metrics = engine.run(task, Sent(stack), rows, _HERE, key).metrics
     assert metrics is not None, "metrics were asked for"
     return _score_of(metrics, engine.data)

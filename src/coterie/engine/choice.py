@@ -13,7 +13,8 @@ from torch import Tensor
 from coterie.engine.local_training import Work, batches_of_group, groups, trainer_for
 from coterie.engine.plan import Plan, Workers
 from coterie.engine.trainer import Batch, Trainer
-from coterie.protocol.task import Agreement, BatchLoss, Fit, Loss, Race, Sample, Task, standard_error
+from coterie.protocol.report import Sample
+from coterie.protocol.task import Agreement, BatchLoss, Fit, Loss, Race, Task, standard_error
 from coterie.typing import Array
 
 ExampleLosses = Callable[[int, Array], Array]

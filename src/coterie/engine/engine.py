@@ -17,7 +17,7 @@ import numpy as np
 import torch
 
 from coterie.data.federated import Federated, Split
-from coterie.engine import metrics
+from coterie.engine import client_columns
 from coterie.engine.choice import Choice, choose
 from coterie.engine.evaluation import (
     Evaluator,
@@ -27,13 +27,13 @@ from coterie.engine.evaluation import (
     differences,
     loss_table,
     own_losses,
+    predicted,
     rows_of_half,
     rows_of_sample,
-    verdicts,
 )
 from coterie.engine.features import learner_of, with_features
 from coterie.engine.local_training import Work, train
-from coterie.engine.metric_functions import Metric, find_metric, reported_shape
+from coterie.engine.metrics import Metric, find_metric, reported_shape
 from coterie.engine.native import native_for, takes
 from coterie.engine.plan import Workers, count_threads, make_plan
 from coterie.engine.pool import Pool, SpareBlock
@@ -44,8 +44,9 @@ from coterie.models.trunk import Rest
 from coterie.outside import reason
 from coterie.protocol.client_function import ClientData, compute, declared_shape, find_client_function
 from coterie.protocol.replies import Replies
+from coterie.protocol.report import Describe, Report, check_bounded
 from coterie.protocol.stack import Sent, Stack
-from coterie.protocol.task import Describe, Fit, Report, Task, check_bounded
+from coterie.protocol.task import Fit, Task
 from coterie.seeding import Key
 from coterie.target import Target
 from coterie.terminal import line
@@ -103,19 +104,19 @@ class Engine:
         self.kept: dict[str, Array] = {}
         """What clients keep to themselves between rounds, by name."""
 
-    def run(self, task: Task, sent: Sent, labels: Array, clients: Array, key: Key) -> Replies:
+    def run(self, task: Task, sent: Sent, rows: Array, clients: Array, key: Key) -> Replies:
         """Let clients do a task: choose, fit, report.
 
-        ``clients[i]`` works on the row of ``sent`` that ``labels[i]`` names, unless it chooses. Where the report mixes
-        outputs, ``labels[i]`` are several, and each of these models is trained first if the task says so.
+        ``clients[i]`` works on the row of ``sent`` that ``rows[i]`` names, unless it chooses. Where the report mixes
+        outputs, ``rows[i]`` are several, and each of these models is trained first if the task says so.
         """
         with self.model.blamed("fails on the clients' data") if self.model.is_users else nullcontext():
-            asked = np.asarray(labels)
+            asked = np.asarray(rows)
             choice = self._choose(task, sent, clients, key) if task.choose else Choice(asked)
-            rows, placed = np.atleast_2d(choice.rows.T), sent.names_cluster(np.atleast_2d(asked.T))
+            members, placed = np.atleast_2d(choice.rows.T), sent.names_cluster(np.atleast_2d(asked.T))
             fits = [
                 self._fit(task, sent, own, had_cluster, clients, key)
-                for own, had_cluster in zip(rows if task.fit else (), placed, strict=False)
+                for own, had_cluster in zip(members if task.fit else (), placed, strict=False)
             ]
             replies = self._report(task, sent, choice, fits, clients, key)
             failures = {i: why for fit in fits for i, why in fit.failures.items()}
@@ -127,24 +128,24 @@ class Engine:
         return replies.without(broken, {self.data.names[clients[i]]: why for i, why in failures.items()})
 
     def _report(self, task: Task, sent: Sent, choice: Choice, fits: list[_Fitted], clients: Array, key: Key) -> Replies:
-        """Return what the report names, of the models that clients trained, or else of those that their labels name."""
-        report, layout, labels = task.report, self.model.layout, choice.rows
+        """Return what the report names, of the models that clients trained, or else of those that their rows name."""
+        report, layout, rows = task.report, self.model.layout, choice.rows
         trained, fields = [fit.models for fit in fits], dict[str, Any]()
         if report.params is not None:
-            models = trained[0] if trained else sent.take(labels)
+            models = trained[0] if trained else sent.take(rows)
             fields["params"] = models.params[:, layout.part(report.params)]
             fields["buffers"] = models.buffers[:, layout.buffer_part(report.params)]
         if report.losses:
-            table = self._reported_losses(task, sent, labels, clients, key)
+            table = self._reported_losses(task, sent, rows, clients, key)
             fields["losses"] = table.losses
             fields["spreads"] = table.spreads if report.sample else None
-        if report.metrics is not None:
-            found = self._metrics(report, report.metrics, sent, labels, clients, trained, key)
+        if report.evaluate_on is not None:
+            found = self._metrics(report, report.evaluate_on, sent, rows, clients, trained, key)
             fields["metrics"], fields["metric"] = found[:, :4], _named(found, report, self.model.target)
         if fits:
-            fields["loss"] = np.mean([fit.loss for fit in fits], axis=0)
+            fields["training_loss"] = np.mean([fit.loss for fit in fits], axis=0)
         examples = self._pool("train", sent.models).sizes[clients]
-        return Replies(layout, clients, labels, examples, evaluations=choice.evaluations, **fields)
+        return Replies(layout, clients, rows, examples, evaluations=choice.evaluations, **fields)
 
     def cross_losses(self, stack: Stack, clients: Array, examples: int | None = None) -> Array:
         """Return every model's mean loss on every client's train split (or its first ``examples``), ``(r, K)``."""
@@ -175,16 +176,16 @@ class Engine:
         cross, losses = partial(self.cross_losses, sent.models, clients), partial(self._losses, sent.models)
         return choose(task, work, cross, losses, plan, self.workers, slope)
 
-    def _fit(self, task: Task, sent: Sent, labels: Array, placed: Array, clients: Array, key: Key) -> _Fitted:
+    def _fit(self, task: Task, sent: Sent, rows: Array, placed: Array, clients: Array, key: Key) -> _Fitted:
         """Run the passes of a task and merge their parts; collect who failed, and why."""
         self._check_passes(task)
         received = sent.rows
         shape = (len(clients), self.model.layout.size)
-        out = Stack(self._spare.take(shape, received.params.dtype, self.spill), received.buffers[labels])
+        out = Stack(self._spare.take(shape, received.params.dtype, self.spill), received.buffers[rows])
         loss = np.zeros(len(clients))
-        work = replace(self._work(task, sent, labels, clients, key), out=out, placed=placed)
+        work = replace(self._work(task, sent, rows, clients, key), out=out, placed=placed)
         if task.sequential or len(task.fit) > 1 or task.fit[0].part != "all":
-            out.params[:] = received.params[labels]
+            out.params[:] = received.params[rows]
         for number, fit in enumerate(task.fit):
             loss += self._train(work, fit, number + fit.draw) / len(task.fit)
         return _Fitted(out, loss, work.failures)
@@ -211,13 +212,13 @@ class Engine:
             parts = ", ".join(fit.part for fit in task.fit)
             raise UsageError(f"the passes train {parts}, which overlap; the parts of a task must be disjoint")
 
-    def _work(self, task: Task, sent: Sent, labels: Array, clients: Array, key: Key) -> Work:
+    def _work(self, task: Task, sent: Sent, rows: Array, clients: Array, key: Key) -> Work:
         return Work(
             model=self.learner,
             pool=self._pool("train", sent.models),
             names=self.data.names,
             sent=sent,
-            labels=labels,
+            rows=rows,
             clients=clients,
             key=key,
             out=sent.models.take([]),
@@ -225,7 +226,7 @@ class Engine:
             kept=self.kept,
         )
 
-    def _reported_losses(self, task: Task, sent: Sent, labels: Array, clients: Array, key: Key) -> LossTable:
+    def _reported_losses(self, task: Task, sent: Sent, rows: Array, clients: Array, key: Key) -> LossTable:
         """Return the losses of the cluster models, on all train data or on a part of it."""
         report = task.report
         check_bounded(report.bounded, self.model.classes)
@@ -241,7 +242,7 @@ class Engine:
         if not report.differences:
             return table
         one = partial(self._losses, sent.rows, bounded=report.bounded)
-        return differences(table, own_losses(table, labels, one, clients, rows_of, self.workers))
+        return differences(table, own_losses(table, rows, one, clients, rows_of, self.workers))
 
     def _losses_of(self, stack: Stack, rows: Array, where: Array, bounded: str | None = None) -> Array:
         """Return the losses of several models on these rows of the clients' train data, ``(models, rows)``."""
@@ -256,7 +257,7 @@ class Engine:
         if self.native is not None and takes(pool) and bounded is None:
             own: Array = self.native.losses(stack, np.array([row]), pool, where)[0]
             return own
-        found = verdicts(*self._outputs(stack, row, pool, where), self.model.target)
+        found = predicted(*self._outputs(stack, row, pool, where), self.model.target)
         return found.losses if bounded is None else bound(found, pool.y.numpy()[where], bounded, self.model.target)
 
     def _describe(
@@ -289,16 +290,16 @@ class Engine:
         return found, failures
 
     def _metrics(
-        self, report: Report, split: str, sent: Sent, labels: Array, clients: Array, trained: list[Stack], key: Key
+        self, report: Report, split: str, sent: Sent, rows: Array, clients: Array, trained: list[Stack], key: Key
     ) -> Array:
-        """Return each client's metrics on one of its splits, with its trained models or the rows its label names."""
-        pool, rows = self._pool(split, sent.models), np.atleast_2d(labels.T).T
+        """Return each client's metrics on one of its splits, with its trained models or those that its row names."""
+        pool, served = self._pool(split, sent.models), np.atleast_2d(rows.T).T
         if trained:
             own = [[models.take(slice(i, i + 1)) for models in trained] for i in range(len(clients))]
             jobs = [_Served(reduce(Stack.plus, models), np.array([i])) for i, models in enumerate(own)]
         else:
             shards = np.array_split(np.arange(len(clients)), self.workers.count)
-            own_shards = [(r, s[(rows[s] == r).all(1)]) for s in shards for r in np.unique(rows[s], axis=0)]
+            own_shards = [(r, s[(served[s] == r).all(1)]) for s in shards for r in np.unique(served[s], axis=0)]
             jobs = [_Served(sent.take(row), positions) for row, positions in own_shards]
         metric = None if report.metric is None else find_metric(report.metric)
         width = 0 if metric is None else math.prod(metric[0].shape(self.model.target))
@@ -327,7 +328,7 @@ class Engine:
         target, truth = self.model.target, pool.y.numpy()[where]
         each = [self._outputs(models, row, pool, where) for row in range(len(models))]
         outputs = each[0][0] if mix is None else mix_outputs([own for own, _ in each], mix, target)
-        found = metrics.table(verdicts(outputs, each[0][1], target), truth, offsets, target)
+        found = client_columns.table(predicted(outputs, each[0][1], target), truth, offsets, target)
         if metric is None:
             return found
         named, call = metric

@@ -12,14 +12,15 @@ from torch import Tensor, nn
 from torch.nn.utils.fusion import fuse_conv_bn_eval
 
 from coterie.engine.choice import ExampleLosses
+from coterie.engine.client_columns import Predicted, segment_mean
 from coterie.engine.local_training import half_of
-from coterie.engine.metrics import Verdicts, segment_mean
 from coterie.engine.plan import Workers
 from coterie.engine.pool import Pool
 from coterie.engine.trainer import losses
 from coterie.errors import UsageError
 from coterie.models.model import Model
-from coterie.protocol.task import Fit, Sample
+from coterie.protocol.report import Sample
+from coterie.protocol.task import Fit
 from coterie.seeding import Key
 from coterie.target import Target
 from coterie.typing import Array
@@ -52,9 +53,9 @@ class Evaluator:
         return torch.cat(outputs), torch.cat(truth)
 
 
-def verdicts(outputs: Tensor, truth: Tensor, target: Target) -> Verdicts:
+def predicted(outputs: Tensor, truth: Tensor, target: Target) -> Predicted:
     """Return losses and predictions from outputs."""
-    return Verdicts(losses(outputs, truth, target).cpu().numpy(), predictions(outputs, target).cpu().numpy())
+    return Predicted(losses(outputs, truth, target).cpu().numpy(), predictions(outputs, target).cpu().numpy())
 
 
 def predictions(outputs: Tensor, target: Target) -> Tensor:
@@ -84,15 +85,15 @@ def fold(module: nn.Module) -> nn.Module:
     return nn.Sequential(*layers).eval()
 
 
-def bound(found: Verdicts, truth: Array, kind: str, target: Target) -> Array:
+def bound(found: Predicted, truth: Array, kind: str, target: Target) -> Array:
     """Return losses in [0, 1]: whether a prediction is wrong, or the loss clipped, cross entropy in units of a guess.
 
     Of several labels it is the share of wrong ones.
 
-    >>> found = Verdicts(np.array([0.5, np.nan, 9.0]), np.array([2, 0, 1]))
+    >>> found = Predicted(np.array([0.5, np.nan, 9.0]), np.array([2, 0, 1]))
     >>> bound(found, np.array([2, 0, 0]), "zero-one", Target(3)).tolist()
     [0.0, 0.0, 1.0]
-    >>> bound(Verdicts(np.array([0.25, np.nan, 9.0]), np.zeros(3)), np.zeros(3), "clipped", Target()).tolist()
+    >>> bound(Predicted(np.array([0.25, np.nan, 9.0]), np.zeros(3)), np.zeros(3), "clipped", Target()).tolist()
     [0.25, 1.0, 1.0]
     """
     if kind == "zero-one":
@@ -157,16 +158,16 @@ def mean_and_spread(values: Array, offsets: Array) -> tuple[Array, Array]:
 
 
 def own_losses(
-    table: LossTable, labels: Array, losses: ExampleLosses, clients: Array, rows_of: RowsOf, workers: Workers
+    table: LossTable, rows: Array, losses: ExampleLosses, clients: Array, rows_of: RowsOf, workers: Workers
 ) -> Array:
-    """Return each client's mean loss under the model that its label names, which need not be in the table."""
+    """Return each client's mean loss under the model that its row names, which need not be in the table."""
     models = table.losses.shape[1]
 
     def own(position: int) -> float:
-        if labels[position] < models:
-            return float(table.losses[position, labels[position]])
-        rows, offsets = rows_of(clients[position : position + 1])
-        return float(segment_mean(losses(int(labels[position]), rows), offsets)[0])
+        if rows[position] < models:
+            return float(table.losses[position, rows[position]])
+        where, offsets = rows_of(clients[position : position + 1])
+        return float(segment_mean(losses(int(rows[position]), where), offsets)[0])
 
     return np.array(workers.map(own, range(len(clients))))
 

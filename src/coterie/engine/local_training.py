@@ -46,7 +46,7 @@ class Work:
     pool: Pool
     names: tuple[str, ...]
     sent: Sent
-    labels: Array
+    rows: Array
     clients: Array
     key: Key
     out: Stack
@@ -57,7 +57,7 @@ class Work:
 
     def start(self, positions: int | Array) -> Stack:
         """Return the models from which a pass starts: those received, or the results of the pass before."""
-        return self.out.take(positions) if self.sequential else self.sent.take(self.labels[positions])
+        return self.out.take(positions) if self.sequential else self.sent.take(self.rows[positions])
 
     def batches(self, position: int, fit: Fit, number: int) -> Batches:
         """Draw the minibatches of one client in pass ``number``, from the half of its data that the pass is on."""
@@ -77,7 +77,7 @@ class Work:
         device = self.pool.like.device
         models, buffers = (torch.from_numpy(part).to(device) for part in self.sent.models)
         references = models[:0] if self.sent.references is None else torch.from_numpy(self.sent.references.params)
-        rows, placed = (torch.as_tensor(part[positions], device=device) for part in (self.labels, self.placed))
+        rows, placed = (torch.as_tensor(part[positions], device=device) for part in (self.rows, self.placed))
         return Received(models, buffers, references.to(device), rows, placed)
 
     def momentum(self, positions: int | Array, fit: Fit) -> Tensor:
@@ -132,8 +132,8 @@ def train(work: Work, fit: Fit, number: int, plan: Plan, workers: Workers) -> Ar
 def groups(work: Work, fit: Fit, size: int) -> list[Array]:
     """Return the positions of clients in groups of about ``size`` with similar numbers of steps: few wait for long."""
     sizes = work.pool.sizes[work.clients].tolist()
-    order = np.argsort([-fit.count(n) for n in sizes], kind="stable")
-    fitting = DRAWN // max((fit.walks(n) for n in sizes), default=1)
+    order = np.argsort([-fit.minibatches(n) for n in sizes], kind="stable")
+    fitting = DRAWN // max((fit.examples_passed(n) for n in sizes), default=1)
     return [np.sort(group) for group in np.array_split(order, -(-len(order) // max(1, min(size, fitting))))]
 
 
@@ -202,7 +202,7 @@ def draw(examples: int, fit: Fit, rng: np.random.Generator) -> Batches:
     >>> [len(b.rows(q)) for q in range(len(b))]
     [2, 2, 1, 2]
     """
-    wanted, seen = fit.count(examples), fit.sees(examples)
+    wanted, seen = fit.minibatches(examples), fit.distinct_examples(examples)
     epoch = -(-seen // fit.batch)
     epochs = -(-wanted // epoch)
     order = np.concatenate([rng.permutation(seen) for _ in range(epochs)])
@@ -218,7 +218,7 @@ def half_of(examples: int, fit: Fit, rng: np.random.Generator) -> Array:
     >>> sorted(np.concatenate(halves).tolist())
     [0, 1, 2, 3, 4]
     """
-    everything, seen = rng.permutation(examples), fit.sees(examples)
+    everything, seen = rng.permutation(examples), fit.distinct_examples(examples)
     half: Array = everything[-seen:] if fit.half else everything[:seen]
     return half
 

@@ -199,7 +199,7 @@ class _Pass:
         self.task.set(
             first=_whole(work.pool.offsets[work.clients]),
             sizes=_whole(sizes),
-            steps=_whole([fit.count(n) for n in sizes.tolist()]),
+            steps=_whole([fit.minibatches(n) for n in sizes.tolist()]),
             seeds=np.array([work.key.number(name, "batches", number) for name in names], np.uint64),
         )
         if fit.half is not None:
@@ -208,9 +208,7 @@ class _Pass:
     def _set_models(self, work: Work, fit: Fit) -> None:
         """Set from which rows clients start, and where their results go."""
         rows = work.sent.rows.contiguous()
-        begin, numbers = (
-            (work.out, np.arange(len(work.clients))) if work.sequential else (rows, work.labels % len(rows))
-        )
+        begin, numbers = (work.out, np.arange(len(work.clients))) if work.sequential else (rows, work.rows % len(rows))
         self.task.set(start_params=begin.params, start_buffers=begin.buffers, start_rows=_whole(numbers))
         self.task.set(out_params=work.out.params, out_buffers=work.out.buffers)
         if fit.keeps is not None:
@@ -274,7 +272,7 @@ def _anchors(term: Term, work: Work) -> list[_Anchor]:
         assert work.sent.references is not None, "a term near the mean needs it as the last reference"
         return [_Anchor(work.placed * term.strength, work.sent.references.params[-1], term.part)]
     assert isinstance(term, Others), "a pass with another term is not trained here"
-    shares = [work.placed * (work.labels != k) * share * term.strength for k, share in enumerate(term.shares)]
+    shares = [work.placed * (work.rows != k) * share * term.strength for k, share in enumerate(term.shares)]
     return [_Anchor(own, work.sent.models.params[k], term.part) for k, own in enumerate(shares)]
 
 

@@ -24,9 +24,9 @@ from threadpoolctl import threadpool_limits
 from coterie.data import Federated
 from coterie.data.named import is_own
 from coterie.data.tables.files import own_hash
-from coterie.engine.evaluation import verdicts
-from coterie.engine.metric_functions import Metric, find_metric
-from coterie.engine.metrics import table as metrics_table
+from coterie.engine.client_columns import table as metrics_table
+from coterie.engine.evaluation import predicted
+from coterie.engine.metrics import Metric, find_metric
 from coterie.errors import UnknownName, UsageError
 from coterie.experiments.building import about_data
 from coterie.experiments.main_score import SPLIT
@@ -236,7 +236,7 @@ def _fit_values(x: Array, y: Array, seed: int) -> Outputs:
 def _scored(name: str, outputs: Array, data: Federated, settings: Settings, seconds: float) -> Baseline:
     """Return the scores of outputs for all test rows, by the code that scores networks."""
     test = data.test
-    found = verdicts(torch.from_numpy(outputs), torch.from_numpy(test.y), data.target)
+    found = predicted(torch.from_numpy(outputs), torch.from_numpy(test.y), data.target)
     table = metrics_table(found, test.y, test.offsets, data.target)
     weights = data.train.sizes if settings.weigh_by == "train" else test.sizes
     record = client_scores(table, data.classes, data.unit, weights)

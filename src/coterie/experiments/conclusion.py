@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from pathlib import Path
 
-from coterie.engine.metric_functions import find_metric
+from coterie.engine.metrics import find_metric
 from coterie.experiments.guessing import Guesses
 from coterie.experiments.main_score import main_score
 from coterie.experiments.records import DataFacts, Record

@@ -8,9 +8,9 @@ import numpy as np
 import torch
 
 from coterie.data import Federated
-from coterie.engine.evaluation import verdicts
-from coterie.engine.metric_functions import find_metric
-from coterie.engine.metrics import table
+from coterie.engine.client_columns import table
+from coterie.engine.evaluation import predicted
+from coterie.engine.metrics import find_metric
 from coterie.target import Target
 from coterie.typing import Array
 
@@ -65,7 +65,7 @@ def _scores(data: Federated, constants: Array, clients: Array) -> Array:
     """Return the rows of metrics of a block of clients, each with its own constant outputs."""
     sizes, first, end = data.test.sizes[clients], data.test.offsets[clients[0]], data.test.offsets[clients[-1] + 1]
     outputs, truth = torch.from_numpy(np.repeat(constants[clients], sizes, axis=0)), data.test.y[first:end]
-    found = verdicts(outputs, torch.from_numpy(truth), data.target)
+    found = predicted(outputs, torch.from_numpy(truth), data.target)
     return table(found, truth, np.concatenate([[0], np.cumsum(sizes)]), data.target)
 
 

@@ -50,8 +50,9 @@ class Epochs:
     @cached_property
     def _planned(self) -> tuple[Array, Array]:
         """Return the steps of one pass of each client, and the examples that it sees in them."""
-        steps, walks = (np.array([count(int(n)) for n in self.sizes]) for count in (self.fit.count, self.fit.walks))
-        return steps, walks
+        counts = (self.fit.minibatches, self.fit.examples_passed)
+        steps, passed = (np.array([count(int(n)) for n in self.sizes]) for count in counts)
+        return steps, passed
 
 
 def loss_fall(history: Sequence[Record]) -> tuple[float, int] | None:

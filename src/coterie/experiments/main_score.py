@@ -11,7 +11,7 @@ from typing import Any
 
 import numpy as np
 
-from coterie.engine.metric_functions import find_metric
+from coterie.engine.metrics import find_metric
 from coterie.typing import Array
 
 METRIC, ACCURACY, RMSE = "metric", "accuracy", "rmse"

@@ -49,7 +49,7 @@ THESIS = Preset(
             Said(10, "sections 4.4.1.3, 5.4.1.3, 6.4.1.3", "algorithm 1 clusters in every round"),
             unless=("cam",),
         ),
-        Argument(("con-cks",), "layer", Said("head", "chapter 6, notation: the projection layers")),
+        Argument(("con-cks",), "layer", Said("projection", "chapter 6, notation: the projection layers")),
         Argument(("cam",), "warmup", Said(30, "section 7.4.1", "whether it helps depends on start and partition")),
         Argument(("fedprox", "fedprox-ensemble"), "strength", Said(0.95, "section 3.5.2")),
         Argument(

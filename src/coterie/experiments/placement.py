@@ -188,12 +188,12 @@ class Trained:
 def without_labels(ask: Ask) -> Ask:
     """Refuse every task for which a client would need labels: its examples have none."""
 
-    def asking(task: Task, models: Stack, labels: Array, clients: Array, references: Stack | None = None) -> Replies:
+    def asking(task: Task, models: Stack, rows: Array, clients: Array, references: Stack | None = None) -> Replies:
         report = task.report
         described = report.describe is not None and not find_client_function(report.describe.function)[0].labels
-        if task.choose or task.fit or report.losses or report.metrics or not described:
+        if task.choose or task.fit or report.losses or report.evaluate_on or not described:
             raise UsageError("a newcomer without labels was asked for what needs them; give y")
-        return ask(task, models, labels, clients, references)
+        return ask(task, models, rows, clients, references)
 
     return asking
 

@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 
 from coterie.data import Federated, Schema, Split
-from coterie.engine.metric_functions import Metric
+from coterie.engine.metrics import Metric
 from coterie.experiments.scores import (
     agreement,
     client_scores,
@@ -174,8 +174,8 @@ class RoundRecorder:
             record |= agreement(state.labels[step.there], self.facts.groups[step.there])
         record |= {} if test is None else round_diagnostics(step)
         record |= {} if gradients is None else gradient_diagnostics(state, gradients)
-        if replies.loss is not None:
-            record["loss"] = float(np.average(replies.loss, weights=replies.examples))
+        if replies.training_loss is not None:
+            record["loss"] = float(np.average(replies.training_loss, weights=replies.examples))
         if step.note is not None:
             record["note"] = step.note
         if step.missing:

@@ -7,7 +7,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 
-from coterie.engine.metric_functions import Metric
+from coterie.engine.metrics import Metric
 from coterie.errors import CoterieError
 from coterie.experiments.guessing import Guesses
 from coterie.experiments.records import DataFacts

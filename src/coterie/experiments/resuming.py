@@ -89,7 +89,7 @@ def _about_algorithm(full: Settings) -> dict[str, Any]:
         return {}
     known = {each.name for each in fields(full)}
     fit = {each.name: getattr(algorithm.fit, each.name) for each in fields(Fit) if each.name in known}
-    steps = {} if algorithm.fit.epochs else {"steps": algorithm.fit.count(0)}
+    steps = {} if algorithm.fit.epochs else {"steps": algorithm.fit.minibatches(0)}
     return {**fit, **steps, "algorithm": algorithm.name, "clusters": None, "choose": None}
 
 

@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 import scipy
 
-from coterie.engine.metric_functions import Metric
+from coterie.engine.metrics import Metric
 from coterie.errors import UsageError
 from coterie.experiments.verdict import ENOUGH
 from coterie.models.layout import Layout
@@ -222,7 +222,7 @@ def starts_of(state: State, replies: Replies) -> Array:
     """Return the parameters from which each client that answered trained: its cluster's, the mean, or its mixture."""
     if state.memberships is not None:
         return state.models_of(replies.clients)[0].params
-    models, rows = with_mean(state.stack, replies.labels, state.shares)
+    models, rows = with_mean(state.stack, replies.rows, state.shares)
     starts: Array = models.params[rows]
     return starts
 
@@ -266,9 +266,9 @@ def gradient_diagnostics(state: State, replies: Replies) -> dict[str, Any]:
     """
     if not len(replies):
         return {}
-    assert replies.loss is not None, "training reports its loss"
+    assert replies.training_loss is not None, "training reports its loss"
     gradients = starts_of(state, replies) - replies.models().params
-    objective = float(np.average(replies.loss, weights=replies.examples))
+    objective = float(np.average(replies.training_loss, weights=replies.examples))
     labels = state.labels[replies.clients]
     return {"objective": objective} | _clusterabilities("gradient_clusterability", gradients, labels, replies)
 

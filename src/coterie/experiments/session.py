@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from coterie.algorithms import advised, keeping_momentum
-from coterie.engine.metric_functions import find_metric
+from coterie.engine.metrics import find_metric
 from coterie.engine.plan import available_cores
 from coterie.errors import CoterieError
 from coterie.experiments.apart import Apart, find_apart

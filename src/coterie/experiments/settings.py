@@ -75,7 +75,7 @@ class Goal:
         """Return whether a smaller value is better."""
         if self.metric is None:
             return self.name in OF_TARGETS
-        from coterie.engine.metric_functions import find_metric
+        from coterie.engine.metrics import find_metric
 
         return find_metric(self.metric)[0].smaller
 
@@ -129,7 +129,7 @@ def read_goal(text: str, metric: str | None = None) -> Goal:
 
 def _refuse_score(text: str, name: str, scores: Sequence[str]) -> NoReturn:
     """Refuse a goal whose score the run does not have, with the option that it needs if it is a metric."""
-    from coterie.engine.metric_functions import METRICS
+    from coterie.engine.metrics import METRICS
 
     if name in METRICS:
         raise UsageError(f"until is {text}, and the run is not scored by {name}; add --metric {name}")
@@ -247,7 +247,7 @@ class Settings:
             read_goal(self.until, self.metric)
         trackers_of(self.track)
         if self.metric is not None and not is_outside(self.metric):
-            from coterie.engine.metric_functions import find_metric
+            from coterie.engine.metrics import find_metric
 
             find_metric(self.metric)
         rules.build(self.robust)
@@ -303,7 +303,7 @@ def read_table(path: Path) -> dict[str, Any]:
     except (OSError, ValueError) as error:
         why = getattr(error, "strerror", None) or error
         raise UsageError(f"cannot read {path}: {why}; it must be a TOML file of settings") from None
-    begun = {} if "made_by" not in table or {"steps", "epochs"} & table.keys() else {"steps": Fit().count(0)}
+    begun = {} if "made_by" not in table or {"steps", "epochs"} & table.keys() else {"steps": Fit().minibatches(0)}
     return begun | {name: value for name, value in table.items() if name not in NOT_SETTINGS}
 
 

@@ -12,7 +12,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from coterie.engine.metric_functions import Metric
+from coterie.engine.metrics import Metric
 from coterie.errors import FederationError, UsageError
 from coterie.experiments.main_score import SPLIT
 from coterie.experiments.records import DataFacts, Record, finite, learning_gap, mean_score

@@ -13,7 +13,7 @@ from typing import Any
 
 import numpy as np
 
-from coterie.engine.metric_functions import METRICS
+from coterie.engine.metrics import METRICS
 from coterie.experiments.main_score import ACCURACY, RMSE, SPLIT, Score
 from coterie.experiments.statistics import (
     BY_CLIENT,

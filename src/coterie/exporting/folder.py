@@ -32,8 +32,7 @@ from coterie.data import Schema
 from coterie.errors import DataError, ModelError, UnknownName, UsageError
 from coterie.exporting import table
 from coterie.exporting.card import Card, card_text
-from coterie.exporting.outputs import Outputs, outputs_of
-from coterie.exporting.programs import (
+from coterie.exporting.formats import (
     INPUT,
     as_json,
     onnx_file,
@@ -42,6 +41,7 @@ from coterie.exporting.programs import (
     torch_file,
     weights_file,
 )
+from coterie.exporting.outputs import Outputs, outputs_of
 from coterie.files import write_atomically
 from coterie.models.combined import additive
 from coterie.models.model import Model

@@ -18,7 +18,7 @@ import numpy as np
 from coterie.errors import UsageError
 from coterie.outside import find_outside, is_outside
 from coterie.protocol.message import DESCRIBED
-from coterie.protocol.task import Describe, Report
+from coterie.protocol.report import Describe, Report
 from coterie.textforms import Call, Value, parse_one
 from coterie.typing import Array
 

@@ -33,10 +33,10 @@ class Federation(Protocol):
     def present(self, number: int) -> Array:
         """Return the positions of the clients that take part in a round, ascending."""
 
-    def ask(self, task: Task, sent: Sent, labels: Array, clients: Array, key: Key) -> Replies:
+    def ask(self, task: Task, sent: Sent, rows: Array, clients: Array, key: Key) -> Replies:
         """Give clients a task on the models they need, and return what came back, a row for each that answered.
 
-        ``labels`` names, for each of ``clients``, the row of ``sent`` that it works on, or ``(clients, members)`` the
+        ``rows`` names, for each of ``clients``, the row of ``sent`` that it works on, or ``(clients, members)`` the
         rows that serve it, where the report mixes outputs.
         """
 

@@ -76,17 +76,17 @@ FIELDS = ("params", "buffers")
 GROUPS = {"models": "", "references": "reference_", "unplaced": "unplaced_"}
 """The stacks of ``Sent``, and how the names of their arrays begin in a message."""
 
-SCORED = ("losses", "spreads", "metrics", "loss", "metric")
+SCORED = ("losses", "spreads", "metrics", "training_loss", "metric")
 
 
-def down(task: Task, sent: Sent, label: int | Array, layout: Layout) -> Arrays:
+def down(task: Task, sent: Sent, row: int | Array, layout: Layout) -> Arrays:
     """Return what one client is sent: every model where the task needs them, otherwise its own; and references.
 
-    ``label`` names the row that it works on, or several rows if their outputs are mixed. What all rows share is sent
-    once. ``row`` is the label in the numbering of what the client receives.
+    ``row`` is the one that it works on, or several rows if their outputs are mixed. What all rows share is sent once.
+    The message has it in the numbering of what the client receives.
     """
-    received, row = _for_one(task, sent, np.asarray(label))
-    arrays = {"row": np.array([row])}
+    received, own = _for_one(task, sent, np.asarray(row))
+    arrays = {"row": np.array([own])}
     for group, prefix in GROUPS.items():
         stack: Stack | None = getattr(received, group)
         if stack is not None:
@@ -99,16 +99,16 @@ def down(task: Task, sent: Sent, label: int | Array, layout: Layout) -> Arrays:
     return arrays
 
 
-def _for_one(task: Task, sent: Sent, label: Array) -> tuple[Sent, Array]:
-    """Return the rows that one client is sent, and its label among them."""
+def _for_one(task: Task, sent: Sent, row: Array) -> tuple[Sent, Array]:
+    """Return the rows that one client is sent, and its row among them."""
     if has_own(task, sent):
-        return Sent(sent.models, sent.take(np.atleast_1d(label))), np.asarray(len(sent.models))
+        return Sent(sent.models, sent.take(np.atleast_1d(row))), np.asarray(len(sent.models))
     if task.receives_all:
-        return sent, label
-    own = sent.take(np.atleast_1d(label))
-    if (label < 0).any():
+        return sent, row
+    own = sent.take(np.atleast_1d(row))
+    if (row < 0).any():
         return Sent(sent.models.take([]), sent.references, own), np.asarray(UNPLACED)
-    return Sent(own, sent.references), np.arange(len(own)).reshape(label.shape)
+    return Sent(own, sent.references), np.arange(len(own)).reshape(row.shape)
 
 
 def received(task: Task, arrays: Arrays, layout: Layout) -> Sent:
@@ -176,9 +176,9 @@ def form(
     """Return shape, type and range of every array that one client sends back.
 
     ``served`` models are mixed where the report says so. The ranges are those of data with this number of ``classes``
-    (None: a real target) and of a client of these ``sizes``. The label of a client that does not choose is its ``row``.
-    ``described`` is the declared shape of the client function's array, where the report names one, ``measured`` that of
-    the metric: a number, or counts of examples.
+    (None: a real target) and of a client of these ``sizes``. The row of a client that does not choose is the one it was
+    sent. ``described`` is the declared shape of the client function's array, where the report names one, ``measured``
+    that of the metric: a number, or counts of examples.
 
     >>> from coterie.models.layout import Layout
     >>> layout = Layout(3, 0, {"all": np.arange(3)}, {"all": np.arange(0)})
@@ -188,8 +188,8 @@ def form(
     """
     report, models = task.report, len(sent.models)
     whole, real, worst = "int64", "float64", math.inf if report.bounded is None else 1.0
-    labels = (0, models - 1) if task.choose else (UNPLACED, _rows(sent) + served)
-    found: Form = {"labels": Field((1, served) if report.mix else (1,), whole, *labels)}
+    rows = (0, models - 1) if task.choose else (UNPLACED, _rows(sent) + served)
+    found: Form = {"rows": Field((1, served) if report.mix else (1,), whole, *rows)}
     found["examples"] = Field((1,), whole, *_count(sizes.train))
     if report.params is not None:
         widths = len(layout.numbers(report.params)), len(layout.buffer_parts[report.params])
@@ -199,15 +199,15 @@ def form(
         found["losses"] = Field((1, models), real, 0.0, worst)
     if report.sample is not None:
         found["spreads"] = Field((1, models), real, 0.0, worst)
-    if report.metrics:
-        examples = getattr(sizes, report.metrics)
+    if report.evaluate_on:
+        examples = getattr(sizes, report.evaluate_on)
         halved = report.half is not None and examples
-        found["metrics"] = _metrics(classes, int(report.sees(np.array(examples))) if halved else examples)
+        found["metrics"] = _metrics(classes, int(report.distinct_examples(np.array(examples))) if halved else examples)
     if report.metric is not None:
-        most = _count(getattr(sizes, report.metrics or "test"))[1]
+        most = _count(getattr(sizes, report.evaluate_on or "test"))[1]
         found["metric"] = Field((1, *measured), real, *((0.0, most) if measured else (-DESCRIBED, math.inf)))
     if task.fit:
-        found["loss"] = Field((1,), real, 0.0, math.inf)
+        found["training_loss"] = Field((1,), real, 0.0, math.inf)
     if task.races:
         found["evaluations"] = Field((1,), whole, 0, models * _count(sizes.train)[1])
     if report.describe is not None:
@@ -264,7 +264,7 @@ def cost(task: Task, sent: Sent, replies: Replies, asked: int) -> Cost:
     evaluated for choices, reported losses and client functions of all models; minibatch steps. Loss and gradient at a
     model for a choice are one pass.
     """
-    models, served = len(sent.models), replies.labels.shape[1] if task.report.mix else 1
+    models, served = len(sent.models), replies.rows.shape[1] if task.report.mix else 1
     to_one = _bytes_to_one(task, sent, replies.layout, served)
     described = () if replies.description is None else replies.description.shape[1:]
     measured = () if replies.metric is None else replies.metric.shape[1:]
@@ -275,11 +275,11 @@ def cost(task: Task, sent: Sent, replies: Replies, asked: int) -> Cost:
     looked_at += [task.fit[0].batch] if task.looks_ahead else []
     chosen = models * sum(int(np.minimum(sizes, most or np.inf).sum()) for most in looked_at)
     judged = models + (1 if has_own(task, sent) else 0)
-    reported = judged * int(report.sees(sizes).sum()) if report.losses else 0
+    reported = judged * int(report.distinct_examples(sizes).sum()) if report.losses else 0
     if report.describe is not None and report.describe.all_models:
         reported += models * int(sizes.sum())
     raced = 0 if replies.evaluations is None else int(replies.evaluations.sum())
-    steps = sum(int(many) * fit.count(int(n)) for fit in task.fit for n, many in zip(*alike, strict=True))
+    steps = sum(int(many) * fit.minibatches(int(n)) for fit in task.fit for n, many in zip(*alike, strict=True))
     stored = to_one if asked else 0
     return Cost(asked * to_one, len(replies) * from_one, chosen + reported + raced, steps, stored)
 

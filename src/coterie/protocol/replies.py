@@ -10,7 +10,18 @@ from coterie.protocol.stack import Stack
 from coterie.typing import Array
 
 ROWS = (
-    *("labels", "examples", "params", "buffers", "losses", "spreads", "metrics", "loss", "evaluations", "description"),
+    *(
+        "rows",
+        "examples",
+        "params",
+        "buffers",
+        "losses",
+        "spreads",
+        "metrics",
+        "training_loss",
+        "evaluations",
+        "description",
+    ),
     "metric",
 )
 """The fields of ``Replies`` that have a row for each client, beside ``clients``."""
@@ -60,21 +71,21 @@ class Cost:
 class Replies:
     """Rows of the clients that answered; ``missing`` says why others did not.
 
-    ``clients`` are ascending positions, ``labels`` the row that each client worked on (its choice if it was asked to
+    ``clients`` are ascending positions, ``rows`` the row that each client worked on (its choice if it was asked to
     choose), ``examples`` its train size. ``params``, ``buffers`` (the reported part), ``losses (r, K)``, ``metrics``
-    and ``loss`` (mean over its minibatches) are there when the task asked for them. The columns of ``metrics`` are
-    accuracy, macro-F1, loss, examples; for regression squared error, target variance, loss, examples. ``spreads`` are
-    the mean squared deviations of the losses on a sample, ``evaluations`` the losses that a race made, ``description``
-    the arrays of a client function, ``metric`` one more number of the evaluated model, infinite where undefined, or the
-    counts from which one of all clients is made, ``(r, counts)``.
-    ``params`` may be a memory map: read it by parts or by chunks of rows. ``combine``
-    replaces the weighted mean, and ``weight_bound`` is how many times the usual number of examples a client may count
-    as; 0: no bound. ``sketching`` is how many clients are compared pair by pair.
+    and ``training_loss`` (mean over its minibatches) are there when the task asked for them. The columns of ``metrics``
+    are accuracy, macro-F1, loss, examples; for regression squared error, target variance, loss, examples. ``spreads``
+    are the mean squared deviations of the losses on a sample, ``evaluations`` the losses that a race made,
+    ``description`` the arrays of a client function, ``metric`` one more number of the evaluated model, infinite where
+    undefined, or the counts from which one of all clients is made, ``(r, counts)``.
+    ``params`` may be a memory map: read it by parts or by chunks of rows. ``combine`` replaces the weighted mean, and
+    ``weight_bound`` is how many times the usual number of examples a client may count as; 0: no bound. ``sketching`` is
+    how many clients are compared pair by pair.
     """
 
     layout: Layout
     clients: Array
-    labels: Array
+    rows: Array
     examples: Array
     params: Array | None = None
     buffers: Array | None = None
@@ -82,7 +93,7 @@ class Replies:
     losses: Array | None = None
     spreads: Array | None = None
     metrics: Array | None = None
-    loss: Array | None = None
+    training_loss: Array | None = None
     evaluations: Array | None = None
     description: Array | None = None
     metric: Array | None = None

@@ -78,13 +78,13 @@ class Sent:
         others = (None if stack is None else stack.contiguous() for stack in (self.references, self.unplaced))
         return Sent(self.models.contiguous(), *others)
 
-    def take(self, labels: Any) -> Stack:
+    def take(self, rows: Any) -> Stack:
         """Return the row of each label."""
-        if self.unplaced is None and np.size(labels) and np.min(labels) < 0:
+        if self.unplaced is None and np.size(rows) and np.min(rows) < 0:
             raise ValueError("a client without a cluster has no model here; send one as 'unplaced'")
-        return self.rows.take(labels)
+        return self.rows.take(rows)
 
-    def names_cluster(self, labels: Array) -> Array:
-        """Return which labels name a cluster model, rather than a reference or the model of unplaced clients."""
-        found: Array = (labels >= 0) & (labels < len(self.models))
+    def names_cluster(self, rows: Array) -> Array:
+        """Return which rows name a cluster model, rather than a reference or the model of unplaced clients."""
+        found: Array = (rows >= 0) & (rows < len(self.models))
         return found

@@ -1,7 +1,7 @@
 """What a client is asked to do, as plain data: choose -> fit -> report.
 
 Frozen values and no closures, so that a task can be sent, hashed, logged and refused, and a client runs only code that
-it already has. What leaves a client is exactly what ``report`` names.
+it already has. What leaves a client is in ``protocol.report``.
 """
 
 from __future__ import annotations
@@ -13,37 +13,8 @@ import numpy as np
 
 from coterie.errors import require as _require
 from coterie.limits import BATCH, EPOCHS, LARGEST, PASS, ROUNDS, STEPS, check_most
-from coterie.models.layout import MIXES
+from coterie.protocol.report import Report
 from coterie.typing import Array
-
-
-@dataclass(frozen=True)
-class Sample:
-    """The examples ``begin`` to ``end`` of a client's train data, in a random order drawn at its address.
-
-    >>> Sample(0, 16).following, Sample(16, 32).following
-    (Sample(begin=16, end=32), Sample(begin=32, end=64))
-    """
-
-    begin: int
-    end: int
-
-    def __post_init__(self) -> None:
-        _require(0 <= self.begin < self.end, "a sample", f"{self.begin} to {self.end}", "a range from at least 0")
-
-    @property
-    def following(self) -> Sample:
-        """Return the next sample, after which twice as many examples have been seen."""
-        return Sample(self.end, 2 * self.end)
-
-    def count(self, sizes: Array) -> Array:
-        """Return the number of examples in the sample at clients with ``sizes`` examples.
-
-        >>> Sample(16, 32).count(np.array([10, 20, 99])).tolist()
-        [0, 4, 16]
-        """
-        number: Array = np.minimum(sizes, self.end) - np.minimum(sizes, self.begin)
-        return number
 
 
 def standard_error(variance: Array, seen: Array, sizes: Array) -> Array:
@@ -189,9 +160,9 @@ Term = Proximal | Near | Others | Contrast
 class Fit:
     """One pass of local training: from the received parameters, on one part of the model, the rest frozen.
 
-    ``steps`` minibatches or ``epochs`` passes over the client's data, whichever is less where both are given (10 steps
-    when neither is); ``lr`` None is the model's default; the rate in round t is ``lr * lr_decay ** t``. Optimiser state
-    starts at zero every round.
+    ``steps`` minibatches or ``epochs`` times through the client's data, whichever is less where both are given (10
+    steps when neither is); ``lr`` None is the model's default; the rate in round t is ``lr * lr_decay ** t``. Optimiser
+    state starts at zero every round.
     With ``pull`` every step is w <- (1 - pull) w + pull * start - lr * gradient: it also moves back towards the start.
     ``half``: only the first (0) or second (1) half of the client's examples, which are divided at random; the two
     halves under one key are disjoint. A single example is in both. ``draw``: which draw of minibatches it is, where a
@@ -242,125 +213,45 @@ class Fit:
         (30, 6)
         """
         if self.epochs is None:
-            return replace(self, steps=self.count(0) * factor)
+            return replace(self, steps=self.minibatches(0) * factor)
         return replace(self, epochs=self.epochs * factor, steps=None if self.steps is None else self.steps * factor)
 
-    def count(self, examples: int) -> int:
+    def minibatches(self, examples: int) -> int:
         """Return the number of minibatches of a client with this number of examples.
 
-        >>> [Fit(steps=50, epochs=2, batch=10).count(examples) for examples in (30, 1000)]
+        >>> [Fit(steps=50, epochs=2, batch=10).minibatches(examples) for examples in (30, 1000)]
         [6, 50]
         """
         if self.epochs is None:
             return 10 if self.steps is None else self.steps
-        passes = self.epochs * -(-self.sees(examples) // self.batch)
-        return passes if self.steps is None else min(passes, self.steps)
+        steps = self.epochs * -(-self.distinct_examples(examples) // self.batch)
+        return steps if self.steps is None else min(steps, self.steps)
 
-    def walks(self, examples: int) -> int:
+    def examples_passed(self, examples: int) -> int:
         """Return the number of examples that a client sees in the pass, counted as often as they come.
 
-        >>> Fit(steps=3, batch=2).walks(5), Fit(epochs=2).walks(5)
+        >>> Fit(steps=3, batch=2).examples_passed(5), Fit(epochs=2).examples_passed(5)
         (6, 10)
         """
-        return self.count(examples) * min(self.batch, self.sees(examples))
+        return self.minibatches(examples) * min(self.batch, self.distinct_examples(examples))
 
     def check(self, examples: int) -> None:
         """Refuse a pass that is too long for a client with this number of examples."""
-        walks = self.walks(examples)
+        minibatches = f"{self.minibatches(examples):,} minibatches of {self.batch}"
         check_most(
-            f"what a client with {examples} examples sees in {self.count(examples):,} minibatches of {self.batch}",
-            walks,
+            f"what a client with {examples} examples sees in {minibatches}",
+            self.examples_passed(examples),
             PASS,
             "take fewer steps or epochs, and more rounds",
         )
 
-    def sees(self, examples: int) -> int:
+    def distinct_examples(self, examples: int) -> int:
         """Return the number of different examples that a client uses.
 
-        >>> Fit().sees(5), Fit(half=0).sees(5), Fit(half=1).sees(5), Fit(half=1).sees(1)
-        (5, 3, 2, 1)
+        >>> Fit().distinct_examples(5), [Fit(half=half).distinct_examples(5) for half in (0, 1)]
+        (5, [3, 2])
         """
         return examples if self.half is None else max(1, (examples + 1 - self.half) // 2)
-
-
-BOUNDED = ("zero-one", "clipped")
-"""Losses in [0, 1] that a report may ask for in place of the training loss."""
-
-
-def check_bounded(loss: str | None, classes: int | None) -> None:
-    """Refuse a bounded loss that is not defined for these data."""
-    _require(loss != "zero-one" or classes is not None, "loss", "zero-one and the target a number", "clipped, or none")
-
-
-@dataclass(frozen=True)
-class Describe:
-    """Name a client function, ``package.module:function(arguments)``, whose array comes back.
-
-    ``all_models``: the function reads all cluster models, so that the client must be sent them.
-    """
-
-    function: str
-    all_models: bool = False
-
-
-@dataclass(frozen=True)
-class Report:
-    """What comes back from a client.
-
-    ``params`` names the part of the trained model (None: nothing of it), ``losses`` asks for the mean train loss under
-    every model received, ``metrics`` names the split on which the resulting model is evaluated. The losses are training
-    losses, or ``bounded`` to [0, 1]: ``zero-one`` (for classes only), or ``clipped`` (at 1, with cross entropy in units
-    of that of a guess among all classes).
-    With ``differences`` each loss comes as |L(w) - L(own)|, own the model that the client's label names, which may be a
-    reference; the losses themselves do not leave the client.
-    With a ``sample`` the losses are means over a part of the train split, and their spread comes back beside them; with
-    a ``half``, losses, or metrics on the train split, are those of the half that ``Fit.half`` names, which a pass of
-    the same key on the other half does not see.
-    ``mix``: how the outputs of several models become one (``models.layout.MIXES``), where a client is served several.
-    ``describe``: a client function whose array comes back (``protocol.client_function``). ``metric``: the name of one
-    more number of the evaluated model, from its outputs and the truth: ``package.module:function`` is a user's own.
-    """
-
-    params: str | None = "all"
-    _: KW_ONLY
-    losses: bool = False
-    metrics: str | None = None
-    mix: str | None = None
-    sample: Sample | None = None
-    bounded: str | None = None
-    half: int | None = None
-    differences: bool = False
-    describe: Describe | None = None
-    metric: str | None = None
-
-    def __post_init__(self) -> None:
-        known = (None, "train", "validation", "test")
-        _require(self.bounded in (None, *BOUNDED), "report.bounded", repr(self.bounded), " or ".join(BOUNDED))
-        _require(
-            self.bounded is None or self.losses, "report.bounded", self.bounded, "None where no losses are reported"
-        )
-        _require(self.mix in (None, *MIXES), "report.mix", repr(self.mix), " or ".join(MIXES))
-        _require(self.mix is None or self.params is None, "report.params", repr(self.params), "None for a mixture")
-        _require(self.metrics in known, "report.metrics", repr(self.metrics), "train, validation or test")
-        _require(self.metric is None or self.metrics is not None, "report.metric", self.metric, "None without metrics")
-        whole = not self.differences or (self.losses and self.sample is None)
-        _require(whole, "report.differences", "true", "false without losses, or with a sample of them")
-        _require(self.half in (None, 0, 1), "report.half", self.half, "0 or 1, or none")
-        judged = self.losses or self.metrics == "train"
-        alone = self.half is None or (judged and self.metrics in (None, "train") and self.sample is None)
-        _require(alone, "report.half", self.half, "None without losses or metrics of train data, or with a sample")
-        _require(self.sample is None or self.losses, "report.sample", self.sample, "None where no losses are reported")
-
-    def sees(self, sizes: Array) -> Array:
-        """Return the number of examples behind the reported losses of clients with ``sizes`` examples.
-
-        >>> Report(losses=True, half=1).sees(np.array([1, 4, 5])).tolist()
-        [1, 2, 2]
-        """
-        if self.sample is not None:
-            return self.sample.count(sizes)
-        found: Array = sizes if self.half is None else np.maximum(1, (sizes + 1 - self.half) // 2)
-        return found
 
 
 @dataclass(frozen=True)

@@ -30,7 +30,7 @@ CATALOGUES = {
     "partition-add-ons": ("coterie.data.partitions.registry", "add_ons"),
     "models": ("coterie.models.zoo", "models"),
     "clusterers": ("coterie.server.clustering.clusterers", "clusterers"),
-    "metrics": ("coterie.engine.metric_functions", "metrics"),
+    "metrics": ("coterie.engine.metrics", "metrics"),
     "robust": ("coterie.server.robust", "rules"),
     "papers": ("coterie.experiments.papers", "papers"),
 }
@@ -69,7 +69,7 @@ def _no_facts(name: str) -> tuple[str, ...]:
 
 def _metric_facts(name: str) -> tuple[str, ...]:
     """Return which way a metric is better, its range and its unit."""
-    from coterie.engine.metric_functions import METRICS
+    from coterie.engine.metrics import METRICS
 
     found = METRICS[name]
     return found.better, found.range, found.unit.removeprefix("the ")
@@ -89,7 +89,7 @@ def metric_in_words(name: str) -> str:
     range: 0 to inf, in the target's unit
     for: numbers
     """
-    from coterie.engine.metric_functions import METRICS
+    from coterie.engine.metrics import METRICS
 
     found = METRICS[name]
     unit = f", in {found.unit}" if found.in_unit else f" ({found.unit})" if found.unit else ""

@@ -93,11 +93,11 @@ class Attended:
         """Close the federation inside."""
         self.inner.close()
 
-    def ask(self, task: Task, sent: Sent, labels: Array, clients: Array, key: Key) -> Replies:
+    def ask(self, task: Task, sent: Sent, rows: Array, clients: Array, key: Key) -> Replies:
         """Ask the clients that are there in the key's round."""
         reasons = [self.attendance.why_not(self.names[client], key.round) for client in clients]
         there = np.array([reason is None for reason in reasons], dtype=bool)
-        replies = self.inner.ask(task, sent, labels[there], clients[there], key)
+        replies = self.inner.ask(task, sent, rows[there], clients[there], key)
         absent = {self.names[c]: why for c, why in zip(clients, reasons, strict=True) if why is not None}
         return replace(replies, missing={**replies.missing, **absent})
 

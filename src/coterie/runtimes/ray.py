@@ -20,7 +20,7 @@ import torch
 from coterie.data.array_memory import allocate
 from coterie.data.federated import Federated, Split
 from coterie.engine.engine import SPILL, Engine
-from coterie.engine.metric_functions import reported_shape
+from coterie.engine.metrics import reported_shape
 from coterie.engine.plan import count_threads, make_plan
 from coterie.engine.pool import SpareBlock
 from coterie.errors import FederationError, UsageError
@@ -50,11 +50,11 @@ class Worker:
         self.engine = Engine(model, everybody, threads=1, spill=spill)
 
     def run(
-        self, plan: str, task: Task, sent: Sent, labels: Array, clients: Array, key: Key
+        self, plan: str, task: Task, sent: Sent, rows: Array, clients: Array, key: Key
     ) -> tuple[message.Arrays, dict[str, str]]:
         """Return the rows of the clients that answered, and why the others did not."""
         self.engine.plan = plan
-        reply = self.engine.run(task, sent, labels, clients, key)
+        reply = self.engine.run(task, sent, rows, clients, key)
         return {"clients": reply.clients, **message.up(reply)}, dict(reply.missing)
 
 
@@ -110,7 +110,7 @@ class RayFederation:
         """Return the positions of all clients: everybody takes part in every round."""
         return np.arange(len(self.names))
 
-    def ask(self, task: Task, sent: Sent, labels: Array, clients: Array, key: Key) -> Replies:
+    def ask(self, task: Task, sent: Sent, rows: Array, clients: Array, key: Key) -> Replies:
         """Let every worker run its clients; the models are sent once, to the memory that workers share."""
         homes = self._open()
         wanted = np.unique(homes[clients]).tolist()
@@ -122,9 +122,9 @@ class RayFederation:
         for home in wanted:
             positions = np.flatnonzero(homes[clients] == home)
             numbers = np.searchsorted(np.flatnonzero(homes == home), clients[positions])
-            reply = self._workers[home].run.remote(plan, task, shared, labels[positions], numbers, key)
+            reply = self._workers[home].run.remote(plan, task, shared, rows[positions], numbers, key)
             asked[home] = Asked(positions, numbers, reply)
-        served = np.size(labels) // max(len(clients), 1)
+        served = np.size(rows) // max(len(clients), 1)
         described = declared_shape(task.report.describe, self.model, len(sent.models))
         measured = reported_shape(task.report.metric, self.model.target)
         form = message.form(task, sent, self.model.layout, served=served, described=described, measured=measured)

@@ -38,9 +38,9 @@ class Simulator:
         """Return the positions of all clients: everybody takes part in every round."""
         return np.arange(len(self.names))
 
-    def ask(self, task: Task, sent: Sent, labels: Array, clients: Array, key: Key) -> Replies:
+    def ask(self, task: Task, sent: Sent, rows: Array, clients: Array, key: Key) -> Replies:
         """Run the engine on these clients; a result that is not finite is a missing row."""
-        replies = message.drop_broken(self.engine.run(task, sent, labels, clients, key), self.names)
+        replies = message.drop_broken(self.engine.run(task, sent, rows, clients, key), self.names)
         return replace(replies, cost=message.cost(task, sent, replies, len(clients)))
 
     def judge(self, models: Stack, split: Split, rows: Array | None = None, mix: str | None = None) -> Array:

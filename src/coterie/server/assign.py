@@ -1,14 +1,11 @@
-"""Assign rules: keep clusters, or k-means of the clients' parameters in every round; and who joins its centres.
+"""Assign rules: as clients trained, or k-means of the clients' parameters in every round; and who joins its centres.
 
-Rules that cluster once are ``one_shot``'s. K-means on the rows of a distance matrix, for ocfl-kmeans and
-``clusterer=kmeans``, is ``clustering.methods.kmeans``.
+Rules that cluster once are in ``one_shot``, k-means itself is in ``clustering.weighted_kmeans``.
 """
 
 from __future__ import annotations
 
-import warnings
 from dataclasses import dataclass, replace
-from typing import Any
 
 import numpy as np
 import scipy
@@ -18,7 +15,7 @@ from coterie.protocol.replies import Replies
 from coterie.protocol.stack import UNPLACED
 from coterie.protocol.task import Fit, Task
 from coterie.seeding import Key
-from coterie.server.aggregate import matrix, multiply
+from coterie.server.clustering.weighted_kmeans import WeightedKMeans
 from coterie.server.contract import (
     Ask,
     Assign,
@@ -42,67 +39,18 @@ class Clustered:
     clusterings: int
 
 
-def keep() -> Assign:
-    """Keep every client in the cluster it worked for: the one it chose, or its old one; soft clusters as they are."""
+def as_trained() -> Assign:
+    """Put every client in the cluster whose model it trained: the one it chose, or its old one; soft clusters stay."""
 
     def assign(state: State, replies: Replies, key: Key, ask: Ask) -> Assignment:
         if state.memberships is not None:
             return Assignment(state.labels, state.memory, memberships=state.memberships)
-        return Assignment(placed(state, replies, replies.labels), state.memory)
+        return Assignment(labels_after(state, replies, replies.rows), state.memory)
 
     return assign
 
 
-MANY = 20_000
-"""With more points than this, a sample of this size decides between the starts of k-means."""
-
-
-@dataclass(frozen=True)
-class KMeansClusters:
-    """Weighted k-means: the lowest inertia of ``restarts`` fresh k-means++ starts and of the previous centres.
-
-    Of more than ``MANY`` points a sample decides between the starts. From the best one all points are clustered, with
-    distances in the precision of the points; centres are means in double precision.
-    """
-
-    clusters: int
-    restarts: int = 5
-
-    def __post_init__(self) -> None:
-        if self.clusters < 1:
-            raise UsageError(f"clusters is {self.clusters}; it must be at least 1")
-
-    def __call__(self, points: Array, weights: Array, key: Key, centres: Array | None) -> tuple[Array, Array]:
-        """Return the labels of the points and the centres."""
-        if len(points) <= MANY:
-            return self._best(points, weights, key, centres)
-        sample = np.sort(key.generator("k-means sample").choice(len(points), MANY, replace=False))
-        _, start = self._best(points[sample], weights[sample], key, centres)
-        all_points = self._from(points, weights, start.astype(points.dtype), 0)
-        labels = all_points.labels_.astype(np.int64)
-        return labels, multiply(matrix(labels, weights, self.clusters), points, start)
-
-    def _best(self, points: Array, weights: Array, key: Key, centres: Array | None) -> tuple[Array, Array]:
-        """Try every start in double precision."""
-        starts: list[tuple[str | Array, int]] = [
-            ("k-means++", key.number("k-means", i) % 2**32) for i in range(self.restarts)
-        ]
-        if centres is not None:
-            starts.append((centres, 0))
-        precise = points.astype(np.float64)
-        best = min((self._from(precise, weights, *start) for start in starts), key=lambda run: run.inertia_)
-        return best.labels_.astype(np.int64), best.cluster_centers_
-
-    def _from(self, points: Array, weights: Array, start: str | Array, seed: int) -> Any:
-        from sklearn.cluster import KMeans
-        from sklearn.exceptions import ConvergenceWarning
-
-        with warnings.catch_warnings():  # with fewer distinct points than clusters some stay empty, as they should
-            warnings.simplefilter("ignore", ConvergenceWarning)
-            return KMeans(self.clusters, init=start, n_init=1, random_state=seed).fit(points, sample_weight=weights)
-
-
-def cluster_parts(part: str, clusterer: KMeansClusters, weigh: Weigh) -> Assign:
+def cluster_by_part(part: str, clusterer: WeightedKMeans, weigh: Weigh) -> Assign:
     """Cluster one part of the clients' parameters every round; numbers follow the largest overlap with the old ones.
 
     Clients that did not answer stay in their clusters, or have none when one shared model splits: their old number
@@ -124,7 +72,7 @@ def cluster_parts(part: str, clusterer: KMeansClusters, weigh: Weigh) -> Assign:
         ordered = np.empty_like(centres)
         ordered[numbers] = centres
         before = replace(state, labels=np.full_like(state.labels, UNPLACED)) if splits else state
-        labels = placed(before, replies, numbers[new])
+        labels = labels_after(before, replies, numbers[new])
         memory = Clustered(ordered, clusterings(state) + 1)
         return Assignment(labels, memory, parents=(0,) * clusters if splits else None, formed=True)
 
@@ -135,11 +83,11 @@ def join_nearest(part: str) -> Assign:
     """Keep every client where it is; one without a cluster joins the nearest centre of the last clustering."""
 
     def assign(state: State, replies: Replies, key: Key, ask: Ask) -> Assignment:
-        labels, new = replies.labels.copy(), np.flatnonzero(replies.labels == UNPLACED)
+        labels, new = replies.rows.copy(), np.flatnonzero(replies.rows == UNPLACED)
         if len(new):
             points = replies.models().params[new][:, replies.layout.part(part)]
             labels[new] = scipy.spatial.distance.cdist(points, state.memory.centres).argmin(axis=1)
-        return Assignment(placed(state, replies, labels), state.memory)
+        return Assignment(labels_after(state, replies, labels), state.memory)
 
     return assign
 
@@ -198,7 +146,7 @@ def clusterings(state: State) -> int:
     return 0 if last is None else last.clusterings
 
 
-def placed(state: State, replies: Replies, labels: Array) -> Array:
+def labels_after(state: State, replies: Replies, labels: Array) -> Array:
     """Return all clients' labels: new ones for those that answered, the old ones for the rest."""
     everyone = state.labels.copy()
     everyone[replies.clients] = labels

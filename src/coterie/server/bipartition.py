@@ -66,11 +66,11 @@ def bipartition(
 
     def assign(state: State, replies: Replies, key: Key, ask: Ask) -> Assignment:
         kept = join(place)(state, replies, key, ask)
-        at_home = replies.without(replies.labels == UNPLACED, {})
+        at_home = replies.without(replies.rows == UNPLACED, {})
         if not len(at_home):
             return kept
         before: Longest | None = state.memory
-        norms = norms_of(at_home, starts_from(state.stack.params, at_home.labels))[1]
+        norms = norms_of(at_home, starts_from(state.stack.params, at_home.rows))[1]
         memory = Longest(max(0.0 if before is None else before.length, longest(norms)))
         clusters = range(len(state.stack)) if state.round > minimum else ()
         found = [finder(cluster, state, at_home, memory.length, key, ask) for cluster in clusters]
@@ -95,13 +95,13 @@ class SideFinder:
         """Return the sides of one cluster; None if it stays whole."""
         clients = np.flatnonzero(state.labels == cluster)
         own = replies.without(~np.isin(replies.clients, clients), {})
-        starts = starts_from(state.stack.params, own.labels)
+        starts = starts_from(state.stack.params, own.rows)
         if len(clients) <= 2 or not len(own) or not self.stationary(own, starts, largest):
             return None
         own = complete(own, clients, state.stack, state.labels, self.fit, ask)
         if len(own) <= 2:
             return None
-        _, distances = by_updates("cosine")(own, starts_from(state.stack.params, own.labels), ask)
+        _, distances = by_updates("cosine")(own, starts_from(state.stack.params, own.rows), ask)
         side = find_clusters(self.clusterer, distances, key)
         if not self._apart(distances, side):
             return None

@@ -1,10 +1,10 @@
-"""The contract: the types that an algorithm is made of. To write a method, read this file and no other.
+"""The contract: the types that an algorithm is made of. To write a method, read this file first.
 
 An algorithm is a value with parts; the loop is not part of it. In every round the loop does this with the parts::
 
     state    = algorithm.prepare(state, clients, key, ask)        clusters found before clients train, if it does so
     task     = algorithm.task(state)                              what clients are asked to do
-    replies  = ask(task, models, labels, clients, references)     what clients sent back
+    replies  = ask(task, models, rows, clients, references)     what clients sent back
     found    = algorithm.assign(state, replies, key, ask)         every client's cluster from now on
     weights  = algorithm.weigh(replies)                           how much each counts in its cluster
     mean     = the weighted mean of the clients' models in each cluster
@@ -16,9 +16,10 @@ The new models, the labels of ``found`` and what the rule remembers are the next
 
 A whole method, as small as they get (it is ``fedavg``)::
 
-    Algorithm(start=one_model(), task=lambda state: Task(fit=(Fit(steps=10),)), assign=keep())
+    Algorithm(start=one_model(), task=lambda state: Task(fit=(Fit(steps=10),)), assign=as_trained())
 
-``coterie.protocol.task`` says what clients can be asked; ``coterie.protocol.replies`` what a reply holds.
+Read next what clients can be asked, ``coterie.protocol.task``, and what a reply holds, ``coterie.protocol.replies``.
+Everything a method needs is imported from ``coterie.parts``.
 """
 
 from __future__ import annotations
@@ -32,8 +33,9 @@ import numpy as np
 from coterie.models.model import Model
 from coterie.protocol.federation import Federation
 from coterie.protocol.replies import Replies
+from coterie.protocol.report import Report
 from coterie.protocol.stack import UNPLACED, Stack
-from coterie.protocol.task import Fit, Report, Score, Task
+from coterie.protocol.task import Fit, Score, Task
 from coterie.seeding import Key
 from coterie.server.exchange import believed
 from coterie.typing import Array
@@ -82,7 +84,7 @@ class State:
         return found
 
     def __repr__(self) -> str:
-        placed, beside = int((self.labels >= 0).sum()), f", {len(self.members)} members beside" if self.members else ""
+        placed, beside = int(self.placed.sum()), f", {len(self.members)} members beside" if self.members else ""
         return f"State({self.round} rounds: {self.stack!r}, {len(self.labels)} clients, {placed} placed{beside})"
 
 
@@ -148,11 +150,11 @@ class Ask(Protocol):
     """The clients, as a part sees them. A rule may ask as often as it likes within a round."""
 
     def __call__(
-        self, task: Task, models: Stack, labels: Array, clients: Array, references: Stack | None = None
+        self, task: Task, models: Stack, rows: Array, clients: Array, references: Stack | None = None
     ) -> Replies:
         """Give clients a task and return the replies of those that answered.
 
-        ``labels`` names, for each of ``clients``, the row of ``models`` that it works on. ``references`` are sent
+        ``rows`` names, for each of ``clients``, the row of ``models`` that it works on. ``references`` are sent
         beside the models: nobody chooses them, penalty terms and scores read them. Costs are counted, and the
         norm bound applies.
         """
@@ -270,8 +272,9 @@ class Algorithm:
     chooses   whether clients choose among the cluster models
     least_rounds  how many rounds its warm-up and its shots need
     least_answers  how many clients must answer in a round for it to cluster
-    name, fit the text that names it, and how its clients train, for tables and run folders only
-    refitted  the same algorithm with another local training, where nobody gave it one (None: somebody did)
+    name      the text that names it
+    fit       how its clients train: for records, probes and fine-tuning (a round's training is in its task)
+    refitted  makes the algorithm again with another fit; None if the call that made it gave one
     opinion   what it can add where advice is asked for
     """
 

@@ -15,8 +15,9 @@ import numpy as np
 from coterie.errors import FederationError, UsageError
 from coterie.protocol.message import ABSURD
 from coterie.protocol.replies import Replies
+from coterie.protocol.report import Describe, Report
 from coterie.protocol.stack import UNPLACED, Stack
-from coterie.protocol.task import Describe, Report, Task
+from coterie.protocol.task import Task
 from coterie.seeding import Key
 from coterie.server.aggregate import average
 from coterie.server.clustering.advice import on_distances

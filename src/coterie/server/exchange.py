@@ -72,11 +72,11 @@ class Meter:
         self.refused: dict[str, str] = {}
         self.missing: dict[str, str] = {}
 
-    def ask(self, task: Task, models: Stack, labels: Array, clients: Array, references: Stack | None = None) -> Replies:
+    def ask(self, task: Task, models: Stack, rows: Array, clients: Array, references: Stack | None = None) -> Replies:
         """Ask clients to do a task, and count what it cost; see ``contract.Ask``."""
-        alone = None if task.choose or (labels >= 0).all() else mean_of(models, self.shares)
+        alone = None if task.choose or (rows >= 0).all() else mean_of(models, self.shares)
         sent = Sent(models, references if references is not None and len(references) else None, alone)
-        replies = self.federation.ask(task, sent, labels, clients, self.key)
+        replies = self.federation.ask(task, sent, rows, clients, self.key)
         self.cost += replies.cost
         ruled = replace(
             replies,
@@ -98,7 +98,7 @@ class Meter:
 def with_rest(replies: Replies, part: str, sent: Sent) -> Replies:
     """Return replies of whole models where clients sent back one part: the rest is as they received it."""
     where = replies.layout.part(part), replies.layout.buffer_part(part)
-    received = sent.take(replies.labels)
+    received = sent.take(replies.rows)
     for rows, columns, values in zip(received, where, (replies.params, replies.buffers), strict=True):
         rows[:, columns] = values
     return replace(replies, params=received.params, buffers=received.buffers)
@@ -110,11 +110,11 @@ def mean_of(models: Stack, shares: Array | None) -> Stack:
     return models.mix(weights[None])
 
 
-def with_mean(models: Stack, labels: Array, shares: Array | None) -> tuple[Stack, Array]:
-    """Return the models and the row of each label; clients without a cluster get a further row, the mean."""
-    if (labels >= 0).all():
-        return models, labels
-    return models.plus(mean_of(models, shares)), np.where(labels < 0, len(models), labels)
+def with_mean(models: Stack, rows: Array, shares: Array | None) -> tuple[Stack, Array]:
+    """Return the models and the row of each client; clients without a cluster get a further row, the mean."""
+    if (rows >= 0).all():
+        return models, rows
+    return models.plus(mean_of(models, shares)), np.where(rows < 0, len(models), rows)
 
 
 def bounded(replies: Replies, task: Task, sent: Sent, names: tuple[str, ...], factor: float) -> Replies:
@@ -125,7 +125,7 @@ def bounded(replies: Replies, task: Task, sent: Sent, names: tuple[str, ...], fa
     """
     if not factor or not task.fit or replies.params is None or len(replies) < FEWEST:
         return replies
-    lengths = update_lengths(replies.params, sent.rows.params, replies.labels)
+    lengths = update_lengths(replies.params, sent.rows.params, replies.rows)
     limits = factor * usual(lengths, task, replies, sent)
     broken = lengths > limits
     reasons = {
@@ -158,16 +158,16 @@ def usual(lengths: Array, task: Task, replies: Replies, sent: Sent) -> Array:
     cluster it is at least half of the distance to the farthest cluster model; with more steps than the median it is
     as many times as long; and it is at least a hundredth of the length of the model itself.
     """
-    labels, rows = replies.labels, sent.rows.params
-    found = medians(lengths, labels)
-    for label in np.unique(labels):
-        same = labels == label
-        if label == UNPLACED:
-            far = max(float(np.linalg.norm(model - rows[label])) for model in sent.models.params)
+    rows, params = replies.rows, sent.rows.params
+    found = medians(lengths, rows)
+    for row in np.unique(rows):
+        same = rows == row
+        if row == UNPLACED:
+            far = max(float(np.linalg.norm(model - params[row])) for model in sent.models.params)
             found[same] = np.maximum(found[same], FAR * far)
-        found[same] = np.maximum(found[same], SHORT * np.linalg.norm(rows[label]))
+        found[same] = np.maximum(found[same], SHORT * np.linalg.norm(params[row]))
     sizes, inverse = np.unique(believed(replies), return_inverse=True)
-    steps = np.array([sum(fit.count(int(examples)) for fit in task.fit) for examples in sizes])[inverse]
+    steps = np.array([sum(fit.minibatches(int(examples)) for fit in task.fit) for examples in sizes])[inverse]
     share: Array = np.maximum(1, steps / np.median(steps))
     return found * share
 
@@ -195,6 +195,6 @@ def believed(replies: Replies) -> Array:
     """
     if not replies.weight_bound or len(replies) < FEWEST:
         return replies.examples
-    most = replies.weight_bound * medians(replies.examples, replies.labels)
+    most = replies.weight_bound * medians(replies.examples, replies.rows)
     counted: Array = np.minimum(replies.examples, most.astype(replies.examples.dtype))
     return counted

@@ -8,12 +8,12 @@ import numpy as np
 import scipy
 
 from coterie.seeding import Key
-from coterie.server.assign import KMeansClusters
+from coterie.server.clustering.weighted_kmeans import WeightedKMeans
 from coterie.server.contract import Ask, Prepare, State, least_loss
 from coterie.typing import Array
 
 
-def cluster_losses(clusterer: KMeansClusters) -> Prepare:
+def cluster_losses(clusterer: WeightedKMeans) -> Prepare:
     """Cluster the loss vectors of the round's clients, and give each cluster the model that matches it.
 
     Clients that do not answer, or have losses that are not finite, stay where they are; with fewer answers than

@@ -14,7 +14,7 @@ from coterie.protocol.stack import UNPLACED, Stack
 from coterie.protocol.task import Fit
 from coterie.seeding import Key
 from coterie.server.aggregate import average
-from coterie.server.assign import keep
+from coterie.server.assign import as_trained
 from coterie.server.contract import Ask, Assign, Assignment, Prepare, Start, State, Weigh, memory_type
 from coterie.server.distances.vectors import BLOCK_BYTES, cosine_from_products
 from coterie.server.one_shot import train
@@ -162,12 +162,12 @@ def train_for_everyone(fit: Fit, weigh: Weigh) -> Assign:
     """Keep clusters, and let the clients that answered train the model of all clients too, by a further exchange."""
 
     def assign(state: State, replies: Replies, key: Key, ask: Ask) -> Assignment:
-        kept, memory = keep()(state, replies, key, ask), state.memory
+        kept, memory = as_trained()(state, replies, key, ask), state.memory
         alone = np.zeros_like(replies.clients)
         answers = train(replies.clients, memory.everyone, alone, fit, ask)
         if not len(answers):
             return kept
-        mean = average(answers, answers.labels, weigh(answers), memory.everyone)[0]
+        mean = average(answers, answers.rows, weigh(answers), memory.everyone)[0]
         return replace(kept, memory=replace(memory, everyone=mean))
 
     return assign

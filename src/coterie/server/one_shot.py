@@ -16,7 +16,7 @@ from coterie.protocol.stack import UNPLACED, Stack
 from coterie.protocol.task import Fit, Task
 from coterie.seeding import Key
 from coterie.server.aggregate import average
-from coterie.server.assign import keep, placed
+from coterie.server.assign import as_trained, labels_after
 from coterie.server.clustering.advice import on_distances
 from coterie.server.clustering.by_sample import find_clusters
 from coterie.server.clustering.clusterers import Clusterer
@@ -102,7 +102,7 @@ def once(when: Event, rule: Rule, then: Assign, shots: int = 1) -> Assign:
         known = replace(state, memory=replace(memory, seen=seen))
         found = rule(known, replies, key, ask) if happens else None
         if found is None:
-            return keep()(known, replies, key, ask)
+            return as_trained()(known, replies, key, ask)
         return replace(found, memory=replace(found.memory, shots=memory.shots + 1))
 
     return assign
@@ -128,7 +128,7 @@ def temperature_rises(p: float = 2.0) -> Event:
     def event(before: float | None, state: State, replies: Replies) -> tuple[bool, float | None]:
         if len(replies) < 2:
             return False, before
-        now = temperature_of(replies, starts_from(state.stack.params, replies.labels), p)
+        now = temperature_of(replies, starts_from(state.stack.params, replies.rows), p)
         return before is not None and now > before, now
 
     return event
@@ -191,7 +191,7 @@ def cluster_once(
         found = follow_old_numbers(state, answers, new, weigh)
         same, again = len(found.parents) == len(state.stack), state.memory.shots > 0
         old = state if same else replace(state, labels=np.full_like(state.labels, UNPLACED))
-        labels = placed(old, answers, found.labels)
+        labels = labels_after(old, answers, found.labels)
         finish = None
         if len(found.parents) > 1 and all_clients and not again:
             means = found.means

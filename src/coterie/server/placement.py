@@ -10,7 +10,7 @@ from coterie.protocol.replies import Replies
 from coterie.protocol.stack import UNPLACED, Stack
 from coterie.protocol.task import Fit, Task
 from coterie.seeding import Key
-from coterie.server.assign import placed
+from coterie.server.assign import labels_after
 from coterie.server.contract import Ask, Assign, Assignment, Place, Scores, State, score_by_loss
 from coterie.server.distances.vectors import cosines
 from coterie.server.one_shot import means_when_formed, sent_when_formed
@@ -51,7 +51,7 @@ def join(place: Place) -> Assign:
     """Keep every client where it is; place one without a cluster when it answers, by a further exchange."""
 
     def assign(state: State, replies: Replies, key: Key, ask: Ask) -> Assignment:
-        labels = placed(state, replies, replies.labels)
+        labels = labels_after(state, replies, replies.rows)
         newcomers = replies.clients[labels[replies.clients] == UNPLACED]
         if len(newcomers):
             found = place(state, ask, newcomers)

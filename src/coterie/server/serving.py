@@ -13,8 +13,9 @@ import numpy as np
 
 from coterie.protocol.federation import Federation
 from coterie.protocol.replies import Replies
+from coterie.protocol.report import Report
 from coterie.protocol.stack import UNPLACED, Sent, Stack
-from coterie.protocol.task import Report, Task
+from coterie.protocol.task import Task
 from coterie.seeding import Key
 from coterie.server.contract import Algorithm, Serving, State
 from coterie.server.exchange import Meter, with_mean
@@ -38,7 +39,7 @@ def evaluate(
 
     ``clients``: only these. ``metric``: the name of one more number.
     """
-    return serve(algorithm, federation, state, seed, Report(params=None, metrics=split, metric=metric), clients)
+    return serve(algorithm, federation, state, seed, Report(params=None, evaluate_on=split, metric=metric), clients)
 
 
 def serve(
@@ -99,14 +100,14 @@ def rows_that_serve(state: State, served: Replies | None = None) -> tuple[Stack,
             return _rows_of(state)
         if state.memberships is not None:
             return state.models_of(served.clients)
-        return with_mean(state.stack, served.labels, state.shares)
+        return with_mean(state.stack, served.rows, state.shares)
     stack, rows = _rows_of(state)
     columns = [rows]
     for member in state.members:
         models, rows = _rows_of(member)
         columns.append(len(stack) + rows)
         stack = stack.plus(models)
-    return stack, np.column_stack(columns) if served is None else served.labels
+    return stack, np.column_stack(columns) if served is None else served.rows
 
 
 def _rows_of(state: State) -> tuple[Stack, Array]:

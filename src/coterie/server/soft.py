@@ -8,7 +8,8 @@ import numpy as np
 
 from coterie.errors import FederationError, require
 from coterie.protocol.federation import Federation
-from coterie.protocol.task import Describe, Report, Task
+from coterie.protocol.report import Describe, Report
+from coterie.protocol.task import Task
 from coterie.seeding import Key
 from coterie.server.contract import Ask, Place, Prepare, Scores, Start, State, memory_type
 from coterie.server.roster import taken

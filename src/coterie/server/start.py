@@ -11,8 +11,9 @@ import numpy as np
 from coterie.errors import FederationError, UnknownName
 from coterie.limits import check_memory
 from coterie.protocol.federation import Federation
+from coterie.protocol.report import BOUNDED, Report, check_bounded
 from coterie.protocol.stack import UNPLACED, Stack
-from coterie.protocol.task import BOUNDED, Fit, Report, Task, check_bounded
+from coterie.protocol.task import Fit, Task
 from coterie.seeding import Key
 from coterie.server.assign import check_clusters
 from coterie.server.contract import Ask, Start, State, memory_type

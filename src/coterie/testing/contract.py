@@ -223,7 +223,7 @@ def test_labels_do_not_decide(case: Case) -> None:
     classes = case.data.classes or 1
     other = case.simulator(replace(case.data, test=replace(case.data.test, y=classes - 1 - case.data.test.y)))
     state = case.plain[-1].state
-    served = [case.evaluate(each, state).labels.tolist() for each in (case.federation, other)]
+    served = [case.evaluate(each, state).rows.tolist() for each in (case.federation, other)]
     require(served[0] == served[1], f"clients were served {served[0]}, and with other test labels {served[1]}")
 
 
@@ -236,11 +236,11 @@ class Scales:
     def __getattr__(self, name: str) -> Any:
         return getattr(self.inner, name)
 
-    def ask(self, task: Any, sent: Any, labels: Any, clients: Any, key: Key) -> Any:
+    def ask(self, task: Any, sent: Any, rows: Any, clients: Any, key: Key) -> Any:
         """Ask, and weigh what goes down and what comes up."""
-        replies = self.inner.ask(task, sent, labels, clients, key)
+        replies = self.inner.ask(task, sent, rows, clients, key)
         layout = self.inner.model.layout
-        self.weighed["down"] += sum(a.nbytes for row in labels for a in down(task, sent, row, layout).values())
+        self.weighed["down"] += sum(a.nbytes for row in rows for a in down(task, sent, row, layout).values())
         self.weighed["up"] += sum(getattr(replies, a).nbytes for a in ROWS if getattr(replies, a) is not None)
         return replies
 

@@ -17,19 +17,17 @@ from safetensors.numpy import load, save
 
 from coterie.errors import FederationError, UsageError
 from coterie.protocol.message import Arrays
+from coterie.protocol.report import Describe, Report, Sample
 from coterie.protocol.task import (
     Agreement,
     BatchLoss,
     Contrast,
-    Describe,
     Fit,
     Loss,
     Near,
     Others,
     Proximal,
     Race,
-    Report,
-    Sample,
     Task,
 )
 from coterie.terminal import line

@@ -13,7 +13,7 @@ from typing import NamedTuple
 import numpy as np
 
 from coterie.data.federated import Split
-from coterie.engine.metric_functions import reported_shape
+from coterie.engine.metrics import reported_shape
 from coterie.errors import FederationError
 from coterie.models.model import Model
 from coterie.protocol import message
@@ -77,12 +77,12 @@ class Remote:
     def close(self) -> None:
         """Do nothing: what carries the bytes is opened and closed by its owner."""
 
-    def ask(self, task: Task, sent: Sent, labels: Array, clients: Array, key: Key) -> Replies:
+    def ask(self, task: Task, sent: Sent, rows: Array, clients: Array, key: Key) -> Replies:
         """Exchange one packed message with each client; clients that work on the same rows get the same bytes."""
-        rows = dict(zip(clients.tolist(), labels, strict=True))
-        heard, layout = self._exchange(task, sent, rows, key), self.model.layout
+        row_of = dict(zip(clients.tolist(), rows, strict=True))
+        heard, layout = self._exchange(task, sent, row_of, key), self.model.layout
         missing = {self.names[client]: line(why, codec.LONGEST_PROBLEM) for client, why in heard.missing.items()}
-        served, classes = np.size(labels) // max(len(clients), 1), self.model.classes
+        served, classes = np.size(rows) // max(len(clients), 1), self.model.classes
         described = declared_shape(task.report.describe, self.model, len(sent.models))
         measured = reported_shape(task.report.metric, self.model.target)
         form = partial(message.form, task, sent, layout, served=served, described=described, measured=measured)
@@ -90,7 +90,7 @@ class Remote:
         for client, content in heard.answers.items():
             wanted = form(classes=classes, sizes=self.sizes[client])
             try:
-                answers[client] = read_reply(content, wanted, task, rows[client])
+                answers[client] = read_reply(content, wanted, task, row_of[client])
             except FederationError as error:
                 missing[self.names[client]] = line(error, codec.LONGEST_PROBLEM)
         replies = message.collect(layout, form(), answers, missing)

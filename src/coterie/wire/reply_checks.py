@@ -33,7 +33,7 @@ def read_reply(content: bytes, wanted: message.Form, task: Task, row: Array) -> 
         raise FederationError(f"sent {sent} where {', '.join(wanted)} was asked for")
     for name, field in wanted.items():
         _check_array(name, arrays[name], field)
-    return arrays if task.choose else {**arrays, "labels": np.asarray(row)[None]}
+    return arrays if task.choose else {**arrays, "rows": np.asarray(row)[None]}
 
 
 def open_reply(content: bytes, nbytes: int = 0) -> tuple[message.Arrays, dict[str, Any]]:

@@ -301,4 +301,4 @@ clusterers = Catalogue(
     typed=True,
     adopt=users_clusterer,
 )
-"""Clusterers of a distance matrix, by name; ``assign.KMeansClusters`` works on weighted points, for fesem and wecfl."""
+"""Clusterers of a distance matrix, by name; ``weighted_kmeans`` clusters weighted points, for fesem and wecfl."""

@@ -89,7 +89,7 @@ def asked_of(federation: Federation, key: Key) -> Array:
 
 def rounds_compared(fit: Fit) -> int:
     """Return for how many rounds clients train for updates that are compared: for enough steps, if these are few."""
-    return -(-STEPS // fit.count(0)) if fit.epochs is None else 1
+    return -(-STEPS // fit.minibatches(0)) if fit.epochs is None else 1
 
 
 def rounds_apart(fit: Fit) -> int:

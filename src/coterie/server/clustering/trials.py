@@ -16,8 +16,9 @@ import numpy as np
 
 from coterie.models.layout import Layout
 from coterie.protocol.replies import Replies
+from coterie.protocol.report import Report
 from coterie.protocol.stack import Stack
-from coterie.protocol.task import Fit, Report, Task
+from coterie.protocol.task import Fit, Task
 from coterie.server.aggregate import average
 from coterie.server.contract import Ask, by_examples
 from coterie.typing import Array
@@ -67,9 +68,11 @@ class Trials:
         model, losses = first, list[float]()
         for number in range(MOST_ROUNDS):
             replies = self._train(model, np.zeros_like(self.clients))
-            model = average(replies, replies.labels, by_examples(replies), model)[0]
-            assert replies.loss is not None, "training reports its loss"
-            losses.append(float(np.average(replies.loss, weights=replies.examples)) if len(replies) else np.inf)
+            model = average(replies, replies.rows, by_examples(replies), model)[0]
+            assert replies.training_loss is not None, "training reports its loss"
+            losses.append(
+                float(np.average(replies.training_loss, weights=replies.examples)) if len(replies) else np.inf
+            )
             if number + 1 >= LEAST_ROUNDS and hardly_falls(losses):
                 return Learnt(model, number + 1, falling=False)
         return Learnt(model, MOST_ROUNDS, falling=True)
@@ -82,14 +85,14 @@ class Trials:
         for draw in range(CONSTANT_ROUNDS):
             task = Task(fit=(replace(CONSTANT, draw=draw),))
             replies = self.ask(task, model, np.zeros_like(self.clients), self.clients)
-            model = average(replies, replies.labels, by_examples(replies), model)[0]
+            model = average(replies, replies.rows, by_examples(replies), model)[0]
         return model
 
     def go_on(self, models: Stack, labels: Array, rounds: int) -> Stack:
         """Train the models of clusters for some rounds more; ``labels``: the cluster of each of the clients."""
         for _ in range(rounds):
             replies = self._train(models, labels)
-            models = average(replies, replies.labels, by_examples(replies), models)[0]
+            models = average(replies, replies.rows, by_examples(replies), models)[0]
         return models
 
     def alone(self, model: Stack, rounds: int, half: int) -> Replies:
@@ -99,7 +102,9 @@ class Trials:
 
     def judge(self, models: Stack, labels: Array) -> dict[int, HeldOut]:
         """Return how each client that answered judges the model of its cluster on its unseen half."""
-        replies = self.ask(Task(report=Report(params=None, metrics="train", half=UNSEEN)), models, labels, self.clients)
+        replies = self.ask(
+            Task(report=Report(params=None, evaluate_on="train", half=UNSEEN)), models, labels, self.clients
+        )
         assert replies.metrics is not None, "the task asks for metrics"
         found = (HeldOut(loss, int(examples)) for loss, examples in replies.metrics[:, 2:4].tolist())
         return dict(zip(replies.clients.tolist(), found, strict=True))

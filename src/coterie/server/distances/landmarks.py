@@ -11,7 +11,7 @@ from __future__ import annotations
 import numpy as np
 
 from coterie.protocol.replies import Replies
-from coterie.protocol.task import Report
+from coterie.protocol.report import Report
 from coterie.server.contract import Ask
 from coterie.server.distances.many_clients import CELLS, Distances, Sampled, drawn
 from coterie.server.distances.vectors import Measure, ask_losses, finite, loss_distance

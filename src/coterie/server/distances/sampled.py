@@ -15,7 +15,8 @@ import numpy as np
 
 from coterie.errors import require
 from coterie.protocol.replies import Replies
-from coterie.protocol.task import Report, Sample, standard_error
+from coterie.protocol.report import Report, Sample
+from coterie.protocol.task import standard_error
 from coterie.seeding import Key
 from coterie.server.clustering.clusterers import Clusterer, together
 from coterie.server.contract import Ask

@@ -11,7 +11,8 @@ import numpy as np
 
 from coterie.errors import UsageError
 from coterie.protocol.federation import Federation
-from coterie.protocol.task import Fit, Report, Task
+from coterie.protocol.report import Report
+from coterie.protocol.task import Fit, Task
 from coterie.seeding import Key
 from coterie.server.contract import Ask, Opinion
 from coterie.server.distances.many_clients import drawn, too_many
@@ -105,7 +106,7 @@ def certain_differences(loss: str, fit: Fit) -> Opinion:
         losses = cross_losses(trained, ask, report)
         heard = ~np.isnan(losses).any(axis=1)
         names = [federation.names[client] for client in trained.clients[heard]]
-        return findings(losses[heard][:, heard], report.sees(trained.examples[heard]), names, loss)
+        return findings(losses[heard][:, heard], report.distinct_examples(trained.examples[heard]), names, loss)
 
     return opinion
 

@@ -10,8 +10,9 @@ import scipy
 
 from coterie.errors import UnknownName
 from coterie.protocol.replies import Replies
+from coterie.protocol.report import Report
 from coterie.protocol.stack import Stack
-from coterie.protocol.task import Report, Task
+from coterie.protocol.task import Task
 from coterie.seeding import Key
 from coterie.server.contract import Ask
 from coterie.server.distances.many_clients import Distances
