@@ -16,7 +16,7 @@ from typer.testing import CliRunner
 
 import coterie as ct
 from coterie.cli.main import app
-from coterie.errors import UnknownName, UsageError
+from coterie.errors import RunFolderError, UnknownName, UsageError
 from coterie.experiments import baselines
 from coterie.experiments.baselines import ALONE, POOLED, fit_trees
 from coterie.experiments.settings import Settings
@@ -94,6 +94,12 @@ def test_finished_ones_are_read_and_others_made_again(compared, classes, monkeyp
     assert same.summaries[POOLED] == compared.summaries[POOLED]
     with pytest.raises(pytest.fail.Exception, match="made again"):
         ct.compare(["fedavg"], classes, **{**again, "out": compared.folder / "elsewhere"})
+
+
+def test_none_is_made_beside_runs_of_other_settings(compared, classes, monkeypatch):
+    monkeypatch.setattr(baselines, "fit_gbm", lambda *_: pytest.fail("time was spent, and a baseline overwritten"))
+    with pytest.raises(RunFolderError, match="begun with lr"):
+        ct.compare(["fedavg"], classes, rounds=2, seeds=2, baseline="gbm", metric="auroc", lr=0.5, out=compared.folder)
 
 
 def test_each_client_has_a_row(compared, classes):

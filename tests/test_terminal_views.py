@@ -123,7 +123,7 @@ def drawn(width: int, make) -> list[str]:
     return screen.file.getvalue().splitlines()
 
 
-@pytest.mark.parametrize("width", [80, 100, 200])
+@pytest.mark.parametrize("width", [80, 100, 101, 110, 130, 160, 200])
 def test_the_table_of_a_comparison_is_whole_at_any_width(width):
     lines = drawn(width, lambda screen: comparison(summaries(), screen))
     text = "\n".join(lines)

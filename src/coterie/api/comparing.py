@@ -17,7 +17,7 @@ from coterie.experiments.run import simulate
 from coterie.experiments.run_folder import load_summary
 from coterie.experiments.session import Progress
 from coterie.experiments.settings import Settings
-from coterie.experiments.sweep import Made, folder_for, run_all, with_plan
+from coterie.experiments.sweep import Made, check_finished, folder_for, run_all, with_plan
 from coterie.models.given import Given
 from coterie.reporting.compared import Comparison, compared
 from coterie.reporting.progress import count_models, watch_plan
@@ -80,6 +80,7 @@ def compare(
     plan = [settings for settings, _ in prepared.values()]
     beside = None
     if baseline is not None:
+        check_finished(plan, folder_of)
         count = partial(count_models, quiet=not progress)
         beside = run_baseline(plan[:: len(asked)], given_source(drawn), folder, count)
     with watch_plan(plan, quiet=not progress) as show_run:

@@ -184,7 +184,16 @@ def compare(
     from coterie.experiments import baselines
     from coterie.experiments.building import build_algorithm, build_data
     from coterie.experiments.summary import check_last
-    from coterie.experiments.sweep import folder_for, folder_name, from_settings, grid, parse_seeds, run_all, with_plan
+    from coterie.experiments.sweep import (
+        check_finished,
+        folder_for,
+        folder_name,
+        from_settings,
+        grid,
+        parse_seeds,
+        run_all,
+        with_plan,
+    )
     from coterie.reporting.compared import compared
     from coterie.reporting.comparison import comparison, verdict_table
     from coterie.reporting.progress import count_models, watch_plan
@@ -203,6 +212,7 @@ def compare(
     folder = out or Path("runs") / f"compare-{folder_name(base.data)}"
     beside = None
     if baseline is not None:
+        check_finished(plan, partial(folder_for, out=folder))
         source = baselines.named_source(build_data)
         beside = baselines.run_baseline(plan[:: len(names)], source, folder, partial(count_models, quiet=quiet))
     with watch_plan(plan, quiet=quiet) as show_run:

@@ -61,10 +61,12 @@ def slug(text: str) -> str:
 def folder_name(text: str) -> str:
     """Return the name of a data set, or a path, as the name of a folder; a long or unprintable one as its hash.
 
+    A name that began with a dot would be a hidden folder, one with a dash an option.
+
     >>> folder_name("./hospitals"), folder_name("a" * 500)
-    ('.-hospitals', 'aaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaa-12f91f38505983c3')
+    ('hospitals', 'aaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaa-12f91f38505983c3')
     """
-    name = text.replace("/", "-")
+    name = text.replace("/", "-").lstrip(".-") or "here"
     if len(name.encode(errors="surrogateescape")) <= LONGEST and plain(name) == name:
         return name
     digest = hashlib.blake2b(name.encode(errors="surrogateescape"), digest_size=8).hexdigest()
@@ -123,6 +125,14 @@ class Made(NamedTuple):
 
 Make = Callable[[Settings, Path | None, Progress | None], Made]
 """``(settings, folder, progress) -> numbers``: make one run, or resume it in its folder."""
+
+
+def check_finished(plan: Sequence[Settings], folder_of: FolderOf) -> None:
+    """Refuse folders with finished runs of other settings, before time is spent on what stands beside them."""
+    for settings in plan:
+        folder = folder_of(settings)
+        if folder is not None:
+            finished_summary(settings, folder)
 
 
 def run_all(plan: Sequence[Settings], folder_of: FolderOf, show: ShowRun, make: Make | None = None) -> Iterator[Done]:

@@ -32,6 +32,9 @@ MOST_NAMES = 100
 NARROW = 100
 """Letters in a line up to which a table is laid out to save room."""
 
+FEWEST = 3
+"""Columns of scores that a table keeps, however narrow the screen."""
+
 LONGEST_NAME = 24
 """Letters of an algorithm in a line of a narrow table; a longer one takes several lines."""
 
@@ -133,8 +136,8 @@ def gains_of(runs: Mapping[str, Sequence[Summary]], score: Score) -> dict[str, G
 def comparison(runs: dict[str, list[Summary]], console: Console) -> Table:
     """Return the table of a comparison; ``runs`` has the summaries of each method with ``shown``, of the same seeds.
 
-    On a narrow screen headings are broken, and the last columns are left out rather than squeezed; ``--json`` has all
-    numbers.
+    The last columns are left out rather than squeezed, and where not even the first three fit, headings are broken;
+    ``--json`` has all numbers.
     """
     runs = {name: [s | s["shown"] for s in summaries] for name, summaries in runs.items()}
     everything = [s for summaries in runs.values() for s in summaries]
@@ -143,14 +146,21 @@ def comparison(runs: dict[str, list[Summary]], console: Console) -> Table:
     columns = [c for c in columns_of(score, regression) if any(c.key in s for s in everything)]
     if all(s.get("worst_judged") is not None for s in everything):
         columns[0] = replace(columns[0], key="worst_judged")
-    while True:
-        table = _table(runs, columns, score, is_narrow(console.width))
-        if len(columns) <= 3 or table.__rich_measure__(console, console.options).maximum <= console.width:
-            trained = [s for summaries in federated.values() for s in summaries]
-            lines = [*_caption(federated, trained, score), *_cost_of_staying(runs, score)]
-            table.caption = Text("\n".join(map(plain, lines)))
-            return table
-        columns = columns[:-1]
+    table = _that_fits(runs, columns, score, console)
+    trained = [s for summaries in federated.values() for s in summaries]
+    lines = [*_caption(federated, trained, score), *_cost_of_staying(runs, score)]
+    table.caption = Text("\n".join(map(plain, lines)))
+    return table
+
+
+def _that_fits(runs: dict[str, list[Summary]], columns: list[Column], score: Score, console: Console) -> Table:
+    """Return the table with as many columns as the screen has room for, of the layout that has room for three."""
+    for narrow in (False, True) if not is_narrow(console.width) else (True,):
+        for count in range(len(columns), min(FEWEST, len(columns)) - 1, -1):
+            table = _table(runs, columns[:count], score, narrow)
+            if table.__rich_measure__(console, console.options).maximum <= console.width:
+                return table
+    return table
 
 
 def _table(runs: dict[str, list[Summary]], columns: list[Column], score: Score, narrow: bool) -> Table:
