@@ -141,12 +141,12 @@ def test_short_names_leave_room_for_the_scores_in_80_columns():
     assert head.split() == ["algorithm", "points", "wins", "p", "%", "%", "%"]
 
 
-@pytest.mark.parametrize("width", [80, 100, 200])
+@pytest.mark.parametrize("width", [80, 100, 101, 110, 130, 160, 200])
 def test_the_table_of_verdicts_is_whole_at_any_width(width):
     found = Against(0.5, 0.123, 0.101, 0.152, 180, 12, 200, "better")
     score = Score("accuracy", "accuracy", scale=100.0, unit="%")
     verdict = Verdict(score, 0.9, "yes", 200, 0, dict.fromkeys(("guess", "one_model", "local"), found))
-    lines = drawn(width, lambda screen: verdict_table(dict.fromkeys(NAMES, verdict), width))
+    lines = drawn(width, lambda screen: verdict_table(dict.fromkeys(NAMES, verdict), screen))
     assert max(map(len, lines)) <= width
     assert "…" not in "\n".join(lines)
     for words in ("+12.3", "(+10.1 to +15.2)", "better 180, worse 12", "of 200"):

@@ -226,7 +226,7 @@ def compare(
     console.print(comparison(found.summaries, console))
     folders = {name: [folder_for(replace(base, algorithm=name, seed=n), folder) for n in numbers] for name in names}
     _print_together(folders, done[0].summary)
-    console.print(verdict_table(found.verdicts, console.width))
+    console.print(verdict_table(found.verdicts, console))
     say(f"table: {folder / 'comparison.csv'}, .tex, .json")
     say(f"picture: {folder / 'comparison.png'}")
 

@@ -56,7 +56,7 @@ class Comparison:
         console = Console(file=text, width=WIDTH)
         console.print(comparison(self.summaries, console))
         if self.verdicts:
-            console.print(verdict_table(self.verdicts))
+            console.print(verdict_table(self.verdicts, console))
         return text.getvalue()
 
     def rows(self) -> list[dict[str, Any]]:

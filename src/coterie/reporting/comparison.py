@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import combinations
 from typing import Any
@@ -155,11 +155,16 @@ def comparison(runs: dict[str, list[Summary]], console: Console) -> Table:
 
 def _that_fits(runs: dict[str, list[Summary]], columns: list[Column], score: Score, console: Console) -> Table:
     """Return the table with as many columns as the screen has room for, of the layout that has room for three."""
-    for narrow in (False, True) if not is_narrow(console.width) else (True,):
-        for count in range(len(columns), min(FEWEST, len(columns)) - 1, -1):
-            table = _table(runs, columns[:count], score, narrow)
-            if table.__rich_measure__(console, console.options).maximum <= console.width:
-                return table
+    counts = range(len(columns), min(FEWEST, len(columns)) - 1, -1)
+    made = (_table(runs, columns[:count], score, narrow) for narrow in layouts(console.width) for count in counts)
+    return first_that_fits(made, console)
+
+
+def first_that_fits(tables: Iterable[Table], console: Console) -> Table:
+    """Return the first of several layouts of a table that the screen has room for, or else the last."""
+    for table in tables:
+        if table.__rich_measure__(console, console.options).maximum <= console.width:
+            break
     return table
 
 
@@ -176,9 +181,9 @@ def _table(runs: dict[str, list[Summary]], columns: list[Column], score: Score, 
     return table
 
 
-def is_narrow(width: int) -> bool:
-    """Return whether a table on a screen of this width is laid out to save room."""
-    return width <= NARROW
+def layouts(width: int) -> tuple[bool, ...]:
+    """Return whether a table on a screen of this width may be laid out wide, and narrow, to save room."""
+    return (True,) if width <= NARROW else (False, True)
 
 
 def _by_algorithm(narrow: bool, **layout: Any) -> Table:
@@ -282,9 +287,13 @@ STYLES = {"better": "green", "worse": "red", "unclear": ""}
 """How the cells of verdicts are shown."""
 
 
-def verdict_table(verdicts: Mapping[str, Verdict], width: int = 200) -> Table:
+def verdict_table(verdicts: Mapping[str, Verdict], console: Console) -> Table:
     """Return a table of the verdicts of a comparison: each method against guessing, one model and local models."""
-    some, narrow = next(iter(verdicts.values())).score, is_narrow(width)
+    return first_that_fits((_verdict_table(verdicts, narrow) for narrow in layouts(console.width)), console)
+
+
+def _verdict_table(verdicts: Mapping[str, Verdict], narrow: bool) -> Table:
+    some = next(iter(verdicts.values())).score
     table = _by_algorithm(narrow, title="Verdict", title_justify="left", show_lines=True)
     for name in NAMES.values():
         table.add_column(f"against {name}", no_wrap=True)
@@ -382,7 +391,7 @@ def clusters_table(runs: Mapping[str, Sequence[Mapping[str, int]]]) -> Table | N
     table = Table(caption_justify="left", show_lines=True)
     for title in ("algorithm", "stability", "cluster", "clients", "who"):
         left = title in ("algorithm", "who")
-        table.add_column(title, justify="left" if left else "right", no_wrap=title != "who")
+        table.add_column(title, justify="left" if left else "right", no_wrap=not left, overflow="fold")
     for name, clusterings in runs.items():
         groups = names_by_cluster(clusterings[most_typical(clusterings)])
         if not 1 < len(groups) < sum(map(len, groups.values())):
