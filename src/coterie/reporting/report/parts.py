@@ -29,10 +29,10 @@ def parts(content: Content) -> list[Part]:
     """Return the figures of a report; of a comparison those of its methods, and of the clusters of each of them."""
     if not content.is_comparison:
         run = content.run
-        return [_curves(_with_references(run), run), *cluster_by_part(run)]
+        return [_curves(_with_references(run), run), *cluster_figures(run)]
     clustered = {name: runs[0] for name, runs in content.runs.items() if has_clusters(runs[0])}
     most = min(maps.MOST_POINTS, POINTS // max(1, len(clustered)))
-    each = (_of_method(part, name, run) for name, run in clustered.items() for part in cluster_by_part(run, most))
+    each = (_of_method(part, name, run) for name, run in clustered.items() for part in cluster_figures(run, most))
     return [_curves(content.histories, content.run), *each]
 
 
@@ -68,7 +68,7 @@ def has_clusters(run: RunContent) -> bool:
     return 1 < len(found) < len(run.names)
 
 
-def cluster_by_part(run: RunContent, most: int = maps.MOST_POINTS) -> list[Part]:
+def cluster_figures(run: RunContent, most: int = maps.MOST_POINTS) -> list[Part]:
     """Return the figures of the clusters of one run, maps with at most so many clients."""
     return [_clusters(run), _map(run, most), _similarity(run), _temperature(run)]
 
