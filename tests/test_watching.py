@@ -218,7 +218,7 @@ class Shown:
     def __init__(self, **bodies: str) -> None:
         self.bodies, self.number, self.looks, self.reports, self.error = bodies, 0, 0, 0, None
         self.again: float | None = None
-        self.long = "1"
+        self.long, self.ended = "1", False
 
     def mark(self) -> int:
         return self.number
@@ -233,7 +233,8 @@ class Shown:
         self.looks += 1
         if self.error is not None:
             raise self.error
-        return View("title", tuple(Section(name, name, body) for name, body in self.bodies.items()), self.again)
+        sections = tuple(Section(name, name, body) for name, body in self.bodies.items())
+        return View("title", sections, self.again, self.ended)
 
     def change(self, **bodies: str) -> None:
         self.bodies, self.number = bodies, self.number + 1
@@ -314,6 +315,36 @@ def test_what_did_not_change_is_not_sent_again():
         await feed.refresh()
         assert shown.looks == 2
         assert feed.stamp == stamp
+
+    asyncio.run(story())
+
+
+def test_the_report_of_what_has_ended_comes_with_that_news_however_long_it_takes():
+    def takes_long() -> None:
+        clock.now += 2.0  # 4% of 50 s
+
+    shown = Shown(a="running")
+    feed, clock = feed_of(shown)
+
+    async def story() -> None:
+        await feed.refresh()
+        feed.report_pace.do(takes_long)
+        clock.now += 2
+        shown.long = "whole"
+        shown.change(a="running")
+        await feed.refresh()
+        assert "whole" not in [each.body for each in feed.sections]
+        clock.now += 2
+        shown.ended = True
+        shown.change(a="finished")
+        await feed.refresh()
+        assert [each.body for each in feed.sections] == ["finished", "whole"]
+        made = shown.reports
+        feed.report_pace.do(takes_long)
+        clock.now += 2
+        shown.number += 1
+        await feed.refresh()
+        assert shown.reports == made, "afterwards at its own pace again"
 
     asyncio.run(story())
 

@@ -88,7 +88,7 @@ class ServerWatch:
         sections = [found.now(), found.sites()]
         sections += [] if standing is None else [each for each in run_sections(standing) if each.id != NOW]
         name = self.server.folder.name if status is None else status["run"]
-        return View(f"Federation: {name}", tuple(sections), found.again())
+        return View(f"Federation: {name}", tuple(sections), found.again(), status is not None and is_over(status))
 
     def report(self) -> list[Section]:
         """Return the report of its run, as far as it has come."""

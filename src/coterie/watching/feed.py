@@ -86,9 +86,11 @@ class Feed:
         mark, again = self.watched.mark(), self._now.again
         late = again is not None and time.time() >= again
         look_now = due_now and (mark != self._now_mark or late or not self.version)
-        look_report = due_report and (mark != self._report_mark or not self.version)
+        before = self._now
         if look_now:
             self._now_mark, self._now = mark, self.now_pace.do(self._told_now)
+        ends = self._now.ended and not before.ended
+        look_report = (due_report or ends) and (mark != self._report_mark or not self.version)
         if look_report:
             self._report_mark, self._report = mark, self.report_pace.do(self._told_report)
         return look_now or look_report

@@ -33,9 +33,10 @@ class RunWatch:
         if is_comparison(self.folder):
             progress = progress_of(self.folder)
             again = None if progress.current is None else progress.current.silent_from
-            return View(self.folder.resolve().name, tuple(comparison_sections(progress)), again)
+            ended = progress.finished == len(progress.runs) > 0
+            return View(self.folder.resolve().name, tuple(comparison_sections(progress)), again, ended)
         standing = standing_of(self.folder)
-        return View(standing.name, tuple(run_sections(standing)), standing.silent_from)
+        return View(standing.name, tuple(run_sections(standing)), standing.silent_from, standing.finished)
 
     def report(self) -> list[Section]:
         """Return the report, as far as the run has come."""

@@ -19,12 +19,14 @@ _log = logging.getLogger(__name__)
 class View:
     """What a page shows of a moment: a title, sections, and when to look again even if no file has changed.
 
-    ``again`` is a time in seconds since 1970, such as the moment at which a silent run counts as stopped.
+    ``again`` is a time in seconds since 1970, such as the moment at which a silent run counts as stopped. When
+    something has ``ended``, its report is made at once: a page that says "finished" must not show half of it.
     """
 
     title: str
     sections: tuple[Section, ...]
     again: float | None = None
+    ended: bool = False
 
 
 class Watched(Protocol):
