@@ -26,7 +26,7 @@ from coterie.deploy.policy import Policy
 from coterie.deploy.processes import running, wait_until
 from coterie.deploy.server_run import agree_on_data, carry_out, wait_for_sites
 from coterie.deploy.site_answers import Site
-from coterie.deploy.status import StatusBoard, is_alive, is_over, read_board, status_table
+from coterie.deploy.status import StatusBoard, headline, is_alive, is_over, read_board, status_table
 from coterie.errors import FederationError, RunFolderError, UsageError
 from coterie.experiments.apart import Apart
 from coterie.experiments.run import run_settings
@@ -201,17 +201,20 @@ def test_a_site_that_is_deaf_at_first_is_asked_again(data, order, board, tmp_pat
     """After a restart of the server a site counts as connected before it looks for messages again."""
     near = LocalSites(data, tmp_path, mute=("client-003",))
     hear = near.__call__
-    calls = []
+    calls, said = [], []
 
     def deaf_once(requests):
         calls.append(sorted(requests))
+        said.append(headline(board.status))
         replies = hear(requests)
         near.mute.clear()
         return replies
 
     deaf_once.connected = near.connected
-    assert set(wait_for_sites(replace(order, patience=5.0), deaf_once, board, pause=0.01)) == set(data.names)
+    patient = replace(order, minimum=4, quorum=3, patience=600.0)
+    assert set(wait_for_sites(patient, deaf_once, board, pause=0.01)) == set(data.names)
     assert calls == [[0, 1, 2, 3], [3]]
+    assert said[1].endswith(" waiting for sites: 3 of 4 are ready; it begins with 4, or with 3 after 10 min")
 
 
 def test_a_site_that_goes_by_another_name_than_its_key_is_not_believed(near, order, board):

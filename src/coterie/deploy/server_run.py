@@ -37,6 +37,7 @@ from coterie.experiments.warm_start import rounds_before, with_rounds
 from coterie.models.model import Model
 from coterie.models.zoo import build_model
 from coterie.protocol.message import UNKNOWN_SIZES, Sizes
+from coterie.reporting.durations import duration
 from coterie.target import BINARY
 from coterie.terminal import line
 from coterie.tracking.track import track
@@ -177,6 +178,7 @@ def wait_for_sites(order: Order, sites: Sites, board: StatusBoard, pause: float 
         new = [client for client, name in enumerate(order.sites) if name in connected and name not in ready]
         found, failed = ask_descriptions(order, sites, new)
         ready, problems = ready | found, problems | failed
+        board.update(awaited=awaited(order, len(ready)))
         late = time.monotonic() > until
         needed = order.quorum or order.minimum if late else order.minimum
         if len(ready) >= needed:
@@ -187,6 +189,12 @@ def wait_for_sites(order: Order, sites: Sites, board: StatusBoard, pause: float 
                 f"needed; {'; '.join(f'{name}: {why}' for name, why in list(problems.items())[:3])}"
             )
         time.sleep(pause)
+
+
+def awaited(order: Order, ready: int) -> str:
+    """Return for what a run waits before its first round: how many sites are ready, and with how many it begins."""
+    later = f", or with {order.quorum} after {duration(order.patience)}" if 0 < order.quorum < order.minimum else ""
+    return f"for sites: {ready} of {len(order.sites)} are ready; it begins with {order.minimum}{later}"
 
 
 def ask_descriptions(order: Order, sites: Sites, clients: Sequence[int]) -> tuple[dict[str, Greeting], dict[str, str]]:

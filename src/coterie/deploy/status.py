@@ -165,6 +165,8 @@ def headline(status: Status) -> str:
     beside = {} if is_over(status) else status.get("beside", {})
     if beside:
         at += f"; to compare with, {beside['algorithm']} is in round {beside['round'] + 1} of {beside['rounds']}"
+    if state == WAITING and "awaited" in status:
+        at = f" {status['awaited']}"
     problem = f": {status['error']}" if "error" in status else ""
     return f"run {line(status['run'], LONGEST_NAME)} {state}{at}{line(problem, LONGEST_ERROR)}"
 

@@ -49,7 +49,7 @@ def table(caption: str, heads: Sequence[str], rows: Iterable[Sequence[Words]]) -
         )
         for first, *rest in rows
     )
-    inner = element("table", element("caption", caption), element("thead", top), element("tbody", body))
+    inner = element("table", element("caption", caption), element("thead", top), element("tbody", body), class_="words")
     return element("div", inner, class_="scroll", role="region", aria_label=caption, tabindex=0)
 
 
