@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import io
+import re
 
+import numpy as np
 import pytest
 from rich.console import Console
 
@@ -133,6 +135,23 @@ def test_the_table_of_a_comparison_is_whole_at_any_width(width):
         assert word in text
     letters = "".join(line.split("  ")[0].strip(" │") for line in lines)
     assert NAMES[-1] in letters
+
+
+@pytest.mark.parametrize("width", [70, 80, 90, 101, 130])
+def test_long_numbers_leave_columns_out_rather_than_be_cut(width):
+    some = summaries()
+    numbers = {"worst_client": 85.6, "rmse": 38.79, "r2": 0.241}
+    for each in (each for runs in some.values() for each in runs):
+        dropped = [each.pop(column.key) for column in CLASSIFICATION[:4]]
+        assert dropped
+        each |= {name: value * (1 + each["seed"] / 9) for name, value in numbers.items()}
+    lines = drawn(width, lambda screen: comparison(some, screen))
+    assert max(map(len, lines)) <= width
+    (row,) = [line for line in lines if line.strip(" │").startswith("fedavg") and "±" in line]
+    spreads = [float(said) for said in re.findall(r"± (\d+\.\d+)", row)]
+    assert len(spreads) == row.count("±") >= 1, "a number is cut"
+    wanted = [np.std([v * (1 + seed / 9) for seed in (1, 2, 3)], ddof=1) for v in numbers.values()]
+    assert spreads[:3] == pytest.approx(wanted[: len(spreads)], abs=6e-4)
 
 
 def test_short_names_leave_room_for_the_scores_in_80_columns():

@@ -118,6 +118,24 @@ class TestJudge:
         assert "only 4 clients" in text[6]
         assert max(map(len, text)) <= 88
 
+    def test_where_local_models_do_better_the_text_says_what_to_try(self):
+        worse = {"local_accuracy": [0.95] * 8, "one_model_accuracy": [0.95] * 8}
+        text = judge(rows_of([0.9] * 8, [0.5] * 8, **worse), ACCURACY).text
+        assert "worse than one model and local models" in text
+        assert "local models do better: compare with more clusters, and with +finetune, which" in text
+        assert max(map(len, text.splitlines())) <= 88
+        for change in ({"local_accuracy": [0.5] * 8}, {"one_model_accuracy": [0.95] * 8}, {}):
+            assert "finetune" not in judge(rows_of([0.9] * 8, [0.5] * 8, **change), ACCURACY).text
+
+    def test_large_clients_that_differ_alone_explain_an_interval_without_0_beside_a_large_p(self):
+        large, small = rows_of([0.80, 0.78, 0.81, 0.79], [0.5] * 4, test=900), rows_of([0.45] * 8, [0.5] * 8)
+        found = judge([*large, *({**row, "client": f"small-{i}"} for i, row in enumerate(small))], ACCURACY)
+        assert found.against["guess"].outcome == "better"
+        assert found.against["guess"].p_holm > 0.05
+        assert "it is large clients that differ" in found.text
+        assert max(map(len, found.text.splitlines())) <= 88
+        assert "large clients" not in judge(rows_of([0.9] * 8, [0.5] * 8), ACCURACY).text
+
     def test_clients_count_by_their_examples(self):
         rows = [*rows_of([1.0], [0.0], test=300), *rows_of([0.0], [0.0], test=100)]
         rows[1] = {**rows[1], "client": "z", "train": 27}

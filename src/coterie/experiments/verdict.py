@@ -149,7 +149,7 @@ class Verdict:
             lines += aligned([_heads(self.score), *(_cells(NAMES[k], v, self.score) for k, v in self.against.items())])
             lines += [f"  {self.basis};", f"  p: {BY_CLIENT}, corrected by Holm"]
         lines += [f"  {NAMES[name]}: {why}" for name, why in self.missing.items()]
-        return "\n".join([*lines, *(f"  {line}" for line in self.cautions)])
+        return "\n".join([*lines, *(f"  {line}" for line in (*self.cautions, *self.next_steps))])
 
     @property
     def basis(self) -> str:
@@ -189,6 +189,23 @@ class Verdict:
         if self.few_rows:
             few = f"{self.few_rows} of {self.clients} clients have fewer than {ENOUGH} test examples"
             yield f"{few}: what is better for one of them may be chance"
+        if any(_tells_large_from_small(each) for each in self.against.values()):
+            yield "an interval without 0 beside a large p: it is large clients that differ, which"
+            yield "count more in the interval; in p all clients count alike"
+
+    @property
+    def next_steps(self) -> Iterable[str]:
+        """Yield what to try where each client's own model does better."""
+        found = self.against.get(LOCAL)
+        if found is not None and found.outcome == WORSE and self.learnt != NOTHING:
+            yield "local models do better: compare with more clusters, and with +finetune, which"
+            yield "trains the common model further at each client"
+
+
+def _tells_large_from_small(found: Against) -> bool:
+    """Return whether the interval, in which large clients count more, is clear where the test, of all alike, is not."""
+    unlikely = found.p_holm is not None and found.p_holm >= 1 - LEVEL / 100
+    return found.clients >= FEW and found.outcome != UNCLEAR and unlikely
 
 
 def _listed(names: Sequence[str]) -> str:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import combinations
@@ -21,7 +22,7 @@ from coterie.experiments.statistics import BY_CLIENT, BY_SEED, LEVEL, Gain, gain
 from coterie.experiments.summary import last_in_words
 from coterie.experiments.tuning import Result
 from coterie.experiments.verdict import ENOUGH, NAMES, NOTHING, Against, Verdict, show_p
-from coterie.terminal import cell, plain
+from coterie.terminal import cell, line, plain
 
 Summary = dict[str, Any]
 
@@ -33,7 +34,7 @@ NARROW = 100
 """Letters in a line up to which a table is laid out to save room."""
 
 FEWEST = 3
-"""Columns of scores that a table keeps, however narrow the screen."""
+"""Columns of scores that a table keeps before it is laid out to save room."""
 
 LONGEST_NAME = 24
 """Letters of an algorithm in a line of a narrow table; a longer one takes several lines."""
@@ -136,7 +137,7 @@ def gains_of(runs: Mapping[str, Sequence[Summary]], score: Score) -> dict[str, G
 def comparison(runs: dict[str, list[Summary]], console: Console) -> Table:
     """Return the table of a comparison; ``runs`` has the summaries of each method with ``shown``, of the same seeds.
 
-    The last columns are left out rather than squeezed, and where not even the first three fit, headings are broken;
+    The last columns are left out rather than squeezed; where not even the first three fit, headings are broken.
     ``--json`` has all numbers.
     """
     runs = {name: [s | s["shown"] for s in summaries] for name, summaries in runs.items()}
@@ -154,10 +155,10 @@ def comparison(runs: dict[str, list[Summary]], console: Console) -> Table:
 
 
 def _that_fits(runs: dict[str, list[Summary]], columns: list[Column], score: Score, console: Console) -> Table:
-    """Return the table with as many columns as the screen has room for, of the layout that has room for three."""
-    counts = range(len(columns), min(FEWEST, len(columns)) - 1, -1)
-    made = (_table(runs, columns[:count], score, narrow) for narrow in layouts(console.width) for count in counts)
-    return first_that_fits(made, console)
+    """Return the table with as many columns as the screen has room for; no number is cut while one column fits."""
+    counts = range(len(columns), 0, -1)
+    layout = [(narrow, n) for narrow in layouts(console.width) for n in counts if narrow or n >= FEWEST]
+    return first_that_fits((_table(runs, columns[:n], score, narrow) for narrow, n in layout), console)
 
 
 def first_that_fits(tables: Iterable[Table], console: Console) -> Table:
@@ -177,7 +178,7 @@ def _table(runs: dict[str, list[Summary]], columns: list[Column], score: Score, 
     for name in runs:
         paired: tuple[str, ...] = gain_cells(gains.get(name), score.digits) if len(runs) > 1 else ()
         paired = tuple(each.replace(" [", "\n[") for each in paired) if narrow else paired
-        table.add_row(cell(name), *paired, *(each[name] for each in cells))
+        table.add_row(Text(_name(name, narrow)), *paired, *(each[name] for each in cells))
     return table
 
 
@@ -195,6 +196,20 @@ def _by_algorithm(narrow: bool, **layout: Any) -> Table:
     table = Table(caption_justify="left", box=box.SIMPLE_HEAD, pad_edge=False, collapse_padding=True, **layout)
     table.add_column("algorithm", overflow="fold", min_width=len("algorithm"), max_width=LONGEST_NAME)
     return table
+
+
+def _name(name: str, narrow: bool) -> str:
+    """Return the name of an algorithm; in a narrow table a long one is broken where its next part begins.
+
+    >>> _name("ifca(clusters=4)+finetune", narrow=True).split()
+    ['ifca(clusters=4)', '+finetune']
+    """
+    lines = [""]
+    for part in re.split(r"(?=[+(,])", line(name)) if narrow else [line(name)]:
+        if lines[-1] and len(lines[-1]) + len(part) > LONGEST_NAME:
+            lines.append("")
+        lines[-1] += part
+    return "\n".join(lines)
 
 
 def _cost_of_staying(runs: dict[str, list[Summary]], score: Score) -> list[str]:
@@ -300,7 +315,7 @@ def _verdict_table(verdicts: Mapping[str, Verdict], narrow: bool) -> Table:
     for name, verdict in verdicts.items():
         cells = [_verdict_cell(verdict.against.get(which), verdict, "\n" if narrow else " ") for which in NAMES]
         nothing = "\nnothing learnt" if verdict.learnt == NOTHING else ""
-        table.add_row(Text(f"{plain(name)}{nothing}"), *cells)
+        table.add_row(Text(f"{_name(name, narrow)}{nothing}"), *cells)
     unit = ", points" if some.unit else ""
     lines = [
         f"Change of {some.name}{unit} ({next(iter(verdicts.values())).basis}, paired) where green is better; clients.",
