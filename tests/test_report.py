@@ -146,6 +146,14 @@ def test_the_page_has_every_caution_of_a_verdict(run):
     assert "only 3 clients: the intervals say little of other clients" in verdict_body(few)
 
 
+def test_the_page_of_a_run_says_what_to_try_where_local_models_do_better_that_of_a_comparison_does_not(run, both):
+    content = collect(run)
+    rows = [{**row, "local_accuracy": 1.0, "guess_accuracy": 0.0, "accuracy": 0.5} for row in content.run.rows]
+    worse = verdict_body(replace(content, runs={"wecfl": [replace(content.run, rows=rows)]}))
+    assert worse.count("<li>local models do better: compare with more clusters, and with +finetune") == 1
+    assert "+finetune" not in verdict_body(collect(both))
+
+
 def test_losses_name_the_client_that_loses_most():
     rows = [
         {"client": "a", "accuracy": "0.5", "local_accuracy": "0.75"},

@@ -7,6 +7,7 @@ same kind the mean difference would be in there 95 times of 100.
 
 from __future__ import annotations
 
+import textwrap
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
 from typing import Any
@@ -39,6 +40,9 @@ ENOUGH = 30
 
 FEW = 6
 """With fewer clients an interval over clients is wide and says little, and the text says so."""
+
+WIDTH = 88
+"""Letters of a line of the text."""
 
 BETTER, WORSE, UNCLEAR = "better", "worse", "unclear"
 
@@ -149,7 +153,7 @@ class Verdict:
             lines += aligned([_heads(self.score), *(_cells(NAMES[k], v, self.score) for k, v in self.against.items())])
             lines += [f"  {self.basis};", f"  p: {BY_CLIENT}, corrected by Holm"]
         lines += [f"  {NAMES[name]}: {why}" for name, why in self.missing.items()]
-        return "\n".join([*lines, *(f"  {line}" for line in (*self.cautions, *self.next_steps))])
+        return "\n".join([*lines, *(each for said in (*self.cautions, *self.next_steps) for each in _wrapped(said))])
 
     @property
     def basis(self) -> str:
@@ -174,12 +178,12 @@ class Verdict:
     def cautions(self) -> Iterable[str]:
         """Yield what limits the verdict."""
         if self.learnt == NOTHING:
-            yield "train longer or otherwise (--rounds, --epochs, --lr) before you compare methods;"
+            yield "train longer or otherwise (--rounds, --epochs, --lr) before you compare methods"
         if self.learnt in (NOTHING, ONLY_CHANCES) and self.score.column == ACCURACY:
             metric = next(name for name in ("auroc", "balanced_accuracy") if name in METRICS)
-            if self.learnt == ONLY_CHANCES:
-                yield "its classes are no better than always the most frequent one, but its probabilities are:"
-            yield f"where one class is rare, judge by --metric {metric}, which guessing cannot win"
+            but = "its classes are no better than always the most frequent one, but its probabilities are: "
+            rare = f"where one class is rare, judge by --metric {metric}, which guessing cannot win"
+            yield f"{but * (self.learnt == ONLY_CHANCES)}{rare}"
         if 1 < self.clients < FEW and self.against:
             yield f"only {self.clients} clients: the intervals say little of other clients"
         if self.without:
@@ -190,22 +194,26 @@ class Verdict:
             few = f"{self.few_rows} of {self.clients} clients have fewer than {ENOUGH} test examples"
             yield f"{few}: what is better for one of them may be chance"
         if any(_tells_large_from_small(each) for each in self.against.values()):
-            yield "an interval without 0 beside a large p: it is large clients that differ, which"
-            yield "count more in the interval; in p all clients count alike"
+            who = "it is large clients that differ, which count more in the interval; in p all clients count alike"
+            yield f"an interval without 0 beside a large p: {who}"
 
     @property
     def next_steps(self) -> Iterable[str]:
         """Yield what to try where each client's own model does better."""
         found = self.against.get(LOCAL)
         if found is not None and found.outcome == WORSE and self.learnt != NOTHING:
-            yield "local models do better: compare with more clusters, and with +finetune, which"
-            yield "trains the common model further at each client"
+            how = "compare with more clusters, and with +finetune, which trains the common model further at each client"
+            yield f"local models do better: {how}"
 
 
 def _tells_large_from_small(found: Against) -> bool:
     """Return whether the interval, in which large clients count more, is clear where the test, of all alike, is not."""
     unlikely = found.p_holm is not None and found.p_holm >= 1 - LEVEL / 100
     return found.clients >= FEW and found.outcome != UNCLEAR and unlikely
+
+
+def _wrapped(sentence: str) -> list[str]:
+    return textwrap.wrap(sentence, WIDTH, initial_indent="  ", subsequent_indent="  ", break_on_hyphens=False)
 
 
 def _listed(names: Sequence[str]) -> str:

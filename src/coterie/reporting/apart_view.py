@@ -55,9 +55,9 @@ def _cells(difference: Difference) -> tuple[str, ...]:
 
 
 def _caption(found: Apart) -> str:
-    said = [
-        f"Means over clients; train rows. The intervals of all {found.looked_at} columns and values hold together",
-        f"with {found.level:.0%} (Bonferroni). They describe these clusters and do not prove that they are real.",
-    ]
+    said = (
+        f"Means over clients; train rows. The intervals of all {found.looked_at} columns and values hold together with "
+        f"{found.level:.0%} (Bonferroni). They describe these clusters and do not prove that they are real."
+    )
     silent = f"{len(found.silent)} clients gave no sums: {who(found.silent, MOST_NAMES)}"
-    return "\n".join([*(said if found.clusters else []), *([silent] if found.silent else [])])
+    return "\n".join([*([said] if found.clusters else []), *([silent] if found.silent else [])])

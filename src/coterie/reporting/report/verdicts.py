@@ -45,7 +45,8 @@ def verdict_body(content: Content) -> Markup:
     said = [element("p", f"{name}: {each.sentence}.", class_="lead") for name, each in verdicts.items()]
     tiles = None if content.is_comparison else headline(content.run, next(iter(verdicts.values())))
     words = None if content.is_comparison else gains_in_words(content.run, next(iter(verdicts.values())))
-    cautions = dict.fromkeys(line for each in verdicts.values() for line in each.cautions)
+    steps = () if content.is_comparison else next(iter(verdicts.values())).next_steps
+    cautions = dict.fromkeys([*(line for each in verdicts.values() for line in each.cautions), *steps])
     unfinished = None if content.is_finished else element("p", progress_in_words(content))
     notes = element("ul", (element("li", line) for line in cautions)) if cautions else None
     glance = [element("div", said, words, unfinished, tiles), None if gains is None else draw(gains)]
