@@ -16,8 +16,22 @@ PRINTED = {"circle": "o", "square": "s", "triangle": "^", "diamond": "D", "cross
 UNPLACED = "#8a8a8a"
 """The colour of clients without a cluster."""
 
-CLUSTERS = COLOURS[1:]
-"""Clusters have all colours but black; after the last the first comes again, with another dash and marker."""
+DARKER = 0.55
+"""The share of a colour in its darker one; the other part is black, in the dark mode of a page white."""
+
+
+def darker(colour: str) -> str:
+    """Return a darker colour of the same hue.
+
+    >>> darker("#E69F00")
+    '#7E5700'
+    """
+    parts = (int(colour[at : at + 2], 16) for at in (1, 3, 5))
+    return "#" + "".join(f"{int(DARKER * part):02X}" for part in parts)
+
+
+CLUSTERS = (*COLOURS[1:], *map(darker, COLOURS[1:]))
+"""Clusters have all colours but black, then those darker; after the last the first comes again, with another marker."""
 
 
 def dash(place: int) -> tuple[int, ...]:
