@@ -117,7 +117,7 @@ def weights_file(network: nn.Module) -> bytes:
 
 def rebuilding(network: nn.Module, model: Model, outputs: Outputs) -> dict[str, Any]:
     """Return how to build the network again for the numbers of ``weights_file``; ``rebuilt`` does it."""
-    mixed = isinstance(network, Mixture)
+    members = network.members if isinstance(network, Mixture) else [network]
     return {
         "network": model.text,
         "shape": list(model.shape),
@@ -125,10 +125,10 @@ def rebuilding(network: nn.Module, model: Model, outputs: Outputs) -> dict[str, 
         "columns": model.columns,
         "vocabulary": model.vocabulary,
         "cluster_part": model.cluster_part,
-        "members": len(network.members) if isinstance(network, Mixture) else 1,
+        "members": len(members),
         "mix": network.rule if isinstance(network, Mixture) else None,
         "answers": {"kind": outputs.kind, "means": list(outputs.means), "stds": list(outputs.stds)},
-        "layers": str(network.members[0] if mixed else network).splitlines(),  # type: ignore[index]
+        "layers": str(members[0]).splitlines(),
     }
 
 
