@@ -32,7 +32,7 @@ def parts(content: Content) -> list[Part]:
         return [_curves(_with_references(run), run), *cluster_figures(run)]
     clustered = {name: runs[0] for name, runs in content.runs.items() if has_clusters(runs[0])}
     most = min(maps.MOST_POINTS, POINTS // max(1, len(clustered)))
-    each = (_of_method(part, name, run) for name, run in clustered.items() for part in cluster_figures(run, most))
+    each = (_of_method(name, run, cluster_figures(run, most)) for name, run in clustered.items())
     return [_curves(content.histories, content.run), *each]
 
 
@@ -52,14 +52,16 @@ def _curves(histories: Mapping[str, Sequence[History]], run: RunContent) -> Part
     return Part("curves", "Scores by round", found, "" if found else "No round has been evaluated yet.")
 
 
-def _of_method(part: Part, method: str, run: RunContent) -> Part:
-    """Return a part of one method among others: ids and titles name it."""
+def _of_method(method: str, run: RunContent, found: Sequence[Part]) -> Part:
+    """Return the parts of one method among others as one; ids and titles of its figures name it."""
     mark = "".join(letter if letter.isalnum() else "-" for letter in method)
     figures = tuple(
         replace(each, id=f"{mark}-{each.id}", title=f"{each.title}: {method}, seed {run.settings.seed}")
+        for part in found
         for each in part.figures
     )
-    return replace(part, id=f"{mark}-{part.id}", title=f"{part.title}: {method}", figures=figures)
+    missing = " ".join(part.missing for part in found if part.missing)
+    return Part(f"{mark}-clusters", f"Clusters of {method}", figures, missing)
 
 
 def has_clusters(run: RunContent) -> bool:
