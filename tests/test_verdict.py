@@ -113,8 +113,10 @@ class TestJudge:
         assert [line.split()[0] for line in text[1:4]] == ["against", "guessing", "one"]
         assert text[2].endswith("4 of 4      0")
         assert text[3].endswith("0 of 4      2")
-        assert text[4] == "  test split, clients count by test examples, 95 % intervals over clients;"
-        assert text[5] == "  p: two-sided Wilcoxon signed-rank test over clients, corrected by Holm"
+        assert " ".join(line.strip() for line in text[4:6]) == (
+            "last round's models, test split, clients count by test examples, 95 % intervals over clients; "
+            "p: two-sided Wilcoxon signed-rank test over clients, corrected by Holm"
+        )
         assert "only 4 clients" in text[6]
         assert max(map(len, text)) <= 88
 

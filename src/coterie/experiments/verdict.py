@@ -151,14 +151,15 @@ class Verdict:
         lines = [f"Verdict: {self.sentence}."]
         if self.against:
             lines += aligned([_heads(self.score), *(_cells(NAMES[k], v, self.score) for k, v in self.against.items())])
-            lines += [f"  {self.basis};", f"  p: {BY_CLIENT}, corrected by Holm"]
+            lines += _wrapped(f"{self.basis}; p: {BY_CLIENT}, corrected by Holm")
         lines += [f"  {NAMES[name]}: {why}" for name, why in self.missing.items()]
         return "\n".join([*lines, *(each for said in (*self.cautions, *self.next_steps) for each in _wrapped(said))])
 
     @property
     def basis(self) -> str:
         """Return which examples, weights and intervals the numbers are of, in a line."""
-        return f"{SPLIT} split, clients count by {self.weigh_by} examples, {LEVEL} % intervals over clients"
+        weights = f"clients count by {self.weigh_by} examples"
+        return f"last round's models, {SPLIT} split, {weights}, {LEVEL} % intervals over clients"
 
     @property
     def sentence(self) -> str:
