@@ -41,6 +41,9 @@ ENOUGH = 30
 FEW = 6
 """With fewer clients an interval over clients is wide and says little, and the text says so."""
 
+LARGE_P = 0.25
+"""From here on a test and an interval without 0 do not say the same."""
+
 WIDTH = 88
 """Letters of a line of the text."""
 
@@ -208,9 +211,11 @@ class Verdict:
 
 
 def _tells_large_from_small(found: Against) -> bool:
-    """Return whether the interval, in which large clients count more, is clear where the test, of all alike, is not."""
-    unlikely = found.p_holm is not None and found.p_holm >= 1 - LEVEL / 100
-    return found.clients >= FEW and found.outcome != UNCLEAR and unlikely
+    """Return whether the interval, in which large clients count more, is clear, and the test, of all alike, far off.
+
+    The p value is the uncorrected one: with few clients, Holm's is large even where every client is better.
+    """
+    return found.clients >= FEW and found.outcome != UNCLEAR and found.p is not None and found.p >= LARGE_P
 
 
 def _wrapped(sentence: str) -> list[str]:
