@@ -109,6 +109,17 @@ class TestIntervals:
             assert tuple(found) == pytest.approx(expected)
         assert interval_over_clients(np.ones(1), np.zeros(1), np.ones(1)) is None
 
+    @pytest.mark.parametrize("share", [0.03, 0.1, 0.3])
+    @pytest.mark.parametrize("count", [10, 40])
+    def test_where_few_clients_differ_samples_without_them_do_not_stretch_the_interval(self, count, share):
+        """Their standard error is that of rounding alone, and a change divided by it is anything."""
+        rng = np.random.default_rng(count)
+        for _ in range(40):
+            theirs = rng.integers(20, 36, count) / 36
+            ours = np.where(rng.random(count) < share, rng.integers(20, 36, count) / 36, theirs)
+            low, high = interval_over_clients(ours, theirs, rng.integers(5, 300, count))
+            assert -1 <= low <= high <= 1
+
     def test_clients_of_unequal_size_have_fewer_degrees_of_freedom(self):
         """Of five clients, so few that it is Student's t alone; by hand (1 + 1 + 1 + 1 + 4)^2 / (4 + 16) - 1 = 2.2."""
         values, weights = np.array([0.5, 0.6, 0.8, 0.9, 0.7]), np.array([1, 1, 1, 1, 4])

@@ -111,6 +111,12 @@ def test_errors_of_numbers_are_those_of_scikit_learn(seed, rows, columns):
         assert math.isnan(r2(outputs, y))
 
 
+@given(st.floats(-1e6, 1e6, width=32), st.integers(1, 200))
+def test_r2_of_targets_that_are_all_the_same_is_undefined_however_their_mean_is_rounded(value, count):
+    y = np.full(count, value, np.float32)
+    assert math.isnan(r2(np.zeros((count, 1), np.float32), y))
+
+
 @given(st.integers(0, 2**32 - 1), st.integers(2, 12))
 def test_a_mean_over_clients_by_examples_is_that_of_all_examples_together(seed, clients):
     """Accuracy, log loss and Brier are means over examples; weighted by examples they are those of the pool."""

@@ -193,8 +193,10 @@ def r2(outputs: Array, y: Array) -> float:
     >>> r2(np.array([[1.0], [3.0]]), np.array([1.0, 3.0])), r2(np.array([[2.0], [2.0]]), np.array([1.0, 3.0]))
     (1.0, 0.0)
     """
-    total = float(np.var(y, axis=0).mean())
-    return 1 - float(np.mean((outputs.reshape(y.shape) - y) ** 2)) / total if total > 0 else float("nan")
+    if not len(y) or not np.ptp(y, axis=0).any():
+        return float("nan")
+    total = float(np.var(y, axis=0, dtype=np.float64).mean())
+    return 1 - float(np.mean((outputs.reshape(y.shape) - y) ** 2)) / total
 
 
 def auroc(outputs: Array, y: Array, average: str = MACRO) -> float:

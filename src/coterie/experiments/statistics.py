@@ -39,6 +39,11 @@ EVERY_SIGN = 13
 """Up to so many clients the signed-rank test counts all choices of signs, as SciPy does where differences are tied."""
 
 
+ROUNDING = 1e-4
+"""A sample whose standard error is this small beside that of all clients has none but that of rounding: of few clients
+that differ it has drawn none."""
+
+
 class Interval(NamedTuple):
     """The ends of an interval."""
 
@@ -57,7 +62,9 @@ def interval_over_clients(ours: Array, theirs: Array, weights: Array, squared: b
     """Return the interval of a difference of two scores over the same clients; None with a single client.
 
     A score is the mean over clients by weights, or if ``squared`` the root of the mean of squares. For the interval of
-    one score ``theirs`` are zeros. The weights are as random as the scores: other clients have other sizes.
+    one score ``theirs`` are zeros. The weights are as random as the scores: other clients have other sizes. The
+    studentised bootstrap stretches Student's interval, no further than the change of any of its samples: where few
+    clients differ at all, samples without them have next to no error.
 
     >>> ours = np.array([0.9, 0.8, 0.85, 0.7, 0.95, 0.8, 0.9])
     >>> [round(end, 3) for end in interval_over_clients(ours, ours - 0.1, np.ones(7))]
@@ -74,11 +81,13 @@ def interval_over_clients(ours: Array, theirs: Array, weights: Array, squared: b
     low, high = value - reach, value + reach
     if LEAST <= count <= MOST and error > 0:
         drawn = _change(_drawn(count, SAMPLES), sums, squared)
-        sound = drawn.error > EQUAL * error
+        sound = drawn.error > ROUNDING * error
         if sound.mean() > 0.5:
             far = (drawn.value[sound] - value) / drawn.error[sound]
             first, last = np.quantile(far, [1 - level, level])
-            low, high = min(low, value - float(last) * error), max(high, value - float(first) * error)
+            least, most = float(drawn.value.min()), float(drawn.value.max())
+            low = min(low, max(least, value - float(last) * error))
+            high = max(high, min(most, value - float(first) * error))
     return Interval(low, high)
 
 
