@@ -71,6 +71,10 @@ def cluster_by_shares(clusters: int) -> Assign:
             return join_later(state, replies, key, ask)
         everyone = np.arange(len(state.labels))
         heard = ask(ct.Task(report=label_shares.report()), state.stack, np.zeros_like(everyone), everyone)
+        if (
+            len(heard) < clusters
+        ):  # too few have answered: everyone stays on the first model, and the next round asks again
+            return Assignment(state.labels, state.memory)
         shares = heard.description
         found = by_distance(cdist(shares, shares), key)
         labels = np.full(len(everyone), UNPLACED)  # whoever did not answer is placed when it does

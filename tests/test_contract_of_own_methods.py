@@ -141,7 +141,11 @@ def rude(fit=ct.Fit()):
         ("by_chance", "The same seed gives the same numbers", "round 1.stack.params differs by"),
         ("deaf", "Another seed gives other numbers", "seed 1 and seed 2 give the same models"),
         ("by_position", "Clients in another order have the same clusters", "became"),
-        ("forgetful", "stopped, saved and resumed", "Unregistered; put @memory_type on its class"),
+        (
+            "forgetful",
+            "stopped, saved and resumed",
+            "returned a Unregistered as memory; it must be a frozen dataclass with @memory_type",
+        ),
         ("secretive", "The same seed gives the same numbers", "differs by"),
         ("lost", "A client that took no part is placed", "it has 1 scores for 2 clusters"),
         ("harmful", "Training lowers the loss", "the mean loss went from"),

@@ -177,20 +177,22 @@ class Catalogue:
         function = self.find(call.name)
         signature = signature_of(function)
         open_ = {name: p for name, p in signature.parameters.items() if name not in self.hidden}
-        kwargs = dict(call.kwargs)
+        args, kwargs = call.args, dict(call.kwargs)
         unknown = [k for k in kwargs if k not in open_]
         if unknown:
             raise UnknownName(f"argument of {call.name}", unknown[0], open_)
         try:
             said = inspect.Signature(list(open_.values())).bind_partial(*call.args, **kwargs)
             extra = {k: v for k, v in given.items() if k in signature.parameters and k not in said.arguments}
-            signature.bind(*call.args, **kwargs, **extra)
+            if next(iter(signature.parameters), None) in self.hidden:  # the text's first is not the function's
+                args, kwargs = (), dict(said.arguments)
+            signature.bind(*args, **kwargs, **extra)
         except TypeError as error:
             raise UsageError(f"{call}: {error}; `coterie list {call.name}` shows its arguments") from None
         for name, value in said.arguments.items() if self.typed else ():
             _check_kind(call, name, value, open_[name])
         try:
-            return function(*call.args, **kwargs, **extra)
+            return function(*args, **kwargs, **extra)
         except CoterieError:
             raise
         except Exception as error:

@@ -46,6 +46,7 @@ from coterie.protocol.stack import Stack
 from coterie.protocol.task import Task
 from coterie.runtimes.simulator import Simulator
 from coterie.seeding import Key, generator
+from coterie.server.checks import check_memberships
 from coterie.server.contract import Algorithm, Ask, Place, Scores, State
 from coterie.server.exchange import Meter
 from coterie.server.serving import evaluate, served_models
@@ -200,6 +201,10 @@ def without_labels(ask: Ask) -> Ask:
 
 def _placed(state: State, found: Scores) -> State:
     """Return a state with these newcomers as its only clients; where clusters are soft, scores are memberships."""
+    if state.memberships is not None:
+        check_memberships(
+            "clusters are soft, and place gave scores", found.values, len(found.clients), len(state.stack)
+        )
     return replace(state, labels=found.clusters, memberships=None if state.memberships is None else found.values)
 
 

@@ -14,7 +14,6 @@ from typing import Any
 
 import numpy as np
 
-from coterie.engine.metrics import METRICS
 from coterie.experiments.main_score import ACCURACY, RMSE, SPLIT, Score
 from coterie.experiments.statistics import (
     BY_CLIENT,
@@ -58,6 +57,7 @@ class Against:
     a single client); ``better`` and ``worse`` count clients; ``outcome`` is unclear where 0 is in the interval.
     ``p`` is of the signed-rank test over clients (None where all are equal), ``p_holm`` corrected for all comparisons
     of a table. ``lost`` is by how much the clients that are worse off lose, on average (None if there are none).
+    ``uneven`` says whether some clients count more than others.
     """
 
     theirs: float
@@ -71,6 +71,7 @@ class Against:
     p: float | None = None
     p_holm: float | None = None
     lost: float | None = None
+    uneven: bool = False
 
 
 def compare_scores(ours: Array, theirs: Array, weights: Array, score: Score) -> Against | None:
@@ -101,6 +102,7 @@ def compare_scores(ours: Array, theirs: Array, weights: Array, score: Score) -> 
         p=p,
         p_holm=p,
         lost=float(losses.mean()) if losses.size else None,
+        uneven=bool(np.ptp(weights) > 0),
     )
 
 
@@ -124,7 +126,8 @@ class Verdict:
     missing   why the others are not known, and how to get them
     few_rows  how many of ``clients`` have fewer than 30 test examples
     without   how many further clients have no value of the score
-    diverged  for how many of these that is because their model diverged: then the run is not better than anything
+    diverged  for how many clients the model diverged: then the run is not better than anything
+    absent, undefined  how many of those without a value did not answer, and how many have examples that give none
     weigh_by  by the examples of which split clients count
     """
 
@@ -137,12 +140,14 @@ class Verdict:
     missing: Mapping[str, str] = field(default_factory=dict)
     without: int = 0
     diverged: int = 0
+    absent: int = 0
+    undefined: int = 0
     weigh_by: str = SPLIT
 
     def table(self) -> dict[str, Any]:
         """Return the verdict as JSON values, with its text."""
         found = {name: asdict(each) for name, each in self.against.items()}
-        names = ("learnt", "value", "clients", "without", "diverged", "few_rows", "weigh_by")
+        names = ("learnt", "value", "clients", "without", "diverged", "absent", "undefined", "few_rows", "weigh_by")
         known = {name: getattr(self, name) for name in names}
         how = {"split": SPLIT, "level": LEVEL, "interval": OVER_CLIENTS, "test": f"{BY_CLIENT}, corrected by Holm"}
         said = {"against": found, "missing": dict(self.missing), "text": self.text}
@@ -184,15 +189,16 @@ class Verdict:
         if self.learnt == NOTHING:
             yield "train longer or otherwise (--rounds, --epochs, --lr) before you compare methods"
         if self.learnt in (NOTHING, ONLY_CHANCES) and self.score.column == ACCURACY:
-            metric = next(name for name in ("auroc", "balanced_accuracy") if name in METRICS)
             but = "its classes are no better than always the most frequent one, but its probabilities are: "
-            rare = f"where one class is rare, judge by --metric {metric}, which guessing cannot win"
+            rare = "where one class is rare, judge by --metric auroc, which guessing cannot win"
             yield f"{but * (self.learnt == ONLY_CHANCES)}{rare}"
         if 1 < self.clients < FEW and self.against:
             yield f"only {self.clients} clients: the intervals say little of other clients"
-        if self.without:
+        if self.absent:
+            yield f"{self.absent} of {self.clients + self.without} clients did not answer; they do not count"
+        if self.undefined:
             why = f" ({self.score.why})" if self.score.why else ""
-            some = f"{self.without} of {self.clients + self.without} clients"
+            some = f"{self.undefined} of {self.clients + self.without} clients"
             yield f"{self.score.name}: {some} have no value{why}; they do not count"
         if self.few_rows:
             few = f"{self.few_rows} of {self.clients} clients have fewer than {ENOUGH} test examples"
@@ -215,7 +221,7 @@ def _tells_large_from_small(found: Against) -> bool:
 
     The p value is the uncorrected one: with few clients, Holm's is large even where every client is better.
     """
-    return found.clients >= FEW and found.outcome != UNCLEAR and found.p is not None and found.p >= LARGE_P
+    return found.uneven and found.clients >= FEW and found.outcome != UNCLEAR and (found.p or 0.0) >= LARGE_P
 
 
 def _wrapped(sentence: str) -> list[str]:
@@ -276,7 +282,9 @@ def judge(
         found = compare_scores(ours, column_of(ordered, f"{other}_{score.column}"), weights, score)
         if found is not None:
             against[other] = found
-    diverged = int((_diverged(ordered, score) & (weights > 0)).sum())
+    tested, lacking = weights > 0, np.isnan(ours)
+    answered, broken = _answered(ordered, score), _diverged(ordered, score)
+    diverged = int((broken & tested).sum())
     if diverged:
         against = {name: replace(each, outcome=_not_better(each.outcome)) for name, each in against.items()}
     return Verdict(
@@ -285,19 +293,31 @@ def judge(
         learnt=UNKNOWN if diverged else _learnt(ordered, against.get(GUESS), weights),
         clients=int(known.sum()),
         few_rows=int((column_of(ordered, "test")[known] < ENOUGH).sum()),
-        without=int((np.isnan(ours) & (weights > 0)).sum()),
+        without=int((lacking & tested).sum()),
         diverged=diverged,
+        absent=int((lacking & tested & ~answered).sum()),
+        undefined=int((lacking & tested & answered & ~broken).sum()),
         weigh_by=weigh_by,
         against=_corrected(against),
         missing={name: why for name, why in (missing or {}).items() if name not in against},
     )
 
 
+def _told_by(rows: Sequence[Row], score: Score) -> str:
+    """Return the column that every client has that answered, whatever its examples."""
+    return score.column if score.column == RMSE else "loss" if "loss" in rows[0] else RMSE
+
+
+def _answered(rows: Sequence[Row], score: Score) -> Array:
+    """Return which clients answered when the models were tested."""
+    columns = (_told_by(rows, score), score.column)
+    return np.array([any(row.get(column, "") != "" for column in columns) for row in rows])
+
+
 def _diverged(rows: Sequence[Row], score: Score) -> Array:
-    """Return which clients have no score because their model's numbers are none: its loss, or the score itself."""
-    column = score.column if score.column == RMSE else "loss" if "loss" in rows[0] else RMSE
-    answered = np.array([row.get(column, "") != "" for row in rows])
-    return answered & np.isnan(column_of(rows, column)) & np.isnan(column_of(rows, score.column))
+    """Return for which clients the model's numbers are none: then its error or loss is none, though classes may be."""
+    column = _told_by(rows, score)
+    return np.array([row.get(column, "") != "" for row in rows]) & np.isnan(column_of(rows, column))
 
 
 def _not_better(outcome: str) -> str:
@@ -334,7 +354,9 @@ def _learnt(rows: Sequence[Row], against: Against | None, weights: Array) -> str
         return LEARNT
     loss = Score("loss", "loss", smaller=True)
     pair = compare_scores(column_of(rows, "loss"), column_of(rows, f"{GUESS}_loss"), weights, loss)
-    return ONLY_CHANCES if pair is not None and is_better(pair) else NOTHING
+    if pair is None or not is_better(pair):
+        return NOTHING
+    return ONLY_CHANCES if ACCURACY in rows[0] else LEARNT
 
 
 def is_better(found: Against) -> bool:

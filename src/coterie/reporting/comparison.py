@@ -266,7 +266,8 @@ def _about_worst(everything: list[Summary], score: Score) -> list[str]:
     between = (
         "" if some["low"] is None else f", so {100 * some['low']:.0f} to {100 * some['high']:.0f} % (95 % interval)"
     )
-    return [f"Worst client: none has {ENOUGH} test examples; that of the first run has {some['test']}{between}."]
+    nobody = "none has" if not any(each["enough"] for each in known) else "in some runs none has"
+    return [f"Worst client: {nobody} {ENOUGH} test examples; that of the first such run has {some['test']}{between}."]
 
 
 def _undefined(everything: list[Summary], score: Score) -> list[str]:
@@ -385,7 +386,9 @@ def most_typical(runs: Sequence[Mapping[str, int]]) -> int:
 
 
 def _rand_index(first: Mapping[str, int], second: Mapping[str, int]) -> float:
-    return float(adjusted_rand_score(list(first.values()), [second[name] for name in first]))
+    """Return how well two clusterings agree on the clients that both have placed."""
+    both = [name for name in first if name in second]
+    return float(adjusted_rand_score([first[name] for name in both], [second[name] for name in both]))
 
 
 def who(names: Sequence[str], most: int = MOST_NAMES) -> str:
@@ -401,13 +404,15 @@ def who(names: Sequence[str], most: int = MOST_NAMES) -> str:
 def clusters_table(runs: Mapping[str, Sequence[Mapping[str, int]]]) -> Table | None:
     """Return a table of each method's clusters: those of its most typical seed, and their stability over seeds.
 
-    Methods with a single cluster, or with one client in each, are left out; None if that leaves no method.
+    Clients without a cluster are left out, and methods with a single cluster, or with one client in each; None if that
+    leaves no method.
     """
     table = Table(caption_justify="left", show_lines=True)
     for title in ("algorithm", "stability", "cluster", "clients", "who"):
         left = title in ("algorithm", "who")
         table.add_column(title, justify="left" if left else "right", no_wrap=not left, overflow="fold")
-    for name, clusterings in runs.items():
+    for name, found in runs.items():
+        clusterings = [{client: k for client, k in each.items() if k != UNPLACED} for each in found]
         groups = names_by_cluster(clusterings[most_typical(clusterings)])
         if not 1 < len(groups) < sum(map(len, groups.values())):
             continue

@@ -134,7 +134,10 @@ def memory_type(kind: Remembered) -> Remembered:
 
 
 class Scores(NamedTuple):
-    """The newcomers that answered, and the score of each in every cluster, ``(r, K)``."""
+    """The newcomers that answered, and the score of each in every cluster, ``(r, K)``.
+
+    Where clusters are soft, the scores of a newcomer are its memberships: from 0, with sum 1.
+    """
 
     clients: Array
     values: Array
@@ -180,7 +183,8 @@ Update = Callable[[Stack, Stack, Moments, Array], tuple[Stack, Moments]]
 """``(models, mean, moments, answered) -> (models, moments)``; rows where ``answered`` is False stay as they are."""
 
 Place = Callable[[State, Ask, Array], Scores]
-"""``(state, ask, newcomers) -> scores``: how well each cluster would suit clients that have none."""
+"""``(state, ask, newcomers) -> scores``: how well each cluster would suit clients that have none; where clusters are
+soft, their memberships. (The default gives minus losses: a soft method brings a ``place`` of its own.)"""
 
 Opinion = Callable[[Federation, Key, Ask], Mapping[str, Any]]
 """``(federation, key, ask) -> what --advise adds to its own advice``, JSON values with a ``text`` among them."""

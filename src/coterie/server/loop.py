@@ -16,6 +16,7 @@ from coterie.protocol.replies import Cost, Replies
 from coterie.protocol.task import Task
 from coterie.seeding import Key
 from coterie.server.aggregate import average, totals
+from coterie.server.checks import check_assignment, checked_weights
 from coterie.server.contract import Algorithm, Assignment, State
 from coterie.server.exchange import Limits, Meter
 from coterie.server.start import BEGINNING
@@ -128,12 +129,15 @@ def advance(algorithm: Algorithm, state: State, replies: Replies, assignment: As
 
     Models that the assign rule puts in place begin without moments, and as if they had never moved.
     """
+    check_assignment(algorithm, state, assignment)
     kept, moments = state.stack, state.moments
     if assignment.parents is not None:
         parents = list(assignment.parents)
         kept, moments = kept.take(parents), {name: rows[parents] for name, rows in moments.items()}
     belongs = assignment.labels if assignment.memberships is None else assignment.memberships
-    mean, shares = average(replies, belongs[replies.clients], algorithm.weigh(replies), kept, algorithm.shared)
+    mean, shares = average(
+        replies, belongs[replies.clients], checked_weights(algorithm, replies), kept, algorithm.shared
+    )
     answered = totals(belongs[replies.clients], np.ones(len(replies)), len(kept)) > 0
     update = algorithm.update if state.formed else algorithm.update_before
     stack, moments = update(kept, mean, moments, answered)

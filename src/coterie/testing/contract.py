@@ -284,6 +284,10 @@ def a_newcomer_is_placed(case: Case) -> None:
     scores, clusters = found.values.shape[1], len(state.stack)
     require(scores == clusters, f"it has {scores} scores for {clusters} clusters")
     require(0 <= int(found.clusters[0]) < clusters, f"it was placed in cluster {found.clusters[0]}")
+    if state.memberships is not None:
+        shares = found.values[0]
+        good = bool((shares >= 0).all()) and abs(float(shares.sum()) - 1) < 1e-6
+        require(good, f"clusters are soft, and its memberships are {shares.tolist()}, not shares with sum 1")
 
 
 def the_name_builds_it_again(case: Case) -> None:

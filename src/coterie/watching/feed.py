@@ -22,6 +22,9 @@ PAUSE = 0.5
 HEARTBEAT = 15.0
 """Seconds after which a browser that has no news gets a sign of life, so that broken connections are noticed."""
 
+NOT_MADE = object()
+"""The mark of a report that could not be made: it differs from every other, so that it is tried again."""
+
 NO_VIEW, NO_REPORT = "trouble", "report-trouble"
 """The ids of the sections that say why there is no newer view, and no newer report."""
 
@@ -92,7 +95,8 @@ class Feed:
         ends = self._now.ended and not before.ended
         look_report = (due_report or ends) and (mark != self._report_mark or not self.version)
         if look_report:
-            self._report_mark, self._report = mark, self.report_pace.do(self._told_report)
+            self._report, made = self.report_pace.do(self._told_report)
+            self._report_mark = mark if made else NOT_MADE
         return look_now or look_report
 
     def _told_now(self) -> View:
@@ -102,12 +106,12 @@ class Feed:
         except Exception as error:
             return View(self._now.title, _troubled(NO_VIEW, error, self._now.sections), time.time() + MOST)
 
-    def _told_report(self) -> Sequence[Section]:
-        """Return the report; where there is none, the one before, with the reason."""
+    def _told_report(self) -> tuple[Sequence[Section], bool]:
+        """Return the report and True; where it cannot be made, the one before with the reason, and False."""
         try:
-            return self.watched.report()
+            return self.watched.report(), True
         except Exception as error:
-            return _troubled(NO_REPORT, error, self._report)
+            return _troubled(NO_REPORT, error, self._report), False
 
     def _publish(self) -> None:
         """Take the views as the newest and wake all listeners, if they differ from the ones before."""

@@ -48,4 +48,4 @@ def trouble(name: str, error: Exception) -> Section:
     if not isinstance(error, CoterieError | OSError):
         why = f"internal error: {type(error).__name__}: {why}; please report it"
         _log.warning("cannot show what has changed: %s", why)
-    return Section(name, "Not up to date", element("p", f"{why}; it is tried again with the next change."))
+    return Section(name, "Not up to date", element("p", f"{why}; it is tried again."))
