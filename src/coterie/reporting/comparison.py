@@ -22,6 +22,7 @@ from coterie.experiments.statistics import BY_CLIENT, BY_SEED, LEVEL, Gain, gain
 from coterie.experiments.summary import last_in_words
 from coterie.experiments.tuning import Result
 from coterie.experiments.verdict import ENOUGH, NAMES, NOTHING, Against, Verdict, show_p
+from coterie.protocol.stack import UNPLACED
 from coterie.terminal import cell, line, plain
 
 Summary = dict[str, Any]
@@ -267,7 +268,7 @@ def _about_worst(everything: list[Summary], score: Score) -> list[str]:
         "" if some["low"] is None else f", so {100 * some['low']:.0f} to {100 * some['high']:.0f} % (95 % interval)"
     )
     nobody = "none has" if not any(each["enough"] for each in known) else "in some runs none has"
-    return [f"Worst client: {nobody} {ENOUGH} test examples; that of the first such run has {some['test']}{between}."]
+    return [f"Worst client: {nobody} {ENOUGH} test examples; that of the first of them has {some['test']}{between}."]
 
 
 def _undefined(everything: list[Summary], score: Score) -> list[str]:
