@@ -48,6 +48,9 @@ def test_the_largest_cluster_comes_first():
 def test_the_table_tells_of_methods_that_found_clusters_only():
     alone, one = {n: i for i, n in enumerate(ONE)}, dict.fromkeys(ONE, 0)
     assert clusters_table({"local": [alone], "fedavg": [one]}) is None
+    assert clusters_table({"ifca": [{"a": -1, "b": 0, "c": 0, "d": 0}]}) is None, (
+        "a client without a cluster is in none"
+    )
     console = Console(width=80, color_system=None)
     with console.capture() as capture:
         console.print(clusters_table({"fedavg": [one, one], "wecfl": [ONE, SAME]}))

@@ -117,6 +117,12 @@ class TestCatalogue:
             with pytest.raises(UsageError, match=f"bins is {bins}; .*{what}"):
                 find_metric(f"calibration_error(bins={bins})")
 
+    def test_arguments_may_come_by_position(self):
+        outputs, y = np.log([[0.3, 0.7], [0.6, 0.4], [0.1, 0.9]]), np.array([1, 1, 0])
+        found = [find_metric(f"calibration_error({said})") for said in ("10", "bins=10", "1")]
+        by_place, by_name, other = (metric.of(outputs, y, call) for metric, call in found)
+        assert by_place == by_name != other
+
     @pytest.mark.parametrize("name", [name for name, each in METRICS.items() if each.needs != "numbers"])
     def test_a_model_that_diverged_has_a_bad_score_or_none_and_does_not_stop_the_run(self, name):
         y = np.array([0, 1, 2, 0])

@@ -129,6 +129,33 @@ class TestJudge:
         for change in ({"local_accuracy": [0.5] * 8}, {"one_model_accuracy": [0.95] * 8}, {}):
             assert "finetune" not in judge(rows_of([0.9] * 8, [0.5] * 8, **change), ACCURACY).text
 
+    def test_clients_without_a_score_are_told_apart_by_why_they_have_none(self):
+        rows = rows_of([0.9] * 8, [0.5] * 8, loss=[0.3] * 8, guess_loss=[0.7] * 8, metric=[0.8] * 8)
+        rows[0] |= {"metric": "nan", "loss": "nan", "accuracy": 0.1}  # its model diverged
+        rows[1] |= {"metric": "", "loss": "", "accuracy": ""}  # it did not answer
+        rows[2] |= {"metric": "nan"}  # all its examples are of one class
+        found = judge(rows, main_score(False, "auroc"))
+        assert (found.without, found.diverged, found.absent, found.undefined) == (3, 1, 1, 1)
+        assert "the models of 1 of 8 clients diverged" in found.text
+        assert "1 of 8 clients did not answer; they do not count" in found.text
+        assert any(said.startswith("auroc: 1 of 8 clients have no value") for said in found.cautions)
+
+    def test_a_model_without_a_loss_has_diverged_though_its_classes_can_be_counted(self):
+        rows = rows_of([0.9] * 8, [0.5] * 8, loss=[0.3] * 8, guess_loss=[0.7] * 8)
+        rows[3]["loss"] = "nan"
+        found = judge(rows, ACCURACY)
+        assert (found.diverged, found.against["guess"].outcome) == (1, "unclear")
+
+    def test_numbers_have_no_classes_that_could_be_no_better(self):
+        rows = rows_of(
+            [0.9] * 8, [0.9] * 8, metric=[3.0] * 8, guess_metric=[3.0] * 8, loss=[1.0] * 8, guess_loss=[2.0] * 8
+        )
+        for row in rows:
+            del row["accuracy"], row["guess_accuracy"]
+        found = judge(rows, main_score(True, "mae"))
+        assert found.learnt == "yes"
+        assert "probabilities" not in found.text
+
     def test_large_clients_that_differ_alone_explain_an_interval_without_0_beside_a_large_p(self):
         large, small = rows_of([0.80, 0.78, 0.81, 0.79], [0.5] * 4, test=900), rows_of([0.45] * 8, [0.5] * 8)
         found = judge([*large, *({**row, "client": f"small-{i}"} for i, row in enumerate(small))], ACCURACY)

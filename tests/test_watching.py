@@ -319,6 +319,25 @@ def test_what_did_not_change_is_not_sent_again():
     asyncio.run(story())
 
 
+def test_a_report_that_could_not_be_made_is_tried_again_though_nothing_changes():
+    async def story() -> None:
+        shown = Shown(a="1")
+        feed, clock = feed_of(shown)
+        shown.error = OSError("a file is being replaced")
+        await feed.refresh()
+        assert any(each.id == "report-trouble" for each in feed.sections)
+        shown.error = None
+        clock.now += 10
+        await feed.refresh()
+        assert [each.id for each in feed.sections if each.id == "report-trouble"] == []
+        made = shown.reports
+        clock.now += 10
+        await feed.refresh()
+        assert shown.reports == made
+
+    asyncio.run(story())
+
+
 def test_the_report_of_what_has_ended_comes_with_that_news_however_long_it_takes():
     def takes_long() -> None:
         clock.now += 2.0  # 4% of 50 s

@@ -267,8 +267,9 @@ def _about_worst(everything: list[Summary], score: Score) -> list[str]:
     between = (
         "" if some["low"] is None else f", so {100 * some['low']:.0f} to {100 * some['high']:.0f} % (95 % interval)"
     )
-    nobody = "none has" if not any(each["enough"] for each in known) else "in some runs none has"
-    return [f"Worst client: {nobody} {ENOUGH} test examples; that of the first of them has {some['test']}{between}."]
+    where, which = ("in some runs ", "these") if any(each["enough"] for each in known) else ("", "all")
+    number = f"that of the first of {which} has {some['test']}{between}"
+    return [f"Worst client: {where}none has {ENOUGH} test examples; {number}."]
 
 
 def _undefined(everything: list[Summary], score: Score) -> list[str]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -11,6 +12,9 @@ from coterie.protocol.replies import Replies
 from coterie.protocol.stack import UNPLACED
 from coterie.server.contract import MEMORY_TYPES, Algorithm, Assignment, State
 from coterie.typing import Array
+
+PLAIN = (type(None), Mapping, Sequence, int, float, np.ndarray)
+"""What can be remembered, and saved, without a type of its own."""
 
 
 def check_assignment(algorithm: Algorithm, state: State, found: Any) -> None:
@@ -32,7 +36,7 @@ def check_assignment(algorithm: Algorithm, state: State, found: Any) -> None:
     if shares is not None:
         check_memberships(f"{whose} memberships", shares, clients, clusters)
     memory = found.memory
-    if memory is not None and MEMORY_TYPES.get(type(memory).__name__) is not type(memory):
+    if not isinstance(memory, PLAIN) and MEMORY_TYPES.get(type(memory).__name__) is not type(memory):
         kind = type(memory).__name__
         raise UsageError(f"{whose} a {kind} as memory; it must be a frozen dataclass with @memory_type, or None")
 
