@@ -19,7 +19,7 @@ from sklearn.metrics import adjusted_rand_score
 
 from coterie.algorithms import build_algorithm
 from coterie.data.federated import Federated, Split
-from coterie.errors import CoterieError
+from coterie.errors import CoterieError, FederationError
 from coterie.experiments.checkpoint import load_checkpoint, save_state
 from coterie.models.zoo import build_model
 from coterie.outside import reason
@@ -31,7 +31,7 @@ from coterie.runtimes.attendance import Attendance, Attended
 from coterie.runtimes.simulator import Simulator
 from coterie.seeding import Key
 from coterie.server.aggregate import totals
-from coterie.server.contract import Algorithm, State
+from coterie.server.contract import Algorithm, Scores, State
 from coterie.server.exchange import Meter
 from coterie.server.loop import Conditions, Round, rounds
 from coterie.server.serving import evaluate
@@ -193,6 +193,20 @@ def a_sample_of_clients_is_enough(case: Case) -> None:
     require(len(replies) == len(case.data), f"only {len(replies)} clients could be tested")
 
 
+def few_answers_do_no_harm(case: Case) -> None:
+    """A first round that one client alone answers is refused, or leaves no cluster that suits nobody for good."""
+    others = set(range(1, len(case.data)))
+    try:
+        done = case.train(Flaky(case.federation, {0: others}), 4)
+    except FederationError as error:
+        require(any(letter.isdigit() for letter in str(error)), f"it does not say how many must answer: {error}")
+        return
+    for step in done:
+        require(bool(np.isfinite(step.state.stack.params).all()), "a model has numbers that are not finite")
+    scores = placed(case, done[-1].state).values
+    require(bool(np.isfinite(scores).all()), f"a newcomer's scores of the clusters are {scores.tolist()}")
+
+
 def clients_may_join_and_leave(case: Case) -> None:
     """Clients may join late and leave early, and a run is resumed before and after, bit for bit."""
     done = case.coming_and_going
@@ -275,12 +289,19 @@ def training_helps(case: Case) -> None:
     require(end < start, f"the mean loss went from {start:.3f} to {end:.3f}")
 
 
-def a_newcomer_is_placed(case: Case) -> None:
-    """A client that took no part is placed in a cluster that exists."""
-    state, newcomer = case.plain[-1].state, case.simulator(images(seed=3).select([0]))
+def placed(case: Case, state: State) -> Scores:
+    """Return the scores of a client that took no part in the clusters of a state."""
+    newcomer = case.simulator(images(seed=3).select([0]))
     meter = Meter(newcomer, Key(1, state.round), state.shares)
     found = case.algorithm.place(state, meter.ask, np.array([0]))
     require(len(found.clients) == 1, f"it was not placed: {'; '.join(meter.missing.values()) or 'no answer'}")
+    return found
+
+
+def a_newcomer_is_placed(case: Case) -> None:
+    """A client that took no part is placed in a cluster that exists."""
+    state = case.plain[-1].state
+    found = placed(case, state)
     scores, clusters = found.values.shape[1], len(state.stack)
     require(scores == clusters, f"it has {scores} scores for {clusters} clusters")
     require(0 <= int(found.clusters[0]) < clusters, f"it was placed in cluster {found.clusters[0]}")
@@ -309,6 +330,7 @@ CHECKS: tuple[Check, ...] = (
     those_absent_keep_their_labels,
     an_empty_cluster_keeps_its_model,
     a_sample_of_clients_is_enough,
+    few_answers_do_no_harm,
     clients_may_join_and_leave,
     a_resumed_run_equals_an_unbroken_one,
     bytes_give_the_same_numbers,
@@ -353,7 +375,7 @@ def check_algorithm(text: str, clusters: int | str | None = 2, **options: Any) -
     (3), fit, model, data.
 
     >>> print(check_algorithm("fedavg"))  # doctest: +ELLIPSIS
-    fedavg: 15 of 15 hold
+    fedavg: 16 of 16 hold
       holds   The same seed gives the same numbers, bit for bit, and test data and true groups play no part.
       ...
     """
