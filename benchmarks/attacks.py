@@ -89,9 +89,9 @@ class Attacked:
     def __getattr__(self, name: str) -> Any:
         return getattr(self.inner, name)
 
-    def ask(self, task: Task, sent: Sent, labels: Array, clients: Array, key: Key) -> Replies:
+    def ask(self, task: Task, sent: Sent, rows: Array, clients: Array, key: Key) -> Replies:
         """What the clients send; attackers send something else."""
-        replies = self.inner.ask(task, sent, labels, clients, key)
+        replies = self.inner.ask(task, sent, rows, clients, key)
         if not task.fit or replies.params is None:
             return replies
         params, lies = np.array(replies.params), self.case.lies(len(self.inner.names))[replies.clients]

@@ -10,6 +10,7 @@ import numpy as np
 import pytest
 
 import coterie as ct
+from coterie.algorithms import build_algorithm
 from coterie.errors import UsageError
 from coterie.parts import Assignment, Scores, always, as_trained, memory_type, one_model, one_model_for, random_models
 from coterie.testing import check_algorithm
@@ -197,3 +198,9 @@ def test_a_method_that_is_no_method_is_refused_at_once():
 
 def test_the_docstrings_are_what_is_said():
     assert sentence_of(CHECKS[0]) == next(iter(sentences()))
+
+
+def test_a_number_of_clusters_that_a_method_cannot_take_is_refused_wherever_it_is_said():
+    for text, clusters in (("faulty:hasty(clusters=auto)", None), ("faulty:hasty", "auto")):
+        with pytest.raises(UsageError, match="clusters is auto; it must be a whole number"):
+            build_algorithm(text, clusters, ct.Fit())

@@ -1,12 +1,13 @@
 """The parts that methods are made of, in one place, for those who write their own.
 
-The types are explained in ``coterie.server.contract``, what clients can be asked in ``coterie.protocol.task``; the page
-"your own method in one file" puts them together.
+The types are explained in ``coterie.server.contract``, what clients can be asked in ``coterie.protocol.task`` and
+``coterie.protocol.report``; the page "your own method in one file" puts them together.
 """
 
 from coterie.algorithms.method import add_on, always, finds_number, method
 from coterie.errors import FederationError, UsageError
 from coterie.protocol.client_function import ClientData, client_function
+from coterie.protocol.federation import Federation
 from coterie.protocol.replies import Replies
 from coterie.protocol.report import Describe, Report
 from coterie.protocol.stack import UNPLACED, Stack
@@ -32,7 +33,9 @@ from coterie.server.contract import (
     Ask,
     Assign,
     Assignment,
+    Moments,
     Place,
+    Prepare,
     Scores,
     Serving,
     Start,
@@ -62,13 +65,16 @@ __all__ = [
     "Clusterer",
     "Contrast",
     "Describe",
+    "Federation",
     "FederationError",
     "Fit",
     "Key",
     "Loss",
+    "Moments",
     "Near",
     "Others",
     "Place",
+    "Prepare",
     "Proximal",
     "Race",
     "Replies",

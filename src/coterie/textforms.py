@@ -189,8 +189,8 @@ class Catalogue:
             signature.bind(*args, **kwargs, **extra)
         except TypeError as error:
             raise UsageError(f"{call}: {error}; `coterie list {call.name}` shows its arguments") from None
-        for name, value in said.arguments.items() if self.typed else ():
-            _check_kind(call, name, value, open_[name])
+        for name, value in {**extra, **said.arguments}.items() if self.typed else ():
+            _check_kind(call, name, value, signature.parameters[name])
         try:
             return function(*args, **kwargs, **extra)
         except CoterieError:

@@ -59,7 +59,7 @@ def con_rep(strength: float = 0.5, temperature: float = 1.0, of: str = "inputs",
 
 @add_on
 def con_cks(strength: float = 0.5, temperature: float = 1.0, sharing: float = 0.1, layer: str = "projection") -> AddOn:
-    """Contrast heads and share bodies: con-para on the last layers and cks on all others (thesis chapter 6).
+    """Contrast the last layers and share the others: con-para on the former, cks on the latter (thesis chapter 6).
 
     ``layer``: the ``projection`` is all fully connected layers after the convolutions (in a network without
     convolutions its last layer); or the ``last`` one alone; or ``all``: both terms on everything.

@@ -15,6 +15,7 @@ import numpy as np
 from coterie.engine.metrics import find_metric
 from coterie.errors import Refused, UsageError
 from coterie.files import read_toml
+from coterie.models.layout import PARTS
 from coterie.models.zoo import models as zoo
 from coterie.outside import is_outside
 from coterie.protocol.task import Fit, Loss, Race, Score, Task
@@ -27,8 +28,6 @@ MAJORITY = "majority"
 
 HISTOGRAMS = "histograms"
 """A report that a site gives only if its policy lists it: histograms of its scores, for a metric of all sites."""
-
-PARTS = ("all", "head", "head_weight", "body", "linear", "global", "cluster")
 
 DEFAULT_POLICY_TEXT = f"""\
 # What this site answers. The agent reads this file when it starts; no message from the server can change it.

@@ -9,6 +9,9 @@ from coterie.errors import UnknownName
 from coterie.typing import Array
 
 Coordinates = slice | Array
+PARTS = ("all", "head", "head_weight", "head_bias", "body", "linear", "projection", "features", "global", "cluster")
+"""The names of parts of a model; the last two are those of a sum of two networks."""
+
 MIXES = ("softmax", "logits", "majority")
 """Rules by which the outputs of an ensemble's members may be mixed."""
 

@@ -72,8 +72,8 @@ class Report:
     every model received, ``evaluate_on`` the metrics of the resulting model on that split. The losses are training
     losses, or ``bounded`` to [0, 1]: ``zero-one`` (for classes only), or ``clipped`` (at 1, with cross entropy in units
     of that of a guess among all classes).
-    With ``differences`` each loss comes as |L(w) - L(own)|, own the model that the client's label names, which may be a
-    reference; the losses themselves do not leave the client.
+    With ``differences`` each loss comes as |L(w) - L(own)|, own the model of the row that the client was
+    given, which may be a reference; the losses themselves do not leave the client.
     With a ``sample`` the losses are means over a part of the train split, and their spread comes back beside them; with
     a ``half``, losses, or metrics on the train split, are those of the half that ``Fit.half`` names, which a pass of
     the same key on the other half does not see.

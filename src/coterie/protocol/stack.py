@@ -57,8 +57,8 @@ class Sent:
     ``references`` are read by penalty terms, by scores and by reports: the mean of all clusters, the models of the
     round before, clients' own models. ``unplaced`` is the one model on which clients without a cluster work.
 
-    A client's label names the row it works on: 0 to K - 1 a cluster model, from K on a reference, and ``UNPLACED`` (-1)
-    the model for clients without a cluster.
+    A client works on one row: 0 to K - 1 is a cluster model, from K on a reference, and ``UNPLACED`` (-1) the model for
+    clients without a cluster.
     """
 
     models: Stack
@@ -79,7 +79,7 @@ class Sent:
         return Sent(self.models.contiguous(), *others)
 
     def take(self, rows: Any) -> Stack:
-        """Return the row of each label."""
+        """Return the model of each of these rows."""
         if self.unplaced is None and np.size(rows) and np.min(rows) < 0:
             raise ValueError("a client without a cluster has no model here; send one as 'unplaced'")
         return self.rows.take(rows)

@@ -259,7 +259,7 @@ class Task:
     """Choose a model among those received, train it, report.
 
     ``choose``: the client takes the model of the highest weighted sum of scores, ties to the lowest number; empty: it
-    takes the one that its label names. ``fit``: passes with disjoint parts, each from the *received* parameters, merged
+    takes the row that it was given. ``fit``: passes with disjoint parts, each from the *received* parameters, merged
     in the reply; empty: no training; ``sequential``: each from where the one before ended. The reply always holds the
     number of train examples. ``pinned``: clients, by name, that take a given row instead of choosing. ``sends`` is what
     travels of the rows.

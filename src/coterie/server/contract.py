@@ -4,7 +4,7 @@ An algorithm is a value with parts; the loop is not part of it. In every round t
 
     state    = algorithm.prepare(state, clients, key, ask)        clusters found before clients train, if it does so
     task     = algorithm.task(state)                              what clients are asked to do
-    replies  = ask(task, models, rows, clients, references)     what clients sent back
+    replies  = ask(task, models, rows, clients, references)       what clients sent back
     found    = algorithm.assign(state, replies, key, ask)         every client's cluster from now on
     weights  = algorithm.weigh(replies)                           how much each counts in its cluster
     mean     = the weighted mean of the clients' models in each cluster
@@ -18,7 +18,8 @@ A whole method, as small as they get (it is ``fedavg``)::
 
     Algorithm(start=one_model(), task=lambda state: Task(fit=(Fit(steps=10),)), assign=as_trained())
 
-Read next what clients can be asked, ``coterie.protocol.task``, and what a reply holds, ``coterie.protocol.replies``.
+Read next what clients can be asked, ``coterie.protocol.task`` and ``coterie.protocol.report``, and what a reply holds,
+``coterie.protocol.replies``.
 Everything a method needs is imported from ``coterie.parts``.
 """
 

@@ -250,9 +250,9 @@ def among_all(clients: Array, distances: Distances, count: int) -> Array | None:
     return whole
 
 
-def train(clients: Array, stack: Stack, labels: Array, fit: Fit, ask: Ask) -> Replies:
-    """Let these clients train the models that their labels name."""
-    return ask(Task(fit=(fit,)), stack, labels, clients)
+def train(clients: Array, stack: Stack, rows: Array, fit: Fit, ask: Ask) -> Replies:
+    """Let these clients train the models of these rows."""
+    return ask(Task(fit=(fit,)), stack, rows, clients)
 
 
 def complete(replies: Replies, wanted: Array, stack: Stack, labels: Array, fit: Fit, ask: Ask) -> Replies:

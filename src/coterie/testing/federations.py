@@ -75,9 +75,9 @@ class Flaky:
     def __getattr__(self, name: str) -> Any:
         return getattr(self.inner, name)
 
-    def ask(self, task: Task, sent: Sent, labels: Array, clients: Array, key: Key) -> Replies:
+    def ask(self, task: Task, sent: Sent, rows: Array, clients: Array, key: Key) -> Replies:
         """Ask those that are there."""
         gone = np.isin(clients, list(self.absent.get(key.round, ())))
-        replies = self.inner.ask(task, sent, labels[~gone], clients[~gone], key)
+        replies = self.inner.ask(task, sent, rows[~gone], clients[~gone], key)
         missing = {self.inner.names[c]: "did not answer" for c in clients[gone]}
         return replace(replies, missing={**replies.missing, **missing})

@@ -66,9 +66,9 @@ class Loopback:
         """Close the federation inside."""
         self.remote.close()
 
-    def ask(self, task: Task, sent: Sent, labels: Array, clients: Array, key: Key) -> Replies:
+    def ask(self, task: Task, sent: Sent, rows: Array, clients: Array, key: Key) -> Replies:
         """Exchange one packed message with each client."""
-        return self.remote.ask(task, sent, labels, clients, key)
+        return self.remote.ask(task, sent, rows, clients, key)
 
     def _exchange(self, messages: Mapping[int, bytes]) -> PackedReplies:
         answers = {client: answer(self.engines[client], message) for client, message in messages.items()}

@@ -25,7 +25,7 @@ LONGEST_NAMES = 200
 def read_reply(content: bytes, wanted: message.Form, task: Task, row: Array) -> message.Arrays:
     """Return the arrays of a reply to a task; refuse other arrays, other shapes and numbers out of range.
 
-    The label of a client that does not choose is the row that it was asked to work on.
+    ``row`` is the one that the client was asked to work on; one that does not choose must have worked on it.
     """
     arrays = open_reply(content, sum(field.nbytes for field in wanted.values()))[0]
     if arrays.keys() != wanted.keys():

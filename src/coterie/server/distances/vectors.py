@@ -119,15 +119,15 @@ def cosine_from_products(products: Array) -> Array:
     return np.clip(similar, -1, 1)
 
 
-def starts_from(models: Array, labels: Array) -> Array:
-    """Return the row of each label; where all are the same, without a copy for each client.
+def starts_from(models: Array, rows: Array) -> Array:
+    """Return the models of these rows; where all are the same, without a copy for each client.
 
     >>> starts_from(np.array([[1.0], [2.0]]), np.array([1, 1, 1])).tolist()
     [[2.0], [2.0], [2.0]]
     """
-    if len(labels) and (labels == labels[0]).all():
-        return np.broadcast_to(models[labels[0]], (len(labels), models.shape[1]))
-    return models[labels]
+    if len(rows) and (rows == rows[0]).all():
+        return np.broadcast_to(models[rows[0]], (len(rows), models.shape[1]))
+    return models[rows]
 
 
 def cross_losses(replies: Replies, ask: Ask, report: Report = Report(params=None, losses=True)) -> Array:
@@ -158,17 +158,17 @@ def ask_losses(
     size = max(1, stack.nbytes // max(1, len(stack)))
     at_once = min(OWN_BYTES // size if report.differences else len(clients), len(clients) if most is None else most)
     for rows, some in product(parts(models, BLOCK_BYTES // size), parts(clients, at_once)):
-        labels, own = np.zeros(len(some), dtype=np.int64), None
+        begun, own = np.zeros(len(some), dtype=np.int64), None
         if report.differences:
-            labels, own = own_rows(rows, stack, some)
+            begun, own = own_rows(rows, stack, some)
         block = stack.take(rows).contiguous()
-        scored = ask(Task(report=report), block, labels, replies.clients[some], own)
+        scored = ask(Task(report=report), block, begun, replies.clients[some], own)
         if len(scored):
             yield rows, np.searchsorted(replies.clients, scored.clients), scored
 
 
 def own_rows(rows: Array, stack: Stack, clients: Array) -> tuple[Array, Stack | None]:
-    """Return the label of each client's own model: among the models sent, or if some are not there, as a reference."""
+    """Return the row of each client's own model: among the models sent, or if some are not there, as a reference."""
     if np.isin(clients, rows).all():
         return np.searchsorted(rows, clients), None
     return len(rows) + np.arange(len(clients)), stack.take(clients)
