@@ -22,10 +22,12 @@ from torch import nn
 from typer.testing import CliRunner
 
 import coterie as ct
+from coterie.api.exports import mean_score
 from coterie.cli.main import app
 from coterie.data.tables.features import KINDS
 from coterie.data.tables.schema import Schema
 from coterie.errors import DataError, ModelError, UnknownName, UsageError
+from coterie.experiments.main_score import main_score
 from coterie.experiments.served_run import load_served_run
 from coterie.exporting import folder as folders
 from coterie.exporting import formats, table
@@ -443,6 +445,31 @@ class TestTheFolder:
         ):
             assert said in card
         assert f"| this model | {metrics['scores'][THIS]:.4g} |" in card
+
+    @pytest.mark.parametrize(("metric", "label", "less"), [("auroc", "ill", "more"), ("mae", "cost", "less")])
+    def test_is_judged_by_the_metric_that_the_user_named(self, metric, label, less, tmp_path):
+        ignore = ("id", *(name for name in LABELS if name != label))
+        clients = ct.from_frame(patients(), client="site", label=label, ignore=ignore)
+        run = ct.run(
+            "wecfl(2)", clients, model="mlp(4)", rounds=1, steps=1, seed=1, threads=1, metric=metric, references=True
+        )
+        (row,) = (row for row in run.results.trained.members if row["client"] == "bern")
+        columns = {THIS: "metric", GUESS: "guess_metric", ONE: "one_model_metric", LOCAL: "local_metric"}
+        path = run.export(tmp_path / "bern", "bern", format="safetensors")
+        metrics, card = json.loads((path / "metrics.json").read_text()), (path / "README.md").read_text()
+        assert metrics["scores"] == {name: pytest.approx(float(row[column])) for name, column in columns.items()}
+        assert f"| {metric} |" in card
+        assert f"{metric[0].upper()}{metric[1:]}, {less} is better" in card
+
+    def test_counts_the_clients_without_a_score(self):
+        rows = [{"test": "3", "metric": "0.5"}, {"test": "1", "metric": "0.9"}]
+        assert mean_score(rows, "metric", main_score(False, "auroc")) == pytest.approx(0.6)
+        assert mean_score([*rows, {"test": "1", "metric": ""}], "metric", main_score(False, "auroc")) is None
+        card = folders.Card(title="a", algorithm="b", data="c", rounds=1, seed=1, clients=("d", "e"))
+        one = replace(card, measure="auroc", scored=1, why="only one class there")
+        model = build_model("linear", (2,), 2)
+        text = folders.card_text(one, model, None, outputs_of(model.target, None, ()), "")
+        assert "It is over 1 of 2 clients; the others have none (only one class there)." in text
 
     def test_holds_a_schema_that_the_library_reads(self, tmp_path):
         run = trained("wecfl(2)", "cost")
