@@ -43,7 +43,7 @@ from coterie.typing import Array
 if TYPE_CHECKING:
     import polars as pl
 
-    Source = Path | str | pl.DataFrame
+    Source = Path | str | pl.DataFrame | Table
 
 
 BUCKETS = 256
