@@ -24,6 +24,7 @@ from typer.testing import CliRunner
 import coterie as ct
 from coterie.api.exports import mean_score
 from coterie.cli.main import app
+from coterie.data.tables import problems as tables
 from coterie.data.tables.features import KINDS
 from coterie.data.tables.schema import Schema
 from coterie.errors import DataError, ModelError, UnknownName, UsageError
@@ -418,6 +419,22 @@ class TestTheTable:
         category = {"kind": "category", "values": ["a", "b"]}
         assert self.encoded(["b", "c"], **category, indicator=True) == ([[0, 1, 0], [0, 0, 1]], [])
         assert len(self.encoded(["b", "c"], "mean", **category)[1]) == 1
+
+    @pytest.mark.parametrize("indicator", [True, False])
+    @pytest.mark.parametrize("words", [["c", "a", "", "d"], ["a", "c"]])
+    def test_says_of_unseen_words_what_the_library_says(self, words, indicator, tmp_path, capsys):
+        schema = {"label": "y", "classes": ["0", "1"], "target": None, "ignored": ["end"], "missing": "indicator"}
+        feature = {"name": "v", "kind": "category", "values": ["a", "b"], "indicator": indicator}
+        (tmp_path / "schema.json").write_text(json.dumps({**schema, "features": [feature]}))
+        (tmp_path / "rows.csv").write_text("v,end\n" + "".join(f"{word},.\n" for word in words))
+        problems = tables.Problems()
+        Schema.load(tmp_path / "schema.json").features_from(tmp_path / "rows.csv", problems)
+        table.read(tmp_path / "rows.csv", tmp_path)
+        (note,) = problems.notes()
+        count = "1 row has" if words[0] == "a" else "2 rows have"
+        assert note.startswith(f"{count} a value of 'v' that training never saw, such as 'c'; ")
+        assert ("read as missing" in note) == indicator
+        assert capsys.readouterr().err == f"note: {note}\n"
 
     def test_knows_every_kind_of_column(self):
         assert set(table.ENCODERS) >= set(KINDS)

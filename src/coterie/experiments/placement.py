@@ -19,7 +19,7 @@ from coterie.data.apportion import stratified_split
 from coterie.data.tables.arrays import read_arrays
 from coterie.data.tables.cells import Vocabulary
 from coterie.data.tables.files import Table, open_table
-from coterie.data.tables.problems import listed
+from coterie.data.tables.problems import Problems, listed
 from coterie.data.tables.reading import Reading
 from coterie.data.tables.rows import MOST_CLIENTS, read_constants, rows_with
 from coterie.engine.metrics import find_metric
@@ -302,9 +302,9 @@ def read_newcomer(file: Path, folder: Path, schema: Path | None = None, client: 
     by, settings = Schema.load(found), load_settings(folder / CONFIG, {})
     table, notes = _rows_of_one(open_table(file), settings.client, client)
     known = read_constants(table, Reading.from_options({"attribute": settings.attribute}).attribute)
-    if by.label not in table.columns:
-        return Newcomer(by.features_from(table), None, known, notes)
-    return Newcomer(*by.arrays(table), known, notes)
+    problems = Problems()
+    x, y = by.arrays(table, problems) if by.label in table.columns else (by.features_from(table, problems), None)
+    return Newcomer(x, y, known, (*notes, *problems.notes()))
 
 
 def _rows_of_one(table: Table, column: str | None, client: str | None) -> tuple[Table, tuple[str, ...]]:

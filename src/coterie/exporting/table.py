@@ -36,7 +36,11 @@ class Column(NamedTuple):
 
 
 class Problems(list[str]):
-    """What cannot be used in a file, a line of text each."""
+    """What cannot be used in a file, a line of text each, and ``notes`` on what is read all the same."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.notes: list[str] = []
 
     def refuse(self, file: str | Path) -> None:
         """End the program with all problems, if there is any."""
@@ -65,6 +69,7 @@ def _read_table(file: str | Path, schema: Mapping[str, Any]) -> Any:
     problems.refuse(file)
     parts = [encode(each, columns[each["name"]], schema, problems) for each in schema["features"]]
     problems.refuse(file)
+    print(*(f"note: {note}\n" for note in problems.notes), sep="", end="", file=sys.stderr)
     return np.concatenate(parts, axis=1, dtype=np.float32)
 
 
@@ -152,6 +157,8 @@ def encode(feature: Mapping[str, Any], column: Column, schema: Mapping[str, Any]
     forgiven = feature["kind"] == "category" and schema["missing"] == "indicator"
     if not forgiven:
         problems.extend(_told(column, unknown & ~missing, f"column {feature['name']!r} has", f"{told}; correct it"))
+    elif (unknown & ~missing).any():
+        problems.notes.append(_unseen(feature, column, unknown & ~missing))
     x = np.where((missing | unknown)[:, None], 0, x)
     return np.column_stack([x, missing | unknown]) if feature.get("indicator") else x
 
@@ -227,6 +234,15 @@ def _days(word: str) -> float:
     if not parts or not found or int(parts[3] or 0) > 60:
         return float("nan")
     return ((found - datetime(2000, 1, 1)).total_seconds() + int(parts[3] or 0)) / 86400
+
+
+def _unseen(feature: Mapping[str, Any], column: Column, unseen: Any) -> str:
+    """Say that a column has values that training never saw, and how they are read."""
+    name, word, rows = feature["name"], column.words[int(unseen.argmax())], int(unseen.sum())
+    have, they_are = ("row has", "it is") if rows == 1 else ("rows have", "they are")
+    marked = feature.get("indicator")
+    read_as = "missing" if marked else "none of its values, which training never saw either: rely on them less"
+    return f"{rows} {have} a value of {name!r} that training never saw, such as {word!r}; {they_are} read as {read_as}"
 
 
 def _told(column: Column, bad: Any, before: str, after: str) -> Iterable[str]:
