@@ -164,6 +164,27 @@ class TestLabels:
         frame = rows().with_columns(y=pl.Series(labels * 200))
         assert f"task: {said}" in ct.check_own(frame, **OWN).lines()
 
+    def test_few_whole_numbers_stored_as_floats_are_probably_classes(self, tmp_path):
+        frame = rows().with_columns(y=(pl.col("y") == "ill").cast(pl.Float64))
+        found = ct.check_own(frame, **OWN)
+        (told,) = about("if they are classes", found.warnings)
+        assert told == (
+            "the label 'y' has 2 different whole numbers, such as 0.0, taken as numbers to predict: if they are "
+            "classes, use task='classification'"
+        )
+        said = found.lines()[1]
+        assert said.startswith("task: regression, because the label 'y' has whole numbers stored as floats, such as ")
+        for task in ("regression", "classification"):
+            assert not about("if they are classes", ct.check_own(frame, **OWN, task=task).warnings)
+        assert told.replace("task='classification'", "--task classification") in suspicions_of(
+            ct.from_frame(frame, **OWN)
+        )
+        many = rows().with_columns(y=pl.col("age").cast(pl.Float64))
+        assert not about("if they are classes", ct.check_own(many, **OWN).warnings)
+        y = frame["y"].to_numpy()
+        arrays = ct.from_arrays({"a": (np.ones((400, 1)), y), "b": (np.ones((400, 1)), y)})
+        assert about("save y as whole numbers from 0", suspicions_of(arrays))
+
     def test_several_labels_and_targets_too(self):
         frame = rows().with_columns(a=pl.Series([0, 1] * 200), b=pl.Series([1, 0] * 200)).drop("y")
         assert "task: multilabel, because the 2 label columns hold nothing but 0 and 1" in (

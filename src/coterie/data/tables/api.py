@@ -172,7 +172,7 @@ def _check_tables(
         rows=len(found.rows.owners),
         features=len(found.schema.features),
         inputs=found.schema.width,
-        task=task_in_words(found.schema, reading, by_schema) if found.labelled else "",
+        task=task_in_words(found.schema, reading, found.y, by_schema) if found.labelled else "",
         counts=counts,
         notes=(*found.notes, *class_notes(counts)),
         warnings=tuple(map(in_python, warnings) if where == FRAME else warnings),
