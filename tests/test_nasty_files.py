@@ -211,6 +211,17 @@ def test_any_words_and_whole_numbers_are_classes_and_floats_are_targets(tmp_path
 WHOLE: dict[str, tuple[str, dict[str, object], str]] = {
     "one class": ("x,label\n1,a\n2,a\n3,a\n", {}, r": all labels are 'a'; at least 2 classes"),
     "no label at all": ("x,label\n1,\n2,NA\n", {}, r": the label column 'label' has no value; name another"),
+    "a column of decimal commas": (
+        "x,sex,label\n" + "".join(f'{i},"{i},5",{i % 2}\n' for i in range(40)),
+        {},
+        r"column 'sex' looks like numbers with a decimal comma \('0,5'\) and has 40 different words in 40 rows; "
+        r"write 1234\.56, or leave it out with --ignore sex",
+    ),
+    "a column of dates as elsewhere": (
+        "x,sex,label\n" + "".join(f"{i},{1 + i % 20}.{1 + i // 20}.2021,{i % 2}\n" for i in range(40)),
+        {},
+        r"column 'sex' looks like dates \('1\.1\.2021'\) .*; write 2021-12-31, or leave it out with --ignore sex",
+    ),
     "an id column": (LONG, {}, r": column 'sex' has 40 different words in 40 rows; leave it out with --ignore sex"),
     "an empty column": ("x,z,label\n1,,a\n2,,b\n3,NA,a\n", {"missing": "mean"}, r"column 'z' has no value at all"),
     "words to regress on": ("x,label\n1,a\n2,b\n", {"task": "regression"}, r"has words, such as 'a'; a regression"),
@@ -218,6 +229,36 @@ WHOLE: dict[str, tuple[str, dict[str, object], str]] = {
         "x,label\n1,0.5\n2,1\n",
         {"task": "classification"},
         r"has 0\.5, which is not a whole number",
+    ),
+    "a date to regress on": (
+        "x,label\n1,2021-12-30\n2,2021-12-31\n",
+        {"task": "regression"},
+        r"'label' looks like dates \('2021-12-30'\); save what is to be predicted, such as the days .* with --label$",
+    ),
+    "a date with too many values for classes": (
+        "x,label\n" + "".join(f"1,{1000 + i}-12-31\n" for i in range(1500)),
+        {},
+        r"'label' looks like dates \('1000-12-31'\); save what is to be predicted, such as the days",
+    ),
+    "a date as elsewhere": (
+        "x,label\n1,30.12.2021\n2,31.12.2021\n",
+        {"task": "regression"},
+        r"'label' looks like dates \('30\.12\.2021'\); save what is to be predicted, such as the days",
+    ),
+    "decimal commas to regress on": (
+        'x,label\n1,"1234,56"\n2,"7,5"\n',
+        {"task": "regression"},
+        r"'label' looks like numbers with a decimal comma \('1234,56'\); write 1234\.56, or name another with --label",
+    ),
+    "too many words": (
+        "x,label\n" + "".join(f"1,w{i}\n" for i in range(1500)),
+        {},
+        r"more than 1000 different values; that is too many for classes; name another with --label$",
+    ),
+    "too many words to regress on": (
+        "x,label\n" + "".join(f"1,w{i}\n" for i in range(1500)),
+        {"task": "regression"},
+        r"has words, such as 'w0'; a regression needs numbers; name another with --label$",
     ),
     "too many classes": (
         "x,label\n" + "".join(f"1,{i}\n" for i in range(1500)),

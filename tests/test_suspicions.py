@@ -134,6 +134,42 @@ class TestRowNumbers:
         assert list(row_numbers(Looked(x=x[:, None], columns=column, **both))) == []
 
 
+class TestSpellings:
+    @pytest.mark.parametrize(
+        ("words", "what", "remedy"),
+        [
+            (["3,5", "4"], "numbers with a decimal comma ('3,5')", "write 1234.56"),
+            (["-1.234,56", "0,5"], "numbers with a decimal comma ('-1.234,56')", "write 1234.56"),
+            (["1'234.50", "2\u2019500"], 'numbers with marks between the thousands ("1\'234.50")', "write 1234.56"),
+            (["1,234", "12,500.75"], "numbers with marks between the thousands ('1,234')", "write 1234.56"),
+            (["CHF 500", "CHF 1'200.50"], "numbers with a unit", "write the numbers alone, such as 1234.56"),
+            (["12%", "7 %"], "numbers with a unit ('12%')", "write the numbers alone, such as 1234.56"),
+            (["31.12.2021", "1.2.2022"], "dates ('1.2.2022')", "write 2021-12-31"),
+            (["12/31/2021", "2/1/2022"], "dates ('12/31/2021')", "write 2021-12-31"),
+            (["2021/12/31", "2022/1/2 12:30"], "dates ('2021/12/31')", "write 2021-12-31"),
+        ],
+    )
+    def test_of_numbers_and_dates_that_become_categories_are_noted(self, words, what, remedy):
+        frame = rows().with_columns(x=pl.Series(words * 200))
+        (told,) = about("'x'", ct.check_own(frame, **OWN).notes)
+        assert told.startswith(f"column 'x' looks like {what}")
+        assert told.endswith(f"is taken as a category: if it is none, {remedy}")
+        assert not about("looks like", ct.check_own(frame, **OWN, categorical="x").notes)
+        label = rows().with_columns(y=pl.Series(words * 200))
+        assert about(f"the label 'y' looks like {what}", ct.check_own(label, **OWN).warnings)
+
+    @pytest.mark.parametrize(
+        "words",
+        [
+            ["red", "3,5"], ["A12", "B7"], ["1.2.10", "1.10.3"], ["8-12", "12-16"], ["32.13.2021", "40.1.2021"],
+            ["gate 5", "gate 6"], ["a,b", "c,d"], ["5m ahead", "5"], ["079 123 45 67", "044 1"], ["12:30", "7:05"],
+        ],
+    )  # fmt: skip
+    def test_of_other_words_are_not(self, words):
+        frame = rows().with_columns(x=pl.Series(words * 200))
+        assert not about("looks like", ct.check_own(frame, **OWN).notes)
+
+
 class TestLabels:
     def test_whole_numbers_that_are_many_are_probably_a_quantity(self):
         delays = np.random.default_rng(9).integers(-60, 260, 4000)

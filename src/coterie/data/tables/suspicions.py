@@ -16,6 +16,7 @@ import numpy as np
 from coterie.data.tables.cells import is_whole
 from coterie.data.tables.features import Number
 from coterie.data.tables.problems import listed
+from coterie.data.tables.spellings import spelt_label
 from coterie.seeding import generator
 from coterie.target import Target
 from coterie.typing import Array
@@ -145,7 +146,7 @@ def suspicions_of(data: Federated) -> list[str]:
 
 
 def quantity(label: str, classes: Sequence[str], task: str | None, remedy: str = REGRESSION) -> Iterator[str]:
-    """Suspect whole numbers that are many to be a quantity.
+    """Suspect whole numbers that are many, and words that are written like numbers or dates, to be a quantity.
 
     >>> print(*quantity("delay", [str(i) for i in range(319)], None))
     the label 'delay' has 319 different whole numbers, taken as classes: if it is a quantity, use --task regression
@@ -154,6 +155,9 @@ def quantity(label: str, classes: Sequence[str], task: str | None, remedy: str =
         count = len(classes)
         what = f"the label {label!r} has {count} different whole numbers, taken as classes"
         yield f"{what}: if it is a quantity, {remedy}"
+    way = spelt_label(classes) if task is None else None
+    if way is not None:
+        yield f"the label {label!r} {way}, taken as {len(classes)} classes: if it is a quantity, {way.remedy}"
 
 
 def float_classes(label: str, targets: Array, task: str | None, remedy: str = CLASSIFICATION) -> Iterator[str]:
