@@ -9,6 +9,7 @@ import csv
 import json
 import re
 import sys
+import zipfile
 import zlib
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from datetime import datetime
@@ -23,6 +24,9 @@ MISSING = ("", "na", "n/a", "nan", "null", "none", "?")
 
 DATE = re.compile(r"^(\d{4}-\d{2}-\d{2})(?:[T ](\d{2}:\d{2})(?::(\d{2})(?:\.\d{1,9})?)?)?(?:Z|[+-]\d{2}:?\d{2})?$")
 """A date as ISO 8601 writes it, perhaps with a time of day and an offset, which is left out."""
+
+MARKS = {";": "semicolons", "\t": "tabs"}
+"""What fields may not be separated by."""
 
 SHOWN = 20
 """Problems of a file that are shown."""
@@ -59,8 +63,24 @@ def read(file: str | Path | None = None, folder: Path = FOLDER) -> Any:
     schema = load_schema(folder)
     try:
         return _read_table(file, schema) if "features" in schema else read_array(file, schema["input"])
-    except (OSError, ValueError, KeyError, csv.Error) as error:
-        sys.exit(f"error: {file} cannot be read ({type(error).__name__}: {error})")
+    except (OSError, ValueError, KeyError, EOFError, csv.Error, zipfile.BadZipFile) as error:
+        sys.exit(f"error: {file} cannot be read: {_why(file, error, 'features' in schema)}")
+
+
+def _why(file: str | Path, error: Exception, is_table: bool) -> str:
+    """Say why a file cannot be read, and what to do."""
+    wanted = "a .csv file in UTF-8" if is_table else "a .npy file, or a .npz file with x"
+    if isinstance(error, FileNotFoundError):
+        return f"there is no such file; check its name, or name {wanted}"
+    if isinstance(error, IsADirectoryError):
+        return f"it is a folder; name {wanted}"
+    if isinstance(error, UnicodeDecodeError):
+        with open(file, "rb") as content:
+            kind = "a Parquet file" if content.read(4) == b"PAR1" else "not text in UTF-8"
+        return f"it is {kind}; save it as {wanted}"
+    if not is_table and not isinstance(error, OSError):
+        return f"it holds no array of numbers; save it as {wanted}"
+    return f"{' '.join(str(error).split())} ({type(error).__name__}); save it as {wanted}"
 
 
 def _read_table(file: str | Path, schema: Mapping[str, Any]) -> Any:
@@ -127,7 +147,16 @@ def read_columns(file: str | Path, names: Sequence[str], problems: Problems) -> 
     with open(file, newline="", encoding="utf-8-sig") as text:
         lines, records = _records(csv.reader(text))
     head = [name.strip() for name in records[0]] if records else []
-    problems.extend(f"line 1: there is no column {name!r}; add it" for name in names if name not in head)
+    absent = [repr(name) for name in names if name not in head]
+    mark = next((word for mark, word in MARKS.items() if len(head) == 1 and mark in head[0]), None)
+    if not records:
+        problems.append("line 1: the file is empty; begin it with the names of its columns")
+    elif absent and mark:
+        problems.append(f"line 1: fields are separated by {mark}; save it with commas")
+    elif absent:
+        problems.append(f"line 1: there is no column {', '.join(absent)}; add {'it' if len(absent) == 1 else 'them'}")
+    elif len(records) == 1:
+        problems.append(f"line {lines[0]}: no rows follow the names of the columns; add some")
     for line, record in zip(lines[1:], records[1:], strict=True):
         if len(record) != len(head):
             problems.append(f"line {line}: has {len(record)} fields where the header names {len(head)}; complete it")
@@ -204,8 +233,9 @@ ENCODERS = {"number": encode_number, "category": encode_category, "hashed": enco
 
 def read_array(file: str | Path, expected: Mapping[str, Any]) -> Any:
     """Return the examples in a .npy file, or those named x in a .npz file."""
-    loaded = np.load(file, allow_pickle=False)
-    x = loaded if isinstance(loaded, np.ndarray) else loaded["x"]
+    with open(file, "rb") as content:
+        loaded = np.load(content, allow_pickle=False)
+        x = loaded if isinstance(loaded, np.ndarray) else loaded["x"]
     if list(x.shape[1:]) != list(expected["shape"]):
         sys.exit(f"error: {file} has examples of shape {x.shape[1:]}; the model needs {tuple(expected['shape'])}")
     return x.astype(expected["type"])
