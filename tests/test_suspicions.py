@@ -12,7 +12,7 @@ from typer.testing import CliRunner
 
 import coterie as ct
 from coterie.cli.main import app
-from coterie.data.tables.problems import Holding, Problem, alike, kind_of
+from coterie.data.tables.problems import Holding, Problem, alike, in_python, kind_of
 from coterie.data.tables.suspicions import Column, Looked, leaks, row_numbers, small_tests, suspicions_of
 from coterie.reporting.check_view import EXTREMES, extremes, holdings_table
 from coterie.target import Target
@@ -349,7 +349,7 @@ class TestCommands:
 
     def test_what_is_loaded_is_suspected_like_what_is_checked(self, table):
         checked = ct.check_own("all.csv", client="site", label="y").warnings
-        assert list(checked) == suspicions_of(ct.load_own("all.csv", client="site", label="y"))
+        assert list(checked) == list(map(in_python, suspicions_of(ct.load_own("all.csv", client="site", label="y"))))
 
     def test_the_table_fits_80_columns(self):
         found = ct.check_own(rows(), **OWN)

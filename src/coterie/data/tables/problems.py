@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
 
@@ -56,9 +57,21 @@ def in_python(remedy: str) -> str:
     >>> in_python("leave it empty with --missing mean, or --ignore shoe size"), in_python("name another with --label")
     ("leave it empty with missing='mean', or ignore='shoe size'", 'name another with label=')
     """
-    named = re.sub(r"--(ignore) (.+)$", r"\1='\2'", remedy)
+    checked = re.sub(r"coterie data check .+ lists them", "ct.check_own lists them", remedy)
+    named = re.sub(r"--(ignore) (.+?)(?= \(and \d+ more: |$)", r"\1='\2'", checked)
     valued = re.sub(r"--(missing|task) (\w+)", r"\1='\2'", named)
+    valued = re.sub(r"--drop-missing-labels", "drop_missing_labels=True", valued)
     return re.sub(r"--([\w-]+)", lambda option: option[1].replace("-", "_") + "=", valued)
+
+
+@contextmanager
+def python_words() -> Iterator[None]:
+    """Turn flags into arguments in errors about data, for functions that people call from Python."""
+    try:
+        yield
+    except DataError as error:
+        error.args = (in_python(str(error)),)
+        raise
 
 
 class BadFile(DataError):
@@ -221,6 +234,11 @@ class Check:
     notes: tuple[str, ...] = ()
     warnings: tuple[str, ...] = ()
     holdings: tuple[Holding, ...] = ()
+
+    def in_python(self) -> Check:
+        """Return the report with arguments in the place of flags."""
+        problems = tuple(replace(each, remedy=in_python(each.remedy)) for each in self.problems)
+        return replace(self, problems=problems, warnings=tuple(map(in_python, self.warnings)))
 
     @property
     def good(self) -> bool:
