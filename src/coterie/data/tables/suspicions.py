@@ -157,7 +157,7 @@ def quantity(label: str, classes: Sequence[str], task: str | None, remedy: str =
         yield f"{what}: if it is a quantity, {remedy}"
     way = spelt_label(classes) if task is None else None
     if way is not None:
-        yield f"the label {label!r} {way}, taken as {len(classes)} classes: if it is a quantity, {way.remedy}"
+        yield f"the label {label!r} {way}, taken as {len(classes)} classes: if they are none, {way.remedy}"
 
 
 def float_classes(label: str, targets: Array, task: str | None, remedy: str = CLASSIFICATION) -> Iterator[str]:
