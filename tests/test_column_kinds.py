@@ -89,7 +89,7 @@ def test_a_word_never_seen_counts_as_missing_where_gaps_are_marked_and_is_refuse
 
 def test_the_error_about_a_gap_names_both_remedies(tmp_path):
     patients(age=[40, None, 60, 50] * 5).write_csv(tmp_path / "all.csv")
-    with pytest.raises(DataError, match="fill it in, or use --missing indicator or --missing mean"):
+    with pytest.raises(DataError, match=r"fill it in, or use missing='indicator' or missing='mean'$"):
         load_own(tmp_path / "all.csv", client="site", label="ill")
 
 
@@ -300,7 +300,7 @@ def test_rows_without_a_label_are_left_out_if_asked_and_others_keep_their_lines(
     )
     path = tmp_path / "all.csv"
     frame.write_csv(path)
-    with pytest.raises(DataError, match=r"line 2: column 'ill' is missing a value .* --drop-missing-labels"):
+    with pytest.raises(DataError, match=r"line 2: column 'ill' is missing a value .* drop_missing_labels=True$"):
         load_own(path, client="site", label="ill")
     data = load_own(path, client="site", label="ill", drop_missing_labels=True)
     assert "4 rows without a label are left out" in data.notes

@@ -22,10 +22,13 @@ from torch import nn
 from typer.testing import CliRunner
 
 import coterie as ct
+from coterie.api.exports import mean_score
 from coterie.cli.main import app
+from coterie.data.tables import problems as tables
 from coterie.data.tables.features import KINDS
 from coterie.data.tables.schema import Schema
 from coterie.errors import DataError, ModelError, UnknownName, UsageError
+from coterie.experiments.main_score import main_score
 from coterie.experiments.served_run import load_served_run
 from coterie.exporting import folder as folders
 from coterie.exporting import formats, table
@@ -306,9 +309,28 @@ class TestTheScript:
     def test_says_in_one_line_what_cannot_be_read(self, tmp_path):
         path = trained().export(tmp_path / "bern", "bern", format="safetensors")
         (tmp_path / "latin.csv").write_bytes(b"age,sex\n40,\xe4\n")
-        for name, said in {"nothing.csv": "FileNotFoundError", "latin.csv": "UnicodeDecodeError"}.items():
-            with pytest.raises(SystemExit, match=rf"^error: .*{name} cannot be read \({said}"):
+        (tmp_path / "semicolons.csv").write_text("age;sex\n40;f\n")
+        (tmp_path / "tabs.csv").write_text("age\tsex\n40\tf\n")
+        (tmp_path / "empty.csv").write_text("")
+        (tmp_path / "rowless.csv").write_text("age,sex\n")
+        (tmp_path / "other.csv").write_text("years,gender\n40,f\n")
+        (tmp_path / "folder.csv").mkdir()
+        patients().write_parquet(tmp_path / "rows.parquet")
+        told = {
+            "nothing.csv": " cannot be read: there is no such file; check its name, or name a .csv file in UTF-8",
+            "latin.csv": " cannot be read: it is not text in UTF-8; save it as a .csv file in UTF-8",
+            "rows.parquet": " cannot be read: it is a Parquet file; save it as a .csv file in UTF-8",
+            "folder.csv": " cannot be read: it is a folder; name a .csv file in UTF-8",
+            "semicolons.csv": ", line 1: fields are separated by semicolons; save it with commas",
+            "tabs.csv": ", line 1: fields are separated by tabs; save it with commas",
+            "empty.csv": ", line 1: the file is empty; begin it with the names of its columns",
+            "rowless.csv": ", line 1: no rows follow the names of the columns; add some",
+            "other.csv": ", line 1: there is no column 'age', 'sex'; add them",
+        }
+        for name, said in told.items():
+            with pytest.raises(SystemExit) as ended:
                 table.read(tmp_path / name, path)
+            assert str(ended.value) == f"error: {tmp_path / name}{said}"
         with pytest.MonkeyPatch.context() as patch:
             patch.setattr(sys, "argv", ["predict.py"])
             with pytest.raises(SystemExit, match=r"^usage: python predict.py FILE$"):
@@ -325,6 +347,10 @@ class TestTheScript:
         np.save(tmp_path / "x.npy", np.ones((2, 4)))
         with pytest.raises(SystemExit, match=r"shape \(4,\); the model needs \(3,\)"):
             table.read(tmp_path / "x.npy", path)
+        for name, content in {"x.npy": b"", "x.npz": b"PK\x03\x04", "y.npy": b"1,2,3\n"}.items():
+            (tmp_path / name).write_bytes(content)
+            with pytest.raises(SystemExit, match=r"cannot be read: it holds no array of numbers; save it as a \.npy"):
+                table.read(tmp_path / name, path)
 
     @pytest.mark.slow
     def test_predicts_in_an_environment_of_numpy_and_onnxruntime_alone(self, tmp_path):
@@ -417,6 +443,22 @@ class TestTheTable:
         assert self.encoded(["b", "c"], **category, indicator=True) == ([[0, 1, 0], [0, 0, 1]], [])
         assert len(self.encoded(["b", "c"], "mean", **category)[1]) == 1
 
+    @pytest.mark.parametrize("indicator", [True, False])
+    @pytest.mark.parametrize("words", [["c", "a", "", "d"], ["a", "c"]])
+    def test_says_of_unseen_words_what_the_library_says(self, words, indicator, tmp_path, capsys):
+        schema = {"label": "y", "classes": ["0", "1"], "target": None, "ignored": ["end"], "missing": "indicator"}
+        feature = {"name": "v", "kind": "category", "values": ["a", "b"], "indicator": indicator}
+        (tmp_path / "schema.json").write_text(json.dumps({**schema, "features": [feature]}))
+        (tmp_path / "rows.csv").write_text("v,end\n" + "".join(f"{word},.\n" for word in words))
+        problems = tables.Problems()
+        Schema.load(tmp_path / "schema.json").features_from(tmp_path / "rows.csv", problems)
+        table.read(tmp_path / "rows.csv", tmp_path)
+        (note,) = problems.notes()
+        count = "1 row has" if words[0] == "a" else "2 rows have"
+        assert note.startswith(f"{count} a value of 'v' that training never saw, such as 'c'; ")
+        assert ("read as missing" in note) == indicator
+        assert capsys.readouterr().err == f"note: {note}\n"
+
     def test_knows_every_kind_of_column(self):
         assert set(table.ENCODERS) >= set(KINDS)
 
@@ -443,6 +485,31 @@ class TestTheFolder:
         ):
             assert said in card
         assert f"| this model | {metrics['scores'][THIS]:.4g} |" in card
+
+    @pytest.mark.parametrize(("metric", "label", "less"), [("auroc", "ill", "more"), ("mae", "cost", "less")])
+    def test_is_judged_by_the_metric_that_the_user_named(self, metric, label, less, tmp_path):
+        ignore = ("id", *(name for name in LABELS if name != label))
+        clients = ct.from_frame(patients(), client="site", label=label, ignore=ignore)
+        run = ct.run(
+            "wecfl(2)", clients, model="mlp(4)", rounds=1, steps=1, seed=1, threads=1, metric=metric, references=True
+        )
+        (row,) = (row for row in run.results.trained.members if row["client"] == "bern")
+        columns = {THIS: "metric", GUESS: "guess_metric", ONE: "one_model_metric", LOCAL: "local_metric"}
+        path = run.export(tmp_path / "bern", "bern", format="safetensors")
+        metrics, card = json.loads((path / "metrics.json").read_text()), (path / "README.md").read_text()
+        assert metrics["scores"] == {name: pytest.approx(float(row[column])) for name, column in columns.items()}
+        assert f"| {metric} |" in card
+        assert f"{metric[0].upper()}{metric[1:]}, {less} is better" in card
+
+    def test_counts_the_clients_without_a_score(self):
+        rows = [{"test": "3", "metric": "0.5"}, {"test": "1", "metric": "0.9"}]
+        assert mean_score(rows, "metric", main_score(False, "auroc")) == pytest.approx(0.6)
+        assert mean_score([*rows, {"test": "1", "metric": ""}], "metric", main_score(False, "auroc")) is None
+        card = folders.Card(title="a", algorithm="b", data="c", rounds=1, seed=1, clients=("d", "e"))
+        one = replace(card, measure="auroc", scored=1, why="only one class there")
+        model = build_model("linear", (2,), 2)
+        text = folders.card_text(one, model, None, outputs_of(model.target, None, ()), "")
+        assert "It is over 1 of 2 clients; the others have none (only one class there)." in text
 
     def test_holds_a_schema_that_the_library_reads(self, tmp_path):
         run = trained("wecfl(2)", "cost")

@@ -14,7 +14,7 @@ import pytest
 
 from coterie.data.federated import Federated
 from coterie.data.tables import csv as csv_reader
-from coterie.data.tables.api import check_own, load_own
+from coterie.data.tables.api import check_files, read_own
 from coterie.data.tables.features import Number
 from coterie.errors import DataError
 
@@ -140,9 +140,9 @@ def refuse(path: Path, complaint: str, **options) -> None:
     """Loading and checking say the same, in one line, and write nothing."""
     before = {file: file.read_bytes() for file in path.rglob("*") if file.is_file()}
     with pytest.raises(DataError, match=complaint) as caught:
-        load_own(path, **options)
+        read_own(path, **options)
     assert "\n" not in str(caught.value)
-    assert any(re.search(complaint, str(problem)) for problem in check_own(path, **options).problems)
+    assert any(re.search(complaint, str(problem)) for problem in check_files(path, **options).problems)
     assert before == {file: file.read_bytes() for file in path.rglob("*") if file.is_file()}
 
 
@@ -178,10 +178,10 @@ READ: dict[str, tuple[bytes, list[tuple[object, ...]]]] = {
 def test_an_odd_csv_file_is_read_right(folder, name):
     content, rows = READ[name]
     (folder / "chur.csv").write_bytes(content)
-    federated = load_own(folder)
+    federated = read_own(folder)
     assert rows_of(federated, "chur") == rows
     assert rows_of(federated, "bern") == expected()
-    assert check_own(folder).good
+    assert check_files(folder).good
 
 
 LABELS: dict[str, tuple[list[str], tuple[str, ...] | None]] = {
@@ -200,7 +200,7 @@ def test_any_words_and_whole_numbers_are_classes_and_floats_are_targets(tmp_path
     words, classes = LABELS[name]
     own = [words[i % len(words)] for i in range(12)]
     (tmp_path / "a.csv").write_text("x,label\n" + "".join(f"{i},{word}\n" for i, word in enumerate(own)))
-    federated = load_own(tmp_path)
+    federated = read_own(tmp_path)
     assert federated.classes == (None if classes is None else len(classes))
     assert federated.class_names == (classes or ())
     if classes:
@@ -211,6 +211,17 @@ def test_any_words_and_whole_numbers_are_classes_and_floats_are_targets(tmp_path
 WHOLE: dict[str, tuple[str, dict[str, object], str]] = {
     "one class": ("x,label\n1,a\n2,a\n3,a\n", {}, r": all labels are 'a'; at least 2 classes"),
     "no label at all": ("x,label\n1,\n2,NA\n", {}, r": the label column 'label' has no value; name another"),
+    "a column of decimal commas": (
+        "x,sex,label\n" + "".join(f'{i},"{i},5",{i % 2}\n' for i in range(40)),
+        {},
+        r"column 'sex' looks like numbers with a decimal comma \('0,5'\) and has 40 different words in 40 rows; "
+        r"write 1234\.56, or leave it out with --ignore sex",
+    ),
+    "a column of dates as elsewhere": (
+        "x,sex,label\n" + "".join(f"{i},{1 + i % 20}.{1 + i // 20}.2021,{i % 2}\n" for i in range(40)),
+        {},
+        r"column 'sex' looks like dates \('1\.1\.2021'\) .*; write 2021-12-31, or leave it out with --ignore sex",
+    ),
     "an id column": (LONG, {}, r": column 'sex' has 40 different words in 40 rows; leave it out with --ignore sex"),
     "an empty column": ("x,z,label\n1,,a\n2,,b\n3,NA,a\n", {"missing": "mean"}, r"column 'z' has no value at all"),
     "words to regress on": ("x,label\n1,a\n2,b\n", {"task": "regression"}, r"has words, such as 'a'; a regression"),
@@ -218,6 +229,36 @@ WHOLE: dict[str, tuple[str, dict[str, object], str]] = {
         "x,label\n1,0.5\n2,1\n",
         {"task": "classification"},
         r"has 0\.5, which is not a whole number",
+    ),
+    "a date to regress on": (
+        "x,label\n1,2021-12-30\n2,2021-12-31\n",
+        {"task": "regression"},
+        r"'label' looks like dates \('2021-12-30'\); save what is to be predicted, such as the days .* with --label$",
+    ),
+    "a date with too many values for classes": (
+        "x,label\n" + "".join(f"1,{1000 + i}-12-31\n" for i in range(1500)),
+        {},
+        r"'label' looks like dates \('1000-12-31'\); save what is to be predicted, such as the days",
+    ),
+    "a date as elsewhere": (
+        "x,label\n1,30.12.2021\n2,31.12.2021\n",
+        {"task": "regression"},
+        r"'label' looks like dates \('30\.12\.2021'\); save what is to be predicted, such as the days",
+    ),
+    "decimal commas to regress on": (
+        'x,label\n1,"1234,56"\n2,"7,5"\n',
+        {"task": "regression"},
+        r"'label' looks like numbers with a decimal comma \('1234,56'\); write 1234\.56, or name another with --label",
+    ),
+    "too many words": (
+        "x,label\n" + "".join(f"1,w{i}\n" for i in range(1500)),
+        {},
+        r"more than 1000 different values; that is too many for classes; name another with --label$",
+    ),
+    "too many words to regress on": (
+        "x,label\n" + "".join(f"1,w{i}\n" for i in range(1500)),
+        {"task": "regression"},
+        r"has words, such as 'w0'; a regression needs numbers; name another with --label$",
     ),
     "too many classes": (
         "x,label\n" + "".join(f"1,{i}\n" for i in range(1500)),
@@ -298,7 +339,7 @@ def test_nothing_outside_the_folder_is_read(folder, tmp_path):
     refuse(folder, r"chur\.csv: is not a file")
     (folder / "chur.csv").unlink()
     (folder / "chur.csv").symlink_to(folder / "bern.csv")
-    assert load_own(folder).names == ("bern", "chur")
+    assert read_own(folder).names == ("bern", "chur")
 
 
 @pytest.mark.parametrize(
@@ -313,7 +354,7 @@ def test_files_that_do_not_go_together_are_named(folder, names, complaint):
     for name in names:
         (folder / name).write_text(GOOD)
     with pytest.raises(DataError, match=complaint):
-        load_own(folder)
+        read_own(folder)
 
 
 def test_a_file_that_may_not_be_read_is_named(folder, monkeypatch):
@@ -327,20 +368,20 @@ def test_a_file_that_may_not_be_read_is_named(folder, monkeypatch):
 
     monkeypatch.setattr(Path, "open", locked)
     with pytest.raises(DataError, match=r"chur\.csv: cannot be read \(Permission denied\); check its permissions"):
-        load_own(folder)
+        read_own(folder)
 
 
 def test_hidden_files_and_other_kinds_are_passed_over(folder):
     (folder / ".chur.csv").write_bytes(b"\0")
     (folder / "readme.txt").write_text("hello")
-    assert load_own(folder).names == ("bern",)
+    assert read_own(folder).names == ("bern",)
 
 
 def test_all_problems_are_listed_at_once_and_the_first_is_raised(folder):
     (folder / "aarau.csv").write_bytes(line(4, "NaN,,no"))
     (folder / "chur.csv").write_bytes(line(8, "26,f"))
     (folder / "davos.csv").write_bytes(b"age,sex\n1,f\n")
-    problems = check_own(folder).problems
+    problems = check_files(folder).problems
     assert [(Path(problem.file).name, problem.row) for problem in problems] == [
         ("davos.csv", None),
         ("chur.csv", 8),
@@ -348,13 +389,13 @@ def test_all_problems_are_listed_at_once_and_the_first_is_raised(folder):
         ("aarau.csv", 4),
     ]
     with pytest.raises(DataError, match=r"davos\.csv: .* \(and 3 more: coterie data check .*hospitals lists them\)"):
-        load_own(folder)
+        read_own(folder)
 
 
 def test_the_same_problem_in_many_rows_is_listed_once_with_how_often(folder, monkeypatch):
     monkeypatch.setattr(csv_reader, "BLOCK", 20)
     (folder / "chur.csv").write_text(GOOD.replace(",f,", ",,"))
-    (problem,) = check_own(folder).problems
+    (problem,) = check_files(folder).problems
     assert problem.row == 2
     assert problem.what == "column 'sex' is missing a value (and in 5 more rows)"
 
@@ -368,7 +409,7 @@ def test_a_label_of_many_digits_is_a_class_or_a_problem_of_its_own_row(tmp_path,
         (tmp_path / "own" / f"{name}.csv").write_text(
             "\n".join(["age,sex,label", *rows, f"20,f,{'9' * digits}"]) + "\n"
         )
-    found = check_own(tmp_path / "own", task="classification")
+    found = check_files(tmp_path / "own", task="classification")
     told = "\n".join(found.lines())
     assert f"{'9' * 19}" in told
     assert digits < 1000 or "line 14" in told

@@ -16,8 +16,10 @@ import coterie as ct
 from coterie.cli.main import app
 from coterie.data import Split
 from coterie.data.apportion import stratified_split
+from coterie.engine.metrics import find_metric
 from coterie.errors import DataError, RunFolderError
-from coterie.experiments.placement import load_trained, member_scores, misfit_warning
+from coterie.experiments.main_score import main_score
+from coterie.experiments.placement import load_trained, member_scores, misfit_warning, read_newcomer
 from coterie.experiments.run import run_settings
 from coterie.experiments.settings import Settings
 from coterie.protocol.report import Report
@@ -232,23 +234,32 @@ class TestRules:
 
     def test_members_are_those_of_the_cluster_or_where_they_are_few_everyone(self):
         rows = [{"cluster": str(int(i > 4)), "accuracy": str(i / 10), "rmse": str(i / 10)} for i in range(7)]
-        assert member_scores(rows, 0, "accuracy") == [0.0, 0.1, 0.2, 0.3, 0.4]
-        assert member_scores(rows, 1, "rmse") == [0.6, 0.5, 0.4, 0.3, 0.2, 0.1, 0.0]
-        assert member_scores([*rows, {"cluster": "0", "accuracy": ""}], 0, "accuracy") == [0.0, 0.1, 0.2, 0.3, 0.4]
+        assert member_scores(rows, 0, main_score(False)) == [0.0, 0.1, 0.2, 0.3, 0.4]
+        assert member_scores(rows, 1, main_score(True)) == [0.6, 0.5, 0.4, 0.3, 0.2, 0.1, 0.0]
+        assert member_scores([*rows, {"cluster": "0", "accuracy": ""}], 0, main_score(False)) == [
+            0.0,
+            0.1,
+            0.2,
+            0.3,
+            0.4,
+        ]
 
     @pytest.mark.parametrize(
-        ("measure", "served", "members", "fits"),
+        ("score", "served", "members", "fits"),
         [
-            ("accuracy", 0.71, [0.8, 0.9], True),
-            ("accuracy", 0.69, [0.8, 0.9], False),
-            ("accuracy", 1.0, [0.8, 0.8], True),
-            ("rmse", 3.9, [3.0, 2.0], True),
-            ("rmse", 4.1, [3.0, 2.0], False),
-            ("rmse", 0.1, [3.0, 2.9], True),
+            (main_score(False), 0.71, [0.8, 0.9], True),
+            (main_score(False), 0.69, [0.8, 0.9], False),
+            (main_score(False), 1.0, [0.8, 0.8], True),
+            (main_score(True), 3.9, [3.0, 2.0], True),
+            (main_score(True), 4.1, [3.0, 2.0], False),
+            (main_score(True), 0.1, [3.0, 2.9], True),
+            (main_score(False, "log_loss"), 3.9, [3.0, 2.0], True),
+            (main_score(False, "log_loss"), 4.1, [3.0, 2.0], False),
+            (main_score(False, "auroc"), 0.69, [0.8, 0.9], False),
         ],
     )
-    def test_far_outside_is_below_the_worst_by_more_than_worst_and_best_are_apart(self, measure, served, members, fits):
-        assert (misfit_warning(1, measure, served, members) is None) == fits
+    def test_far_outside_is_below_the_worst_by_more_than_worst_and_best_are_apart(self, score, served, members, fits):
+        assert (misfit_warning(1, score, served, members) is None) == fits
 
 
 def asker(federation):
@@ -312,6 +323,56 @@ class TestOnTheCommandLine:
         low, high = sorted(found["members"])
         assert found["warning"] is None
         assert 0.3 * low <= found["served"] <= 3 * high
+
+    def visits(self, metric, *more):
+        """A run on the visits of five sites, judged by a metric."""
+        rng = np.random.default_rng(0)
+        dose, site = rng.uniform(0, 1, 400), np.repeat(["bern", "chur", "thun", "wil", "zug"], 80)
+        frame = pl.DataFrame({"age": rng.normal(50, 10, 400), "dose": dose, "site": site, "ill": dose > 0.9})
+        frame.write_csv("visits.csv")
+        done = call("run", "ifca", "--data", "visits.csv", "--client", "site", "--label", "ill", "--clusters", "2",
+                    "--rounds", "2", "--metric", metric, "--quiet", "--out", "r", *more)  # fmt: skip
+        assert done.exit_code == 0, done.output
+        return frame
+
+    @pytest.mark.parametrize("metric", ["auroc", "log_loss"])
+    def test_it_is_judged_by_the_metric_of_the_run(self, here, metric):
+        frame = self.visits(metric)
+        frame.filter(pl.col("site") == "thun").write_csv("late.csv")
+        found = json.loads(call("assign", "r", "--data", "late.csv", "--json").stdout)
+        rows = pl.read_csv("r/clients.csv")
+        newcomer = read_newcomer(here / "late.csv", here / "r")
+        outputs = (
+            load_trained(here / "r").network(newcomer.x, newcomer.y)(torch.from_numpy(newcomer.x)).detach().numpy()
+        )
+        known, named = find_metric(metric)
+        assert found["measure"] == metric
+        assert found["served"] == pytest.approx(known.of(outputs, newcomer.y, named))
+        worst, best = found["members"]
+        assert (worst > best) == (metric == "log_loss")
+        assert sorted((worst, best)) == pytest.approx([rows["metric"].min(), rows["metric"].max()])
+        shown = call("assign", "r", "--data", "late.csv").output
+        assert f"serves it with {metric}" in shown
+        assert "score: how near the cluster is" in shown
+
+    def test_a_metric_without_a_value_is_said_to_have_none(self, here):
+        self.visits("auroc").filter(pl.col("ill").not_())[:50].write_csv("late.csv")
+        shown = call("assign", "r", "--data", "late.csv").output
+        assert "auroc has no value for its examples" in shown
+        assert "warning" not in shown
+
+    def test_several_clients_of_a_table_are_one_newcomer_with_a_note(self, here):
+        frame = self.visits("auroc")
+        whole = call("assign", "r", "--data", "visits.csv")
+        assert "5 values in the column of clients, 'site': 'bern', 'chur', 'thun', 'wil', 'zug'" in whole.stderr
+        assert "--client NAME takes the rows of one" in whole.stderr
+        frame.filter(pl.col("site") == "thun").write_csv("late.csv")
+        alone = call("assign", "r", "--data", "late.csv", "--json")
+        assert alone.stderr == ""
+        named = call("assign", "r", "--data", "visits.csv", "--client", "thun", "--json")
+        assert (named.stdout, named.stderr) == (alone.stdout, "")
+        wrong = call("assign", "r", "--data", "visits.csv", "--client", "thunn")
+        assert "unknown client 'thunn'; did you mean 'thun'?" in wrong.output
 
     def test_what_is_not_there_is_named(self, here):
         early = rotated()[1]

@@ -116,8 +116,8 @@ def test_a_comparison_reads_a_table_once_for_all_algorithms(table, monkeypatch):
     from coterie.experiments import building
 
     reads = []
-    load = building.load_own
-    monkeypatch.setattr(building, "load_own", lambda *args, **kw: reads.append(args) or load(*args, **kw))
+    load = building.read_own
+    monkeypatch.setattr(building, "read_own", lambda *args, **kw: reads.append(args) or load(*args, **kw))
     result = call("compare", "fedavg", "wecfl", *table, *QUICK, "--seeds", "1..2", "--out", "c")
     assert result.exit_code == 0, result.output
     assert len(reads) == 2

@@ -80,6 +80,30 @@ def predicted(*words):
     return list(csv.DictReader(io.StringIO(told.stdout))), told.stderr
 
 
+class TestValuesThatTrainingNeverSaw:
+    NOTE = "note: 2 rows have a value of 'sex' that training never saw, such as 'x'; they are read as"
+
+    @pytest.mark.parametrize(("gap", "read_as"), [("f", "none of its values"), ("", "missing")])
+    def test_are_noted_with_how_they_are_read(self, tmp_path, gap, read_as):
+        frame = stays().with_columns(sex=pl.when(pl.int_range(pl.len()) < 9).then(pl.lit(gap)).otherwise("sex"))
+        frame.write_csv(tmp_path / "stays.csv")
+        told = call("run", "flux", "--data", tmp_path / "stays.csv", "--client", "site", "--label", "long", "--ignore",
+                    "id,days", "--missing", "indicator", "--rounds", 3, "--quiet", "--out", tmp_path / "r")  # fmt: skip
+        assert told.exit_code == 0, told.output
+        new = stays(5, seed=9).filter(pl.col("site") == "wil")
+        new = new.with_columns(sex=pl.when(pl.int_range(pl.len()) < 2).then(pl.lit("x")).otherwise("sex"))
+        new.write_csv(tmp_path / "new.csv")
+        assert f"{self.NOTE} {read_as}" in predicted(tmp_path / "r", "--data", tmp_path / "new.csv")[1]
+        new.drop("long").write_csv(tmp_path / "late.csv")
+        for name in ("new.csv", "late.csv"):
+            assigned = call("assign", tmp_path / "r", "--data", tmp_path / name, "--json")
+            assert f"{self.NOTE} {read_as}" in assigned.stderr, assigned.output
+
+    def test_the_others_need_no_note(self, home, tmp_path):
+        stays(5, seed=9).write_csv(tmp_path / "new.csv")
+        assert "never saw" not in predicted(home / "long", "--data", tmp_path / "new.csv", "--client", "wil")[1]
+
+
 class TestForAClient:
     def test_classes_come_with_probabilities(self, home, tmp_path):
         new = stays(5, seed=9).drop("long")

@@ -12,7 +12,7 @@ from typer.testing import CliRunner
 
 import coterie as ct
 from coterie.cli.main import app
-from coterie.data.tables.problems import Holding, Problem, alike, kind_of
+from coterie.data.tables.problems import Holding, Problem, alike, in_python, kind_of
 from coterie.data.tables.suspicions import Column, Looked, leaks, row_numbers, small_tests, suspicions_of
 from coterie.reporting.check_view import EXTREMES, extremes, holdings_table
 from coterie.target import Target
@@ -134,6 +134,42 @@ class TestRowNumbers:
         assert list(row_numbers(Looked(x=x[:, None], columns=column, **both))) == []
 
 
+class TestSpellings:
+    @pytest.mark.parametrize(
+        ("words", "what", "remedy"),
+        [
+            (["3,5", "4"], "numbers with a decimal comma ('3,5')", "write 1234.56"),
+            (["-1.234,56", "0,5"], "numbers with a decimal comma ('-1.234,56')", "write 1234.56"),
+            (["1'234.50", "2\u2019500"], 'numbers with marks between the thousands ("1\'234.50")', "write 1234.56"),
+            (["1,234", "12,500.75"], "numbers with marks between the thousands ('1,234')", "write 1234.56"),
+            (["CHF 500", "CHF 1'200.50"], "numbers with a unit", "write the numbers alone, such as 1234.56"),
+            (["12%", "7 %"], "numbers with a unit ('12%')", "write the numbers alone, such as 1234.56"),
+            (["31.12.2021", "1.2.2022"], "dates ('1.2.2022')", "write 2021-12-31"),
+            (["12/31/2021", "2/1/2022"], "dates ('12/31/2021')", "write 2021-12-31"),
+            (["2021/12/31", "2022/1/2 12:30"], "dates ('2021/12/31')", "write 2021-12-31"),
+        ],
+    )
+    def test_of_numbers_and_dates_that_become_categories_are_noted(self, words, what, remedy):
+        frame = rows().with_columns(x=pl.Series(words * 200))
+        (told,) = about("'x'", ct.check_own(frame, **OWN).notes)
+        assert told.startswith(f"column 'x' looks like {what}")
+        assert told.endswith(f"is taken as a category: if it is none, {remedy}")
+        assert not about("looks like", ct.check_own(frame, **OWN, categorical="x").notes)
+        label = rows().with_columns(y=pl.Series(words * 200))
+        assert about(f"the label 'y' looks like {what}", ct.check_own(label, **OWN).warnings)
+
+    @pytest.mark.parametrize(
+        "words",
+        [
+            ["red", "3,5"], ["A12", "B7"], ["1.2.10", "1.10.3"], ["8-12", "12-16"], ["32.13.2021", "40.1.2021"],
+            ["gate 5", "gate 6"], ["a,b", "c,d"], ["5m ahead", "5"], ["079 123 45 67", "044 1"], ["12:30", "7:05"],
+        ],
+    )  # fmt: skip
+    def test_of_other_words_are_not(self, words):
+        frame = rows().with_columns(x=pl.Series(words * 200))
+        assert not about("looks like", ct.check_own(frame, **OWN).notes)
+
+
 class TestLabels:
     def test_whole_numbers_that_are_many_are_probably_a_quantity(self):
         delays = np.random.default_rng(9).integers(-60, 260, 4000)
@@ -163,6 +199,27 @@ class TestLabels:
     def test_the_task_is_always_said_and_why(self, labels, said):
         frame = rows().with_columns(y=pl.Series(labels * 200))
         assert f"task: {said}" in ct.check_own(frame, **OWN).lines()
+
+    def test_few_whole_numbers_stored_as_floats_are_probably_classes(self, tmp_path):
+        frame = rows().with_columns(y=(pl.col("y") == "ill").cast(pl.Float64))
+        found = ct.check_own(frame, **OWN)
+        (told,) = about("if they are classes", found.warnings)
+        assert told == (
+            "the label 'y' has 2 different whole numbers, such as 0.0, taken as numbers to predict: if they are "
+            "classes, use task='classification'"
+        )
+        said = found.lines()[1]
+        assert said.startswith("task: regression, because the label 'y' has whole numbers stored as floats, such as ")
+        for task in ("regression", "classification"):
+            assert not about("if they are classes", ct.check_own(frame, **OWN, task=task).warnings)
+        assert told.replace("task='classification'", "--task classification") in suspicions_of(
+            ct.from_frame(frame, **OWN)
+        )
+        many = rows().with_columns(y=pl.col("age").cast(pl.Float64))
+        assert not about("if they are classes", ct.check_own(many, **OWN).warnings)
+        y = frame["y"].to_numpy()
+        arrays = ct.from_arrays({"a": (np.ones((400, 1)), y), "b": (np.ones((400, 1)), y)})
+        assert about("save y as whole numbers from 0", suspicions_of(arrays))
 
     def test_several_labels_and_targets_too(self):
         frame = rows().with_columns(a=pl.Series([0, 1] * 200), b=pl.Series([1, 0] * 200)).drop("y")
@@ -292,7 +349,7 @@ class TestCommands:
 
     def test_what_is_loaded_is_suspected_like_what_is_checked(self, table):
         checked = ct.check_own("all.csv", client="site", label="y").warnings
-        assert list(checked) == suspicions_of(ct.load_own("all.csv", client="site", label="y"))
+        assert list(checked) == list(map(in_python, suspicions_of(ct.load_own("all.csv", client="site", label="y"))))
 
     def test_the_table_fits_80_columns(self):
         found = ct.check_own(rows(), **OWN)

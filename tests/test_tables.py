@@ -9,7 +9,9 @@ from pathlib import Path
 import numpy as np
 import polars as pl
 import pytest
+from typer.testing import CliRunner
 
+from coterie.cli.main import app
 from coterie.data import array_memory
 from coterie.data.array_memory import allocate, row_blocks, take_rows
 from coterie.data.federated import Federated, Split
@@ -194,6 +196,22 @@ def test_targets_are_standardised_and_the_unit_says_what_one_is(tmp_path):
     assert not federated.class_names
 
 
+def test_errors_and_reports_of_files_name_arguments_in_python_and_flags_on_the_command_line(tmp_path):
+    rows = [[str(i), "" if i % 5 else "1", "ab"[i % 2]] for i in range(40)]
+    (tmp_path / "bern.csv").write_text("\n".join(map(",".join, [["id", "shoe size", "label"], *rows])) + "\n")
+    with pytest.raises(DataError, match=r"use missing='indicator' or missing='mean'$") as told:
+        load_own(tmp_path)
+    assert "--" not in str(told.value)
+    assert (
+        "use --missing indicator or --missing mean" in CliRunner().invoke(app, ["data", "check", str(tmp_path)]).output
+    )
+    assert not any("--" in each for each in check_own(tmp_path).findings())
+    (tmp_path / "chur.csv").write_text("id,shoe size,sole width,label\n1,2,3,a\n")
+    (tmp_path / "thun.csv").write_text("id,shoe size\n1,2\n")
+    with pytest.raises(DataError, match=r"or ignore='sole width' \(and \d+ more: ct\.check_own lists them\)$"):
+        load_own(tmp_path)
+
+
 def test_the_task_overrides_what_the_label_looks_like(tmp_path):
     (tmp_path / "a.csv").write_text("x,whole,label\n" + "\n".join(f"{i},{i % 3},{i % 3}.0" for i in range(30)))
     assert load_own(tmp_path).classes is None
@@ -256,11 +274,11 @@ def test_a_pooled_npz_file_is_taken_as_it_is(tmp_path):
 @pytest.mark.parametrize(
     ("options", "kind", "complaint"),
     [
-        ({}, DataError, r"all\.csv is one file; name the column of its clients with --client"),
+        ({}, DataError, r"all\.csv is one file; name the column of its clients with client="),
         (
             {"client": "town"},
             DataError,
-            r"has no column 'town' but hospital, age, sex, label; name another with --client",
+            r"has no column 'town' but hospital, age, sex, label; name another with client=",
         ),
         (
             {"client": "hospital", "missing": "drop"},

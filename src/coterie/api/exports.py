@@ -12,6 +12,7 @@ import numpy as np
 import tomli_w
 
 from coterie.errors import UsageError
+from coterie.experiments.main_score import Score, score_of
 from coterie.experiments.served_run import ServedRun, Serving
 from coterie.experiments.sweep import slug
 from coterie.exporting.card import GUESS, LOCAL, ONE, THIS, Card
@@ -99,9 +100,9 @@ def _folder_names(titles: Sequence[str]) -> list[str]:
 def card_of(run: ServedRun, serving: Serving, title: str) -> Card:
     """Return what is known of a network of the run."""
     rows = [run.trained.members[client] for client in serving.clients]
-    measure = "rmse" if run.trained.model.classes is None else "accuracy"
-    columns = {THIS: measure, GUESS: f"guess_{measure}", ONE: f"one_model_{measure}", LOCAL: f"local_{measure}"}
-    summary = run.summary
+    summary, score = run.summary, score_of(run.summary).of_clients
+    scored = [row for row in rows if _has(row, score.column)]
+    columns = {THIS: "", GUESS: "guess_", ONE: "one_model_", LOCAL: "local_"}
     return Card(
         title=title,
         algorithm=run.settings.algorithm,
@@ -114,30 +115,35 @@ def card_of(run: ServedRun, serving: Serving, title: str) -> Card:
         made=_made(run, serving),
         train=sum(int(row["train"]) for row in rows),
         test=sum(int(row["test"]) for row in rows),
-        measure=measure,
-        scores={name: mean_score(rows, column, measure) for name, column in columns.items()},
+        measure=score.name,
+        smaller=score.smaller,
+        scores={name: mean_score(scored, f"{before}{score.column}", score) for name, before in columns.items()},
+        scored=len(scored),
+        why=score.why,
         by_client=[_plain(row) for row in rows],
         notes=[str(note) for note in summary.get("notes", ())],
         settings=tomli_w.dumps(run.settings.table()),
     )
 
 
-def mean_score(rows: Sequence[Mapping[str, Any]], column: str, measure: str) -> float | None:
+def mean_score(rows: Sequence[Mapping[str, Any]], column: str, score: Score) -> float | None:
     """Return the mean of a column over clients by their test examples; of errors the root of the mean square.
 
     None if a client lacks it.
 
+    >>> from coterie.experiments.main_score import main_score
     >>> rows = [{"test": "1", "rmse": "3"}, {"test": "3", "rmse": "1"}]
-    >>> round(mean_score(rows, "rmse", "rmse") ** 2, 6)
+    >>> round(mean_score(rows, "rmse", main_score(regression=True)) ** 2, 6)
     3.0
     """
-    if any(row.get(column, "") in ("", None) for row in rows):
+    if not all(_has(row, column) for row in rows):
         return None
     values, weights = (np.array([float(row[name]) for row in rows]) for name in (column, "test"))
-    if not weights.sum():
-        return None
-    power = 2 if measure == "rmse" else 1
-    return float(np.average(values**power, weights=weights) ** (1 / power))
+    return float(score.over_clients(values, weights)) if weights.sum() else None
+
+
+def _has(row: Mapping[str, Any], column: str) -> bool:
+    return row.get(column, "") not in ("", None)
 
 
 def _made(run: ServedRun, serving: Serving) -> str:

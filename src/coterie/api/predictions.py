@@ -18,7 +18,7 @@ from coterie.data.tables.arrays import read_arrays
 from coterie.data.tables.cells import Block
 from coterie.data.tables.columns import absent
 from coterie.data.tables.files import Table, check_file, open_table
-from coterie.data.tables.problems import Problem, Problems
+from coterie.data.tables.problems import Problem, Problems, listed
 from coterie.data.tables.reading import Reading
 from coterie.data.tables.rows import read_constants
 from coterie.errors import DataError, UsageError
@@ -222,10 +222,11 @@ class _TableReader:
     def _notes(self) -> tuple[str, ...]:
         known = (*self.schema.columns(), *self.schema.ignored, *self.beside)
         others = [name for name in self.table.columns if name not in known]
+        unseen = tuple(f"note: {note}" for note in self.problems.notes())
         if not others:
-            return ()
-        shown = ", ".join(others[:5]) + (f" and {len(others) - 5} more" if len(others) > 5 else "")
-        return (f"columns that the model does not know are passed over: {shown} (--keep writes them too)",)
+            return unseen
+        what = "columns that the model does not know are passed over"
+        return (f"{what}: {listed(others)} (--keep writes them too)", *unseen)
 
     def _refuse(self) -> None:
         if self.problems:

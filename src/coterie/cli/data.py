@@ -37,10 +37,10 @@ def data_check(path: Annotated[str, typer.Argument(help="your folder or file")],
 
     Nothing is written. Warnings are no errors: the exit code is 2 only if there are problems.
     """
-    from coterie.data import check_own
+    from coterie.data import check_files
     from coterie.reporting.check_view import holdings_table
 
-    found = check_own(path, **make_settings({**given, "algorithm": "fedavg", "data": path}).reading())
+    found = check_files(path, **make_settings({**given, "algorithm": "fedavg", "data": path}).reading())
     for line in found.facts():
         say(line)
     if found.holdings:

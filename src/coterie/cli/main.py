@@ -284,19 +284,32 @@ def assign(
     schema: Annotated[
         Path | None, typer.Option(help="how a table becomes arrays, where RUN holds no schema.json")
     ] = None,
+    client: Annotated[
+        str | None, typer.Option(help="take only the rows of this client, by the run's column of clients")
+    ] = None,
     as_json: AsJson = False,
 ) -> None:
-    """Place a client that a run has never seen, by the rule of the run's algorithm."""
+    """Place a client that a run has never seen, by the rule of the run's algorithm.
+
+    The table shows how near each cluster is by that rule (minus a loss or a distance, say): the highest score takes it.
+    """
     from coterie.experiments.placement import load_trained, read_newcomer
     from coterie.reporting.data_view import placement_table
 
-    found = load_trained(run).assign(*read_newcomer(data, run, schema))
+    trained, newcomer = load_trained(run), read_newcomer(data, run, schema, client)
+    for note in newcomer.notes:
+        tell(f"note: {note}")
+    found = trained.assign(newcomer.x, newcomer.y, newcomer.attributes)
     if as_json:
         say_json(asdict(found))
         return
     console.print(placement_table(found))
-    if found.served is None:
+    say("score: how near the cluster is by the method's own rule, the highest wins; no share of right answers")
+    if newcomer.y is None:
         say(f"cluster {found.cluster} is the nearest; without labels nobody knows how well it serves")
+    elif found.served is None:
+        why = f": {trained.score.why}" if trained.score.why else ""
+        say(f"cluster {found.cluster} is the nearest; {found.measure} has no value for its examples{why}")
     else:
         say(f"cluster {found.cluster} serves it with {found.measure} {found.served:.3f}")
     if found.warning is not None:

@@ -13,7 +13,17 @@ if TYPE_CHECKING:
     from coterie.data.given.datasets import from_datasets
     from coterie.data.partitions.registry import add_ons, parse_partition
     from coterie.data.sources.registry import fetch, load, naturally_federated
-    from coterie.data.tables.api import check_own, from_frame, load_client, load_folder, load_own, load_pooled
+    from coterie.data.tables.api import (
+        check_files,
+        check_own,
+        from_frame,
+        load_client,
+        load_folder,
+        load_own,
+        load_pooled,
+        read_own,
+        read_pooled,
+    )
     from coterie.data.tables.files import SUFFIXES
     from coterie.data.tables.reading import Reading
     from coterie.data.tables.schema import Schema
@@ -26,6 +36,7 @@ __all__ = [
     "Schema",
     "Split",
     "add_ons",
+    "check_files",
     "check_own",
     "fetch",
     "from_arrays",
@@ -38,6 +49,8 @@ __all__ = [
     "load_pooled",
     "naturally_federated",
     "parse_partition",
+    "read_own",
+    "read_pooled",
 ]
 
 if not TYPE_CHECKING:  # a type checker reads the imports above, and so knows which names there are
@@ -51,7 +64,17 @@ if not TYPE_CHECKING:  # a type checker reads the imports above, and so knows wh
             "coterie.data.partitions.registry": ("add_ons", "parse_partition"),
             "coterie.data.sources.registry": ("fetch", "load", "naturally_federated"),
             "coterie.data.tables.api": (
-                *("check_own", "from_frame", "load_client", "load_folder", "load_own", "load_pooled"),
+                *(
+                    "check_files",
+                    "check_own",
+                    "from_frame",
+                    "load_client",
+                    "load_folder",
+                    "load_own",
+                    "load_pooled",
+                    "read_own",
+                    "read_pooled",
+                ),
             ),
             "coterie.data.tables.files": ("SUFFIXES",),
             "coterie.data.tables.reading": ("Reading",),

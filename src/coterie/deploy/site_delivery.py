@@ -161,6 +161,7 @@ def _model_card(card: Mapping[str, Any], data: Federated, asked: Asked) -> Card:
         train=len(data.train.y),
         test=len(data.test.y),
         measure=card["measure"],
+        smaller=data.classes is None,
         scores=card["scores"],
         settings=f"# run {card['run']} of the federation, version {card['version']}",
     )

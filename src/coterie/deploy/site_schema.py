@@ -15,7 +15,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from coterie.data import Federated, Schema, check_own, load_client
+from coterie.data import Federated, Schema, check_files, load_client
 from coterie.data.tables.agreement import OwnTable
 from coterie.data.tables.problems import Problem
 from coterie.data.tables.reading import Reading
@@ -78,7 +78,7 @@ class UnreadTable:
         """
         with self._in_private():
             found = self._received(schema)
-            problems = check_own(self.file, schema=found, **self.options).problems
+            problems = check_files(self.file, schema=found, **self.options).problems
         for problem in problems:
             self.tell(in_site_toml(f"does not fit the schema: {problem}"))
         if problems:

@@ -35,5 +35,5 @@ class PackedRun:
         settings, data, state = (self.kept[name] for name in ("settings", "data", "state"))
         algorithm = building.build_algorithm(settings)
         model = algorithm.network(build_model(settings.model, data.shape, data.classes))
-        trained = Trained(algorithm, model, state, self.members, settings.seed, data.unit)
+        trained = Trained(algorithm, model, state, self.members, settings.seed, data.unit, settings.metric)
         return Run(Results(**self.kept, model=model, trained=trained))

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from coterie import algorithms
-from coterie.data import Dataset, Federated, load, load_own, load_pooled, naturally_federated
+from coterie.data import Dataset, Federated, load, naturally_federated, read_own, read_pooled
 from coterie.data.named import is_own
 from coterie.errors import UsageError
 from coterie.experiments.settings import OWN, Settings
@@ -52,7 +52,7 @@ def build_data(settings: Settings) -> Federated:
         _refuse(settings, ("classes",), f"{settings.data} has clients of its own: choose their rows there")
         return _own_clients(settings)
     _refuse(settings, () if own else OWN, f"{settings.data} is no table of yours")
-    whole = load_pooled(settings.data, **settings.reading()) if own else _published(settings.data)
+    whole = read_pooled(settings.data, **settings.reading()) if own else _published(settings.data)
     whole = whole if settings.classes is None else whole.only(settings.classes)
     return whole.partition(full.partition, full.clients, full.seed, full.validation)
 
@@ -132,7 +132,7 @@ def _own_clients(settings: Settings) -> Federated:
         raise UsageError(
             f"partition is {settings.partition!r}, but {settings.data} has clients of its own; leave it out"
         )
-    data = load_own(settings.data, validation=settings.validation, **settings.reading())
+    data = read_own(settings.data, validation=settings.validation, **settings.reading())
     if settings.clients not in (None, len(data)):
         raise UsageError(f"clients is {settings.clients}, but {settings.data} holds {len(data)}; leave it out")
     return data

@@ -17,11 +17,15 @@ from torch import nn
 from coterie.data import Federated, Schema, Split
 from coterie.data.apportion import stratified_split
 from coterie.data.tables.arrays import read_arrays
-from coterie.data.tables.files import open_table
+from coterie.data.tables.cells import Vocabulary
+from coterie.data.tables.files import Table, open_table
+from coterie.data.tables.problems import Problems, listed
 from coterie.data.tables.reading import Reading
-from coterie.data.tables.rows import read_constants
-from coterie.errors import DataError, FederationError, RunFolderError, UsageError
+from coterie.data.tables.rows import MOST_CLIENTS, read_constants, rows_with
+from coterie.engine.metrics import find_metric
+from coterie.errors import DataError, FederationError, RunFolderError, UnknownName, UsageError
 from coterie.experiments import building
+from coterie.experiments.main_score import Score, main_score
 from coterie.experiments.networks import network_of
 from coterie.experiments.resuming import check_frozen
 from coterie.experiments.run_folder import (
@@ -66,11 +70,12 @@ FEWEST = 5
 class Placement:
     """The cluster of a newcomer, and how well that cluster serves it.
 
-    scores   its score in each cluster; its cluster has the highest
-    measure  what ``served`` and ``members`` are: accuracy, or rmse
+    scores   how near it is to each cluster by the rule of the method, such as minus a loss or a distance; its cluster
+             has the highest
+    measure  what ``served`` and ``members`` are: the metric that the run was judged by, else accuracy, or rmse
     served   the measure of the model that serves it, on its examples, or on those held out if the model is fine-tuned;
-             None if its examples have no labels, so that nobody knows
-    members  the worst and the best measure of the cluster's members on their test data
+             None if its examples have no labels, or the measure no value for them, so that nobody knows
+    members  the worst and the best measure of the cluster's members on their test data; None if nobody has one
     warning  a sentence if no cluster fits, else None
     """
 
@@ -78,13 +83,16 @@ class Placement:
     scores: tuple[float, ...]
     measure: str
     served: float | None
-    members: tuple[float, float]
+    members: tuple[float, float] | None
     warning: str | None = None
 
 
 @dataclass(frozen=True)
 class Trained:
-    """The parts of a run that place a newcomer; ``members`` are the rows of its ``clients.csv``."""
+    """The parts of a run that place a newcomer.
+
+    ``members`` are the rows of its ``clients.csv``, and ``metric`` is the one that the user named.
+    """
 
     algorithm: Algorithm
     model: Model
@@ -92,6 +100,12 @@ class Trained:
     members: Sequence[Mapping[str, Any]]
     seed: int
     unit: float = 1.0
+    metric: str | None = None
+
+    @property
+    def score(self) -> Score:
+        """The main score of the run."""
+        return main_score(self.model.classes is None, self.metric)
 
     def __repr__(self) -> str:
         return f"Trained({self.algorithm!r}, {self.model!r}: {len(self.members)} clients, {self.state.round} rounds)"
@@ -105,15 +119,14 @@ class Trained:
         federation = Simulator(self._client(x, y, attributes or {}), self.model, threads=1)
         found = self.place(federation, y is not None)
         cluster, served = int(found.clusters[0]), None if y is None else self._served(found, federation)
-        measure = "rmse" if self.model.classes is None else "accuracy"
-        members = member_scores(self.members, cluster, measure)
+        score, members = self.score, member_scores(self.members, cluster, self.score)
         return Placement(
             cluster,
             tuple(map(float, found.values[0])),
-            measure,
+            score.name,
             served,
-            (members[0], members[-1]),
-            None if served is None else misfit_warning(cluster, measure, served, members),
+            (members[0], members[-1]) if members else None,
+            misfit_warning(cluster, score, served, members) if served is not None and members else None,
         )
 
     def network(self, x: Array, y: Array | None = None, attributes: Mapping[str, str] | None = None) -> nn.Module:
@@ -137,10 +150,14 @@ class Trained:
             )
         return self.algorithm.place_unlabelled
 
-    def _served(self, found: Scores, federation: Simulator) -> float:
-        """Return how well the newcomer is served where the scores put it."""
-        tested = evaluate(self.algorithm, federation, self.state_with(found, federation), self.seed)
+    def _served(self, found: Scores, federation: Simulator) -> float | None:
+        """Return how well the newcomer is served where the scores put it; None where the metric has no value."""
+        tested = evaluate(self.algorithm, federation, self.state_with(found, federation), self.seed, metric=self.metric)
         assert tested.metrics is not None, "an evaluation always asks for metrics"
+        if self.metric is not None and tested.metric is not None:
+            metric = find_metric(self.metric)[0]
+            value = float((self.unit if metric.in_unit else 1.0) * metric.own(tested.metric)[0])
+            return value if np.isfinite(value) else None
         score = tested.metrics[0, 0]
         return float(self.unit * np.sqrt(score) if self.model.classes is None else score)
 
@@ -208,27 +225,27 @@ def _placed(state: State, found: Scores) -> State:
     return replace(state, labels=found.clusters, memberships=None if state.memberships is None else found.values)
 
 
-def member_scores(rows: Sequence[Mapping[str, Any]], cluster: int, measure: str) -> list[float]:
+def member_scores(rows: Sequence[Mapping[str, Any]], cluster: int, score: Score) -> list[float]:
     """Return how well the members of a cluster are served, worst first; all clients if it has few members."""
-    tested = [row for row in rows if row[measure] != ""]
+    tested = [row for row in rows if row.get(score.column, "") != ""]
     members = [row for row in tested if int(row["cluster"]) == cluster]
     compared = members if len(members) >= FEWEST else tested
-    return sorted((float(row[measure]) for row in compared), reverse=measure == "rmse")
+    return sorted((float(row[score.column]) for row in compared), reverse=score.smaller)
 
 
-def misfit_warning(cluster: int, measure: str, served: float, members: Sequence[float]) -> str | None:
+def misfit_warning(cluster: int, score: Score, served: float, members: Sequence[float]) -> str | None:
     """Return a warning if a newcomer is further below the worst member than the worst is below the best.
 
-    >>> misfit_warning(2, "accuracy", 0.75, [0.8, 0.9]) is None
+    >>> misfit_warning(2, main_score(False), 0.75, [0.8, 0.9]) is None
     True
-    >>> misfit_warning(2, "accuracy", 0.65, [0.8, 0.9])
+    >>> misfit_warning(2, main_score(False), 0.65, [0.8, 0.9])
     'no cluster fits: the best, 2, serves it with accuracy 0.65, and its members with 0.8 to 0.9'
     """
     worst, best = members[0], members[-1]
-    if abs(served - best) <= 2 * abs(best - worst) or (served > best) == (measure == "accuracy"):
+    if abs(served - best) <= 2 * abs(best - worst) or (served > best) != score.smaller:
         return None
     return (
-        f"no cluster fits: the best, {cluster}, serves it with {measure} {served:.3g}, and its members with "
+        f"no cluster fits: the best, {cluster}, serves it with {score.name} {served:.3g}, and its members with "
         f"{worst:.3g} to {best:.3g}"
     )
 
@@ -249,22 +266,31 @@ def load_trained(folder: Path, model: Given = None) -> Trained:
         raise RunFolderError(f"{folder} was run with the model {settings.model!r}, not {network.text!r}; give that one")
     check_frozen(folder, network.frozen)
     state, rows = load_state(folder / STATE, recorded_hashes(folder)), load_rows(folder)
-    return Trained(algorithm, algorithm.network(network), state, rows, settings.seed, examples["unit"])
+    return Trained(algorithm, algorithm.network(network), state, rows, settings.seed, examples["unit"], settings.metric)
 
 
 class Newcomer(NamedTuple):
-    """A newcomer's examples, labels if there are any, and what is known of it, by the name of the column."""
+    """A newcomer's examples, labels if there are any, and what is known of it, by the name of the column.
+
+    ``notes`` say how its file was read.
+    """
 
     x: Array
     y: Array | None
     attributes: Mapping[str, str] = {}
+    notes: tuple[str, ...] = ()
 
 
-def read_newcomer(file: Path, folder: Path, schema: Path | None = None) -> Newcomer:
-    """Read a newcomer's file: an ``.npz`` file, or a table with the schema of the run or another; labels may lack."""
+def read_newcomer(file: Path, folder: Path, schema: Path | None = None, client: str | None = None) -> Newcomer:
+    """Read a newcomer's file: an ``.npz`` file, or a table with the schema of the run or another; labels may lack.
+
+    ``client``: only the rows of a table that the run's column of clients gives to this one.
+    """
     if not file.exists():
         raise DataError(f"there is no file {file}; name the newcomer's .npz, .csv or .parquet file")
     if file.suffix == ".npz":
+        if client is not None:
+            raise UsageError(f"client is {client!r}, and {file} is of arrays, which name no clients; leave it out")
         return Newcomer(*read_arrays(file, tokens="vocabulary" in load_config(folder)["examples"]))
     found = schema or folder / SCHEMA
     if schema is None and not found.exists():
@@ -274,7 +300,27 @@ def read_newcomer(file: Path, folder: Path, schema: Path | None = None) -> Newco
             why = "was not trained on tables: give an .npz file like those of its clients"
         raise DataError(f"{file} is a table and {folder} {why}; or save it as .npz with x and y")
     by, settings = Schema.load(found), load_settings(folder / CONFIG, {})
-    known = read_constants(file, Reading.from_options({"attribute": settings.attribute}).attribute)
-    if by.label not in open_table(file).columns:
-        return Newcomer(by.features_from(file), None, known)
-    return Newcomer(*by.arrays(file), known)
+    table, notes = _rows_of_one(open_table(file), settings.client, client)
+    known = read_constants(table, Reading.from_options({"attribute": settings.attribute}).attribute)
+    problems = Problems()
+    x, y = by.arrays(table, problems) if by.label in table.columns else (by.features_from(table, problems), None)
+    return Newcomer(x, y, known, (*notes, *problems.notes()))
+
+
+def _rows_of_one(table: Table, column: str | None, client: str | None) -> tuple[Table, tuple[str, ...]]:
+    """Return the rows of one client of a table, or all rows, with a note if these name several clients."""
+    if column is None or column not in table.columns:
+        if client is not None:
+            named = "the run has no column of clients" if column is None else f"it has no column {column!r}"
+            raise UsageError(f"client is {client!r}, and of {table.file} {named}; give a file of its rows alone")
+        return table, ()
+    words = Vocabulary(MOST_CLIENTS)
+    for block in table.blocks((column,)):
+        words.add(block.cells(column))
+    if client is not None and client not in words.words:
+        raise UnknownName("client", client, words.words)
+    if client is not None or len(words.words) < 2:
+        return table if client is None else rows_with(table, column, client), ()
+    some = listed(list(map(repr, words.words)))
+    what = f"{table.file} has {len(words.words)} values in the column of clients, {column!r}: {some}"
+    return table, (f"{what}; all its rows are taken as one newcomer: --client NAME takes the rows of one",)

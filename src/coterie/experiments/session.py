@@ -292,7 +292,7 @@ class Session:
             else:
                 apart.save(folder.path)
             folder.finish(summary)
-        trained = Trained(self.algorithm, self.model, state, rows, settings.seed, self.facts.unit)
+        trained = Trained(self.algorithm, self.model, state, rows, settings.seed, self.facts.unit, settings.metric)
         return Finished(summary, history, state, trained, present)
 
     def apart(self, state: State, present: Array) -> Apart | None:

@@ -39,8 +39,11 @@ class Card:
     cluster   the cluster of these clients, if it is one
     made      how the model came about, as a sentence
     train     the train examples of these clients, and ``test`` their test examples
-    measure   what the scores are: accuracy, or rmse in the units of the table
+    measure   what the scores are: the metric that the user named, accuracy, or rmse in the units of the table
+    smaller   whether less of it is better
     scores    the scores of THIS, GUESS, ONE and LOCAL on the test examples, means by their number
+    scored    the number of clients that have a score; None if all have one
+    why       why a client may have none
     by_client a row for each client, as in ``clients.csv``
     notes     of the run, on its data
     settings  the experiment file that makes the run again
@@ -58,14 +61,19 @@ class Card:
     train: int | None = None
     test: int | None = None
     measure: str = "accuracy"
+    smaller: bool = False
     scores: Mapping[str, float | None] = field(default_factory=dict)
+    scored: int | None = None
+    why: str = ""
     by_client: Sequence[Mapping[str, Any]] = ()
     notes: Sequence[str] = ()
     settings: str = ""
 
     def metrics(self) -> dict[str, Any]:
         """Return the card as a table for JSON, without the texts."""
-        facts = {name: value for name, value in asdict(self).items() if name not in ("settings", "notes", "made")}
+        facts = {
+            name: value for name, value in asdict(self).items() if name not in ("settings", "notes", "made", "why")
+        }
         unknown = [name for name in (THIS, GUESS, ONE, LOCAL) if self.scores.get(name) is None]
         return {**facts, "not_known": unknown, "coterie": version()}
 
@@ -114,11 +122,15 @@ def _what(card: Card, model: Model, schema: Schema | None, outputs: Outputs) -> 
 def _how_good(card: Card) -> Iterator[str]:
     rows = [f"| {name} | {_score(card.scores.get(name))} |" for name in (THIS, GUESS, ONE, LOCAL)]
     yield "\n".join([f"| on the test examples of its clients | {card.measure} |", "|---|---|", *rows])
-    less = "less is better" if card.measure == "rmse" else "more is better"
+    less = "less is better" if card.smaller else "more is better"
     yield (
-        f"{card.measure.capitalize()}, {less}; over clients, a mean by the number of test examples. Guessing is the "
-        "most frequent class, or the mean, of a client's train examples. `metrics.json` has every client."
+        f"{card.measure[:1].upper()}{card.measure[1:]}, {less}; over clients, a mean by the number of test examples. "
+        "Guessing is the most frequent class, or the mean, of a client's train examples. `metrics.json` has every "
+        "client."
     )
+    if card.scored is not None and card.scored < len(card.clients):
+        why = f" ({line(card.why)})" if card.why else ""
+        yield f"It is over {card.scored} of {len(card.clients)} clients; the others have none{why}."
     if card.test is not None and card.test < FEW:
         yield f"**{card.test} test examples are too few to judge the model by.**"
 

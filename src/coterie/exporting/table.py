@@ -9,6 +9,7 @@ import csv
 import json
 import re
 import sys
+import zipfile
 import zlib
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from datetime import datetime
@@ -24,6 +25,9 @@ MISSING = ("", "na", "n/a", "nan", "null", "none", "?")
 DATE = re.compile(r"^(\d{4}-\d{2}-\d{2})(?:[T ](\d{2}:\d{2})(?::(\d{2})(?:\.\d{1,9})?)?)?(?:Z|[+-]\d{2}:?\d{2})?$")
 """A date as ISO 8601 writes it, perhaps with a time of day and an offset, which is left out."""
 
+MARKS = {";": "semicolons", "\t": "tabs"}
+"""What fields may not be separated by."""
+
 SHOWN = 20
 """Problems of a file that are shown."""
 
@@ -36,7 +40,11 @@ class Column(NamedTuple):
 
 
 class Problems(list[str]):
-    """What cannot be used in a file, a line of text each."""
+    """What cannot be used in a file, a line of text each, and ``notes`` on what is read all the same."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.notes: list[str] = []
 
     def refuse(self, file: str | Path) -> None:
         """End the program with all problems, if there is any."""
@@ -55,8 +63,24 @@ def read(file: str | Path | None = None, folder: Path = FOLDER) -> Any:
     schema = load_schema(folder)
     try:
         return _read_table(file, schema) if "features" in schema else read_array(file, schema["input"])
-    except (OSError, ValueError, KeyError, csv.Error) as error:
-        sys.exit(f"error: {file} cannot be read ({type(error).__name__}: {error})")
+    except (OSError, ValueError, KeyError, EOFError, csv.Error, zipfile.BadZipFile) as error:
+        sys.exit(f"error: {file} cannot be read: {_why(file, error, 'features' in schema)}")
+
+
+def _why(file: str | Path, error: Exception, is_table: bool) -> str:
+    """Say why a file cannot be read, and what to do."""
+    wanted = "a .csv file in UTF-8" if is_table else "a .npy file, or a .npz file with x"
+    if isinstance(error, FileNotFoundError):
+        return f"there is no such file; check its name, or name {wanted}"
+    if isinstance(error, IsADirectoryError):
+        return f"it is a folder; name {wanted}"
+    if isinstance(error, UnicodeDecodeError):
+        with open(file, "rb") as content:
+            kind = "a Parquet file" if content.read(4) == b"PAR1" else "not text in UTF-8"
+        return f"it is {kind}; save it as {wanted}"
+    if not is_table and not isinstance(error, OSError):
+        return f"it holds no array of numbers; save it as {wanted}"
+    return f"{' '.join(str(error).split())} ({type(error).__name__}); save it as {wanted}"
 
 
 def _read_table(file: str | Path, schema: Mapping[str, Any]) -> Any:
@@ -65,6 +89,7 @@ def _read_table(file: str | Path, schema: Mapping[str, Any]) -> Any:
     problems.refuse(file)
     parts = [encode(each, columns[each["name"]], schema, problems) for each in schema["features"]]
     problems.refuse(file)
+    print(*(f"note: {note}\n" for note in problems.notes), sep="", end="", file=sys.stderr)
     return np.concatenate(parts, axis=1, dtype=np.float32)
 
 
@@ -122,7 +147,16 @@ def read_columns(file: str | Path, names: Sequence[str], problems: Problems) -> 
     with open(file, newline="", encoding="utf-8-sig") as text:
         lines, records = _records(csv.reader(text))
     head = [name.strip() for name in records[0]] if records else []
-    problems.extend(f"line 1: there is no column {name!r}; add it" for name in names if name not in head)
+    absent = [repr(name) for name in names if name not in head]
+    mark = next((word for mark, word in MARKS.items() if len(head) == 1 and mark in head[0]), None)
+    if not records:
+        problems.append("line 1: the file is empty; begin it with the names of its columns")
+    elif absent and mark:
+        problems.append(f"line 1: fields are separated by {mark}; save it with commas")
+    elif absent:
+        problems.append(f"line 1: there is no column {', '.join(absent)}; add {'it' if len(absent) == 1 else 'them'}")
+    elif len(records) == 1:
+        problems.append(f"line {lines[0]}: no rows follow the names of the columns; add some")
     for line, record in zip(lines[1:], records[1:], strict=True):
         if len(record) != len(head):
             problems.append(f"line {line}: has {len(record)} fields where the header names {len(head)}; complete it")
@@ -152,6 +186,8 @@ def encode(feature: Mapping[str, Any], column: Column, schema: Mapping[str, Any]
     forgiven = feature["kind"] == "category" and schema["missing"] == "indicator"
     if not forgiven:
         problems.extend(_told(column, unknown & ~missing, f"column {feature['name']!r} has", f"{told}; correct it"))
+    elif (unknown & ~missing).any():
+        problems.notes.append(_unseen(feature, column, unknown & ~missing))
     x = np.where((missing | unknown)[:, None], 0, x)
     return np.column_stack([x, missing | unknown]) if feature.get("indicator") else x
 
@@ -197,8 +233,9 @@ ENCODERS = {"number": encode_number, "category": encode_category, "hashed": enco
 
 def read_array(file: str | Path, expected: Mapping[str, Any]) -> Any:
     """Return the examples in a .npy file, or those named x in a .npz file."""
-    loaded = np.load(file, allow_pickle=False)
-    x = loaded if isinstance(loaded, np.ndarray) else loaded["x"]
+    with open(file, "rb") as content:
+        loaded = np.load(content, allow_pickle=False)
+        x = loaded if isinstance(loaded, np.ndarray) else loaded["x"]
     if list(x.shape[1:]) != list(expected["shape"]):
         sys.exit(f"error: {file} has examples of shape {x.shape[1:]}; the model needs {tuple(expected['shape'])}")
     return x.astype(expected["type"])
@@ -227,6 +264,15 @@ def _days(word: str) -> float:
     if not parts or not found or int(parts[3] or 0) > 60:
         return float("nan")
     return ((found - datetime(2000, 1, 1)).total_seconds() + int(parts[3] or 0)) / 86400
+
+
+def _unseen(feature: Mapping[str, Any], column: Column, unseen: Any) -> str:
+    """Say that a column has values that training never saw, and how they are read."""
+    name, word, rows = feature["name"], column.words[int(unseen.argmax())], int(unseen.sum())
+    have, they_are = ("row has", "it is") if rows == 1 else ("rows have", "they are")
+    marked = feature.get("indicator")
+    read_as = "missing" if marked else "none of its values, which training never saw either: rely on them less"
+    return f"{rows} {have} a value of {name!r} that training never saw, such as {word!r}; {they_are} read as {read_as}"
 
 
 def _told(column: Column, bad: Any, before: str, after: str) -> Iterable[str]:

@@ -35,7 +35,7 @@ from coterie.data.tables.columns import (
 from coterie.data.tables.files import Table, check_file, content_hash, folder_files, open_table
 from coterie.data.tables.frames import as_frame, is_frame
 from coterie.data.tables.labels import are_flags, find_classes, label_facts, label_numbers
-from coterie.data.tables.problems import FRAME, BadFile, Check, Counts, Problem, Problems, class_notes, in_python
+from coterie.data.tables.problems import FRAME, BadFile, Check, Counts, Problem, Problems, class_notes, python_words
 from coterie.data.tables.reading import Reading, with_reading_options
 from coterie.data.tables.rows import TRAIN, Rows, RowSplit, read_rows, split_rows, with_labels
 from coterie.data.tables.schema import Schema, make_schema
@@ -62,6 +62,12 @@ def load_own(path: str | Path, *, schema: Schema | None = None, **options: Any) 
     true groups, for scoring, ``attribute`` columns that algorithms may see. With a ``schema`` the arrays are made by
     it, and not by one learned from these data.
     """
+    with python_words():
+        return read_own(path, schema=schema, **options)
+
+
+def read_own(path: str | Path, *, schema: Schema | None = None, **options: Any) -> Federated:
+    """Do what ``load_own`` does for the settings of a run; errors name flags."""
     reading = Reading.from_options(options)
     if reading.client is None and Path(path).is_file():
         raise DataError(
@@ -102,6 +108,12 @@ def load_pooled(path: Any, *, schema: Schema | None = None, **options: Any) -> D
 
     The options are those of ``load_own``, without ``client``, ``group``, ``attribute`` and ``validation``.
     """
+    with python_words():
+        return read_pooled(path, schema=schema, **options)
+
+
+def read_pooled(path: Any, *, schema: Schema | None = None, **options: Any) -> Dataset:
+    """Do what ``load_pooled`` does for the settings of a run; errors name flags."""
     reading = Reading.from_options(options)
     for name in ("client", "group", "attribute", "validation"):
         if getattr(reading, name):
@@ -147,6 +159,12 @@ def load_client(path: str | Path, name: str, *, schema: Schema | None = None, **
 @with_reading_options
 def check_own(path: Any, *, schema: Schema | None = None, **options: Any) -> Check:
     """Return every problem of a user's files or table in memory at once, and the facts; the options of ``load_own``."""
+    with python_words():
+        return check_files(path, schema=schema, **options).in_python()
+
+
+def check_files(path: Any, *, schema: Schema | None = None, **options: Any) -> Check:
+    """Do what ``check_own`` does for the command line; remedies are flags."""
     reading, problems = Reading.from_options(options), Problems()
     if is_frame(path):
         return _check_tables([_frame_table(path, reading)], reading, FRAME, schema, problems)
@@ -172,10 +190,10 @@ def _check_tables(
         rows=len(found.rows.owners),
         features=len(found.schema.features),
         inputs=found.schema.width,
-        task=task_in_words(found.schema, reading, by_schema) if found.labelled else "",
+        task=task_in_words(found.schema, reading, found.y, by_schema) if found.labelled else "",
         counts=counts,
         notes=(*found.notes, *class_notes(counts)),
-        warnings=tuple(map(in_python, warnings) if where == FRAME else warnings),
+        warnings=tuple(warnings),
         holdings=observer.holdings(found.y),
     )
 

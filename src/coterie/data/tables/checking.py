@@ -16,6 +16,7 @@ from coterie.data.tables.suspicions import (
     choose_rows,
     columns_of,
     empty_columns,
+    float_classes,
     leaks,
     one_class_only,
     quantity,
@@ -91,6 +92,7 @@ class Observer:
         tests = np.bincount(owners[self.split.split == TEST], minlength=len(names))
         return [
             *(() if by_schema else quantity(self.schema.label, classes, reading.task)),
+            *(() if by_schema or self.schema.target is None else float_classes(self.schema.label, y, reading.task)),
             *(() if looked is None else (*leaks(looked), *row_numbers(looked))),
             *empty_columns(names, self.missing, self.sizes),
             *one_class_only(names, class_counts(owners, y, len(names), len(classes))),
@@ -117,10 +119,10 @@ def target_spreads(owners: Array, y: Array, clients: int) -> list[tuple[float | 
     return found
 
 
-def task_in_words(schema: Schema, reading: Reading, by_schema: bool = False) -> str:
-    """Say what the labels are taken for, and why.
+def task_in_words(schema: Schema, reading: Reading, y: Array, by_schema: bool = False) -> str:
+    """Say what the labels are taken for, and why; ``y`` are the labels as numbers.
 
-    >>> task_in_words(Schema(features=(), label="ill", classes=("no", "yes")), Reading(label="ill"))
+    >>> task_in_words(Schema(features=(), label="ill", classes=("no", "yes")), Reading(label="ill"), np.zeros(1))
     "task: classification, because the label 'ill' has 2 different words"
     """
     kind = schema.kind
@@ -129,15 +131,18 @@ def task_in_words(schema: Schema, reading: Reading, by_schema: bool = False) -> 
         return f"task: {task}, as the schema says"
     if reading.task is not None:
         return f"task: {task}, as --task says"
-    return f"task: {task}, because {_reason(schema, schema.labels)}"
+    return f"task: {task}, because {_reason(schema, schema.labels, y)}"
 
 
-def _reason(schema: Schema, labels: Sequence[str]) -> str:
+def _reason(schema: Schema, labels: Sequence[str], y: Array) -> str:
     if schema.kind.is_labels:
         return f"the {len(labels)} label columns hold nothing but 0 and 1"
     if len(labels) > 1:
         return f"the {len(labels)} label columns hold numbers"
     if schema.classes is None:
-        return f"the label {schema.label!r} has numbers with decimals"
+        finite = y[np.isfinite(y)]
+        whole = len(finite) and (finite == np.floor(finite)).all()
+        what = f"whole numbers stored as floats, such as {float(finite[0])!r}" if whole else "numbers with decimals"
+        return f"the label {schema.label!r} has {what}"
     what = "whole numbers" if all(map(is_whole, schema.classes)) else "words"
     return f"the label {schema.label!r} has {len(schema.classes)} different {what}"

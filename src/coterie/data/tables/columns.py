@@ -16,6 +16,7 @@ import numpy as np
 from coterie.data.tables.cells import Vocabulary, canonical, is_whole
 from coterie.data.tables.problems import BadFile, Problem, Problems
 from coterie.data.tables.reading import Reading
+from coterie.data.tables.spellings import spelt
 from coterie.data.tables.sums import Dates, RunningMoments, Sums
 from coterie.limits import COLUMNS
 from coterie.typing import Array
@@ -296,14 +297,20 @@ def check_columns(
     for name, own in counts.items():
         if not own.values:
             _refuse(file, name, "has no value at all", problems)
-        elif kinds[name] == CATEGORY and name not in declared:
-            distinct = len(words[name])
-            many = distinct > MOST_VALUES
-            if many or (distinct >= ID_FROM and distinct > ID_SHARE * own.values):
-                count = f"more than {MOST_VALUES}" if many else str(distinct)
+        elif kinds[name] == CATEGORY and name not in declared and _identifies(own, len(words[name])):
+            many, way = len(words[name]) > MOST_VALUES, spelt(words[name])
+            count = f"more than {MOST_VALUES}" if many else str(len(words[name]))
+            what = f"has {count} different words in {own.values} rows{_hint(own)}"
+            if way is not None:
+                _refuse(file, name, f"{way} and {what}", problems, f"{way.remedy}, or ")
+            else:
                 declare = "if its values recur, declare it with --categorical; or " if many else ""
-                what = f"has {count} different words in {own.values} rows{_hint(own)}"
                 _refuse(file, name, what, problems, declare)
+
+
+def _identifies(counts: ColumnCounts, distinct: int) -> bool:
+    """Return whether a category has too many words to recur in other rows."""
+    return distinct > MOST_VALUES or (distinct >= ID_FROM and distinct > ID_SHARE * counts.values)
 
 
 def _hint(counts: ColumnCounts) -> str:
@@ -324,7 +331,10 @@ def column_notes(
         kind = kinds[name]
         if kind in (NUMBER, COUNT) and merged.numbers[name].squares == 0:
             notes.append(f"column {name!r} is constant in the train rows, so nothing can be learned from it")
-        if kind == CATEGORY and own.numbers and name not in reading.categorical:
+        way = spelt(merged.categories[name]) if kind == CATEGORY and name not in reading.categorical else None
+        if way is not None and not _identifies(own, len(merged.categories[name])):
+            notes.append(f"column {name!r} {way} and is taken as a category: if it is none, {way.remedy}")
+        elif kind == CATEGORY and own.numbers and name not in reading.categorical:
             notes.append(f"column {name!r} is taken as a category: {own.numbers} of {own.values} are numbers")
         if name in reading.categorical and len(merged.categories[name]) > MOST_VALUES:
             notes.append(f"column {name!r} has more than {MOST_VALUES} values, so that some share an input")

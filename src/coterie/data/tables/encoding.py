@@ -10,7 +10,7 @@ import numpy as np
 
 from coterie.data.tables.cells import Block, Cells, class_numbers, flag_numbers, positions
 from coterie.data.tables.features import Category, Date, Feature, Flag, Hashed, Number
-from coterie.data.tables.problems import Problem, Problems
+from coterie.data.tables.problems import Problem, Problems, Unseen
 from coterie.typing import Array
 
 if TYPE_CHECKING:
@@ -121,13 +121,20 @@ class Encoder:
         x[:, : columns.shape[1]] = np.nan_to_num(columns, nan=0.0)
 
     def _codes(self, feature: Category, cells: Cells) -> Array:
-        """Return the positions of the words among the values; where gaps are marked an unseen word counts as one."""
+        """Return the positions of the words among the values; where gaps are marked an unseen word counts as one.
+
+        If training had no gap in the column there is no input to mark one: then all its inputs are 0.
+        """
         codes = positions(cells.words, list(feature.values))
+        unseen = (codes < 0) & ~cells.missing
         if self.missing == "indicator":
+            if unseen.any():
+                word = cells.words[int(unseen.argmax())]
+                self.problems.add_unseen(Unseen(feature.name, int(unseen.sum()), word, feature.indicator))
             return codes
         self._refuse(
             f"category {feature.name}",
-            (codes < 0) & ~cells.missing,
+            unseen,
             lambda row: (
                 f"column {feature.name!r} has the value {cells.words[row]!r}, unseen when the schema was made "
                 f"from {_some(feature.values)}"

@@ -139,13 +139,15 @@ class Table:
 
 
 def open_table(source: Any, client: str | None = None) -> Table:
-    """Open a .csv or .parquet file, or a table in memory: of polars, pandas or pyarrow.
+    """Open a .csv or .parquet file, or a table in memory: of polars, pandas or pyarrow; one that is open stays so.
 
     >>> import polars as pl
     >>> table = open_table(pl.DataFrame({"age": [31, 47]}))
     >>> [block.frame["age"].to_list() for block in table.blocks(["age"])]
     [[31, 47]]
     """
+    if isinstance(source, Table):
+        return source
     if is_frame(source):
         return _scanned(FRAME, as_frame(source).lazy(), client)
     path = Path(source)

@@ -57,8 +57,11 @@ def _handed_over(table: Any) -> pl.DataFrame:
     try:
         frame = pl.DataFrame(table)
     except (PolarsError, TypeError, ValueError, NotImplementedError) as error:
+        if _is_pandas(table):
+            _name_bad_column(table)
         kind, why = type(table).__name__, line(str(error).partition("\n")[0], 300)
-        remedy = "give each column a name of its own and values of one kind" if _is_pandas(table) else ACCEPTED
+        one = "give each column a name of its own and values of one kind"
+        remedy = one if hasattr(table, "columns") else ACCEPTED
         raise DataError(f"the {kind} cannot be read as a table ({why}); {remedy}") from error
     # pandas hands over an index too, as one more column, which would identify the rows.
     return frame[list(map(str, table.columns))] if _is_pandas(table) else frame
@@ -74,11 +77,32 @@ def _column_by_column(table: Any) -> pl.DataFrame:
         raise DataError(f"a {type(table).__name__} is no table; {ACCEPTED}{hint}")
     import polars as pl
 
+    _check_names(table)
+    return pl.DataFrame([_series(str(name), table[name]) for name in table.columns])
+
+
+def _check_names(table: Any) -> None:
+    """Refuse a pandas frame with two columns of a name."""
     names = list(map(str, table.columns))
     for name in names:
         if names.count(name) > 1:
             raise DataError(f"the frame has two columns named {name!r}; rename or remove one")
-    return pl.DataFrame([_series(str(name), table[name]) for name in table.columns])
+
+
+def _name_bad_column(table: Any) -> None:
+    """Refuse the column for which a pandas frame cannot hand over its columns, if one can be named."""
+    import polars as pl
+    from polars.exceptions import PolarsError
+
+    _check_names(table)
+    for name in table.columns:
+        series = _series(str(name), table[name])
+        try:
+            pl.DataFrame(table[[name]])
+        except (PolarsError, TypeError, ValueError, NotImplementedError) as error:
+            values = type(next((value for value in series if value is not None), None)).__name__
+            what = f"column {str(name)!r} of the frame holds {values} values, neither numbers, words nor dates"
+            raise DataError(f"{what}; turn them into these, or leave the column out") from error
 
 
 def _series(name: str, column: Any) -> pl.Series:

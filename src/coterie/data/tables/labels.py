@@ -10,6 +10,7 @@ import numpy as np
 from coterie.data.tables.cells import canonical, class_numbers, flag_of, is_number, is_whole
 from coterie.data.tables.columns import are_numbers
 from coterie.data.tables.problems import BadFile
+from coterie.data.tables.spellings import spelt_label
 from coterie.typing import Array
 
 MOST_CLASSES = 1000
@@ -82,6 +83,8 @@ def are_targets(file: str, label: str, facts: LabelFacts, task: str | None, word
     """
     if not facts.present:
         raise BadFile(file, None, f"the label column {label!r} has no value", "name another with --label")
+    if not facts.numeric and (task == "regression" or facts.overflowed):
+        _refuse_spelling(file, label, words)
     if task == "multilabel":
         what = f"{label!r} is one label column"
         raise BadFile(file, None, what, "several labels need several columns: name them with --label a,b")
@@ -89,12 +92,23 @@ def are_targets(file: str, label: str, facts: LabelFacts, task: str | None, word
         if not facts.numeric:
             example = [f", such as {word!r}" for word in words if not is_number(word)][:1]
             what = f"the label column {label!r} has words{''.join(example)}"
-            raise BadFile(file, None, what, "a regression needs numbers; use --task classification")
+            other = "name another with --label" if facts.overflowed else "use --task classification"
+            raise BadFile(file, None, what, f"a regression needs numbers; {other}")
         return True
     if facts.overflowed:
         what = f"the label column {label!r} has more than {MOST_CLASSES} different values"
-        raise BadFile(file, None, what, "if it is a quantity, use --task regression; or name another with --label")
+        remedy = (
+            "if it is a quantity, use --task regression; or " if facts.numeric else "that is too many for classes; "
+        )
+        raise BadFile(file, None, what, f"{remedy}name another with --label")
     return False
+
+
+def _refuse_spelling(file: str, label: str, words: Sequence[str]) -> None:
+    """Refuse labels that are dates, or numbers that are written in a way that is not read."""
+    way = spelt_label(words)
+    if way is not None:
+        raise BadFile(file, None, f"the label column {label!r} {way}", f"{way.remedy}, or name another with --label")
 
 
 def class_names(file: str, label: str, words: Sequence[str], numeric: bool) -> tuple[str, ...]:

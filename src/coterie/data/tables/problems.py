@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
 
@@ -56,9 +57,21 @@ def in_python(remedy: str) -> str:
     >>> in_python("leave it empty with --missing mean, or --ignore shoe size"), in_python("name another with --label")
     ("leave it empty with missing='mean', or ignore='shoe size'", 'name another with label=')
     """
-    named = re.sub(r"--(ignore) (.+)$", r"\1='\2'", remedy)
+    checked = re.sub(r"coterie data check .+ lists them", "ct.check_own lists them", remedy)
+    named = re.sub(r"--(ignore) (.+?)(?= \(and \d+ more: |$)", r"\1='\2'", checked)
     valued = re.sub(r"--(missing|task) (\w+)", r"\1='\2'", named)
+    valued = re.sub(r"--drop-missing-labels", "drop_missing_labels=True", valued)
     return re.sub(r"--([\w-]+)", lambda option: option[1].replace("-", "_") + "=", valued)
+
+
+@contextmanager
+def python_words() -> Iterator[None]:
+    """Turn flags into arguments in errors about data, for functions that people call from Python."""
+    try:
+        yield
+    except DataError as error:
+        error.args = (in_python(str(error)),)
+        raise
 
 
 class BadFile(DataError):
@@ -69,12 +82,36 @@ class BadFile(DataError):
         super().__init__(str(self.problem))
 
 
+@dataclass(frozen=True)
+class Unseen:
+    """Rows with a value of a category that training never saw; ``marked``: an input says that there is none.
+
+    >>> print(Unseen("vehicle", 4, "tractor", marked=True))
+    4 rows have a value of 'vehicle' that training never saw, such as 'tractor'; they are read as missing
+    """
+
+    column: str
+    rows: int
+    example: str
+    marked: bool
+
+    def __str__(self) -> str:
+        read_as = "missing" if self.marked else "none of its values, which training never saw either: rely on them less"
+        have, they_are = ("row has", "it is") if self.rows == 1 else ("rows have", "they are")
+        what = f"{self.rows} {have} a value of {self.column!r} that training never saw, such as {self.example!r}"
+        return f"{what}; {they_are} read as {read_as}"
+
+
 class Problems:
-    """A growing list of problems; the same one in many rows is listed once, with its first row and the count."""
+    """A growing list of problems; the same one in many rows is listed once, with its first row and the count.
+
+    Values that training never saw, where they are read all the same, are counted beside them.
+    """
 
     def __init__(self) -> None:
         self._found: dict[tuple[str, str], Problem] = {}
         self._times: dict[tuple[str, str], int] = {}
+        self._unseen: dict[str, Unseen] = {}
 
     def __bool__(self) -> bool:
         return bool(self._found)
@@ -90,6 +127,15 @@ class Problems:
         if (file, kind) not in self._found:
             self._found[file, kind] = first()
         self._times[file, kind] = self._times.get((file, kind), 0) + times
+
+    def add_unseen(self, found: Unseen) -> None:
+        """Count rows with values of a column that training never saw."""
+        before = self._unseen.setdefault(found.column, replace(found, rows=0))
+        self._unseen[found.column] = replace(before, rows=before.rows + found.rows)
+
+    def notes(self) -> tuple[str, ...]:
+        """Return a sentence for each column that has values that training never saw."""
+        return tuple(map(str, self._unseen.values()))
 
     def all(self) -> tuple[Problem, ...]:
         """Return the problems in the order in which they were found."""
@@ -188,6 +234,11 @@ class Check:
     notes: tuple[str, ...] = ()
     warnings: tuple[str, ...] = ()
     holdings: tuple[Holding, ...] = ()
+
+    def in_python(self) -> Check:
+        """Return the report with arguments in the place of flags."""
+        problems = tuple(replace(each, remedy=in_python(each.remedy)) for each in self.problems)
+        return replace(self, problems=problems, warnings=tuple(map(in_python, self.warnings)))
 
     @property
     def good(self) -> bool:

@@ -5,7 +5,7 @@ No feature is read here, so this takes one pass over a few columns.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from itertools import chain, pairwise
@@ -53,7 +53,7 @@ def with_labels(tables: Sequence[Table], reading: Reading) -> tuple[list[Table],
     if not reading.drop_missing_labels:
         return list(tables), ()
     dropped = sum(int(_unlabelled(block, reading).sum()) for table in tables for block in table.blocks(reading.labels))
-    kept = [replace(table, blocks=partial(_labelled_blocks, table, reading)) for table in tables]
+    kept = [_with_rows(table, reading.labels, lambda block: ~_unlabelled(block, reading)) for table in tables]
     return kept, (f"{dropped} rows without a label are left out",) if dropped else ()
 
 
@@ -63,11 +63,25 @@ def _unlabelled(block: Block, reading: Reading) -> Array:
     return lacking
 
 
-def _labelled_blocks(table: Table, reading: Reading, columns: Sequence[str]) -> Iterator[Block]:
-    """Yield the blocks of a table without the rows that lack a label; rows keep their numbers."""
-    also = [name for name in reading.labels if name not in columns]
+def rows_with(table: Table, column: str, word: str) -> Table:
+    """Return a table of the rows that have a word in a column."""
+    return _with_rows(table, (column,), lambda block: (block.cells(column).words == word).fill_null(False).to_numpy())
+
+
+Keep = Callable[[Block], Array]
+"""Which rows of a block stay."""
+
+
+def _with_rows(table: Table, needed: Sequence[str], keep: Keep) -> Table:
+    """Return a table without the rows that do not stay, which is decided by the columns that are needed."""
+    return replace(table, blocks=partial(_kept_blocks, table, needed, keep))
+
+
+def _kept_blocks(table: Table, needed: Sequence[str], keep: Keep, columns: Sequence[str]) -> Iterator[Block]:
+    """Yield the blocks of a table without the rows that do not stay; rows keep their numbers."""
+    also = [name for name in needed if name not in columns]
     for block in table.blocks([*columns, *also]):
-        rows = np.flatnonzero(~_unlabelled(block, reading)).tolist()
+        rows = np.flatnonzero(keep(block)).tolist()
         if rows:
             yield Block(block.frame.select(columns)[rows], partial(_number_of_kept, block, rows))
 
@@ -207,7 +221,7 @@ class _RowReader:
         return np.array([numbers.get(word, 0) for word in self.values(column, names)], np.int64)
 
 
-def read_constants(source: Path, columns: Sequence[str]) -> dict[str, str]:
+def read_constants(source: Path | Table, columns: Sequence[str]) -> dict[str, str]:
     """Return the one value of each of these columns in one client's table; leave out columns that it has not."""
     table, found = open_table(source), dict[str, str]()
     for name in (name for name in columns if name in table.columns):
@@ -215,7 +229,7 @@ def read_constants(source: Path, columns: Sequence[str]) -> dict[str, str]:
         for block in table.blocks((name,)):
             words.add(block.cells(name))
         if words.overflowed:
-            raise DataError(f"{source} has more than one value in column {name!r}; a client has one: correct it")
+            raise DataError(f"{table.file} has more than one value in column {name!r}; a client has one: correct it")
         if words.words:
             found[name] = words.words[0]
     return found

@@ -43,7 +43,7 @@ from coterie.typing import Array
 if TYPE_CHECKING:
     import polars as pl
 
-    Source = Path | str | pl.DataFrame
+    Source = Path | str | pl.DataFrame | Table
 
 
 BUCKETS = 256
@@ -101,8 +101,10 @@ class Schema:
             return scaled
         return targets if self.target is None else targets * self.target.std + self.target.mean
 
-    def arrays(self, source: Source) -> tuple[Array, Array]:
+    def arrays(self, source: Source, problems: Problems | None = None) -> tuple[Array, Array]:
         """Return the inputs and labels of the rows of a file or frame, in order; refuse whatever does not fit.
+
+        ``problems`` are told of values that training never saw.
 
         >>> import polars as pl
         >>> features = Number("age", 40.0, 10.0), Category("sex", ("f", "m"))
@@ -111,11 +113,11 @@ class Schema:
         >>> x.tolist(), y.tolist()
         ([[0.5, 0.0, 1.0]], [1])
         """
-        return self._read(source, labelled=True)
+        return self._read(source, problems, labelled=True)
 
-    def features_from(self, source: Source) -> Array:
+    def features_from(self, source: Source, problems: Problems | None = None) -> Array:
         """Return the inputs alone; the label column may be absent."""
-        return self._read(source, labelled=False)[0]
+        return self._read(source, problems, labelled=False)[0]
 
     def columns(self, labelled: bool = True) -> list[str]:
         """Return the columns that are read."""
@@ -142,8 +144,8 @@ class Schema:
             return x, encoder.targets(self.target)
         return x, encoder.classes(self.label, self.classes or ())
 
-    def _read(self, source: Source, labelled: bool) -> tuple[Array, Array]:
-        table, problems = open_table(source), Problems()
+    def _read(self, source: Source, told: Problems | None, labelled: bool) -> tuple[Array, Array]:
+        table, problems = open_table(source), Problems() if told is None else told
         self.check(table, labelled)
         parts = [self.encode(table.file, block, problems, labelled) for block in table.blocks(self.columns(labelled))]
         problems.refuse(table.file)

@@ -16,6 +16,7 @@ import numpy as np
 from coterie.data.tables.cells import is_whole
 from coterie.data.tables.features import Number
 from coterie.data.tables.problems import listed
+from coterie.data.tables.spellings import spelt_label
 from coterie.seeding import generator
 from coterie.target import Target
 from coterie.typing import Array
@@ -54,6 +55,12 @@ WHOLE = 0.05
 
 REGRESSION, FLOATS = "use --task regression", "save y as floats"
 """How tables and arrays are made a regression."""
+
+CLASSIFICATION, INTEGERS = "use --task classification", "save y as whole numbers from 0"
+"""How tables and arrays are made a classification."""
+
+FEW_VALUES = 10
+"""Whole numbers stored as floats that are probably classes."""
 
 
 @dataclass(frozen=True)
@@ -132,11 +139,14 @@ def suspicions_of(data: Federated) -> list[str]:
         classes = data.class_names or tuple(map(str, range(data.target.one_of or 0)))
         looked = look_at(data)
         found = [*quantity(label, classes, task, remedy), *leaks(looked), *row_numbers(looked)]
+        if data.target == Target(None):
+            remedy = INTEGERS if data.schema is None else CLASSIFICATION
+            found = [*float_classes(label, targets_of(data), task, remedy), *found]
     return [*found, *small_tests(data.names, data.test.sizes)]
 
 
 def quantity(label: str, classes: Sequence[str], task: str | None, remedy: str = REGRESSION) -> Iterator[str]:
-    """Suspect whole numbers that are many to be a quantity.
+    """Suspect whole numbers that are many, and words that are written like numbers or dates, to be a quantity.
 
     >>> print(*quantity("delay", [str(i) for i in range(319)], None))
     the label 'delay' has 319 different whole numbers, taken as classes: if it is a quantity, use --task regression
@@ -145,6 +155,34 @@ def quantity(label: str, classes: Sequence[str], task: str | None, remedy: str =
         count = len(classes)
         what = f"the label {label!r} has {count} different whole numbers, taken as classes"
         yield f"{what}: if it is a quantity, {remedy}"
+    way = spelt_label(classes) if task is None else None
+    if way is not None:
+        yield f"the label {label!r} {way}, taken as {len(classes)} classes: if they are none, {way.remedy}"
+
+
+def float_classes(label: str, targets: Array, task: str | None, remedy: str = CLASSIFICATION) -> Iterator[str]:
+    """Suspect the targets of a regression to be classes, if they are few whole numbers, as of labels with gaps.
+
+    >>> print(*float_classes("ill", np.array([0.0, 1.0, 1.0]), None))
+    the label 'ill' has 2 different whole numbers, such as 0.0, taken as numbers to predict: if they are classes, use \
+--task classification
+    """
+    values = few_whole(targets)
+    if task is None and 1 < len(values) <= FEW_VALUES:
+        what = f"the label {label!r} has {len(values)} different whole numbers, such as {float(values[0])!r}"
+        yield f"{what}, taken as numbers to predict: if they are classes, {remedy}"
+
+
+def few_whole(targets: Array) -> Array:
+    """Return the different targets if all are whole numbers and few, else none."""
+    values = np.unique(targets[np.isfinite(targets)])
+    whole = np.abs(values - np.rint(values)).max(initial=0.0) <= WHOLE if len(values) <= FEW_VALUES else False
+    return np.unique(np.rint(values) + 0.0) if whole else values[:0]
+
+
+def targets_of(data: Federated) -> Array:
+    """Return the targets of the train rows in the units of the table."""
+    return data.train.y if data.schema is None else data.schema.in_units(data.train.y.astype(np.float64))
 
 
 def small_tests(names: Sequence[str], sizes: Array) -> Iterator[str]:
