@@ -16,6 +16,7 @@ from torch import nn
 
 from coterie.data import Federated, Schema, Split
 from coterie.data.apportion import stratified_split
+from coterie.data.given.arrays import as_array, as_numbers
 from coterie.data.tables.arrays import read_arrays
 from coterie.data.tables.files import open_table
 from coterie.data.tables.reading import Reading
@@ -169,12 +170,13 @@ class Trained:
         Where there are no labels zeros take their places, and nobody may read them (``without_labels``).
         """
         target, shape, tokens = self.model.target, self.model.shape, self.model.vocabulary
-        y = np.zeros((len(x), *target.y_shape), np.int64) if y is None else y
-        if len(x) != len(y) or tuple(x.shape[1:]) != tuple(shape) or tuple(y.shape[1:]) != target.y_shape:
+        x = as_numbers(x, "x")
+        y = np.zeros((len(x) if x.ndim else 0, *target.y_shape), np.int64) if y is None else as_array(y, "y")
+        if x.shape[:1] != y.shape[:1] or tuple(x.shape[1:]) != tuple(shape) or tuple(y.shape[1:]) != target.y_shape:
             wanted = f"(n, {shape}) and (n,{target.columns or ''})"
             raise DataError(f"x has shape {x.shape} and y {y.shape}; the run's model needs {wanted}")
-        if target.one_of is not None and np.asarray(y).dtype.kind not in "iu":
-            raise DataError(f"y holds {np.asarray(y).dtype}; the run has {target}: give whole numbers")
+        if target.one_of is not None and y.dtype.kind not in "iu":
+            raise DataError(f"y holds {y.dtype}; the run has {target}: give whole numbers")
         x = x.astype(np.float32 if tokens is None else np.int64)
         y = y.astype(np.float32 if target.one_of is None else np.int64)
         keep = test = np.arange(len(y))
@@ -244,7 +246,7 @@ def load_trained(folder: Path, model: Given = None) -> Trained:
         raise RunFolderError(f"{folder / CONFIG} has no shape of examples; run it again with this version")
     algorithm = building.build_algorithm(settings)
     kind = (examples.get(name) for name in ("classes", "columns", "vocabulary"))
-    network = as_model(model or settings.model, tuple(examples["shape"]), *kind)
+    network = as_model(settings.model if model is None else model, tuple(examples["shape"]), *kind)
     if network.text != settings.model:
         raise RunFolderError(f"{folder} was run with the model {settings.model!r}, not {network.text!r}; give that one")
     check_frozen(folder, network.frozen)

@@ -13,6 +13,7 @@ from inspect import Parameter, signature
 from typing import Any, TypeVar
 
 from coterie.errors import DataError, UnknownName
+from coterie.typed import check_types
 
 Function = TypeVar("Function", bound=Callable[..., Any])
 
@@ -63,7 +64,8 @@ class Reading:
     def __post_init__(self) -> None:
         for listed in LISTS:
             object.__setattr__(self, listed, _names(getattr(self, listed)))
-        object.__setattr__(self, "label", self.label if isinstance(self.label, str) else ",".join(map(str, self.label)))
+        object.__setattr__(self, "label", _joined(self.label))
+        check_types(self)
         for option in fields(self):
             value, choices = getattr(self, option.name), option.metadata["choices"]
             if choices and value not in (option.default, *choices):
@@ -136,8 +138,14 @@ def with_reading_options(function: Function) -> Function:
     return function
 
 
-def _names(columns: Iterable[str]) -> tuple[str, ...]:
-    """Return the names of columns, given one by one or as one text with commas."""
+def _joined(columns: Any) -> Any:
+    """Return the names of columns as one text with commas; what is no names stays as it is."""
+    names = columns if isinstance(columns, str) else _names(columns)
+    return ",".join(names) if isinstance(names, tuple) and all(isinstance(name, str) for name in names) else names
+
+
+def _names(columns: Any) -> Any:
+    """Return the names of columns, given one by one or as one text with commas; what is no names stays as it is."""
     if isinstance(columns, str):
         return tuple(name.strip() for name in columns.split(",") if name.strip())
-    return tuple(columns)
+    return tuple(columns) if isinstance(columns, Iterable) else columns
