@@ -220,6 +220,25 @@ WRONG = {
     ),
     "all dropped": (["fedavg", "--model", "tabular(dropout=1)"], ["dropout is 1; it must be in [0, 1)"]),
     "no kernel": (["fedavg", "--model", "cnn-joint(kernel=0)"], ["kernel is 0; it must be from 1 to 1000"]),
+    "an error of numbers on classes": (
+        ["fedavg", "--metric", "rmse"],
+        ["metric is rmse, and the data have 10 classes; take accuracy or"],
+    ),
+    "r2 on classes": (["fedavg", "--metric", "r2"], ["metric is r2, and the data have 10 classes; take accuracy or"]),
+    "a choice that nobody knows": (["wecfl", "--choose", "fast"], ["unknown choose 'fast'", "known: exact, race"]),
+    "a client that joins after the end": (
+        ["fedavg", "--join", "client-003@99"],
+        ["join is client-003@99, but the last round is 0", "name an earlier one, or raise rounds"],
+    ),
+    "a share that joins after the end": (
+        ["fedavg", "--join", "0.1@1"],
+        ["join is client-0", "@1, but the last round is 0"],
+    ),
+    "a goal out of range": (
+        ["fedavg", "--metric", "auroc", "--until", "auroc=2"],
+        ["until is 'auroc=2', and auroc is 0 to 1; give a number of that range"],
+    ),
+    "no model": (["fedavg", "--model", ""], ["model is ''; name one, such as mlp(64), or leave it out"]),
     "a path too long to write": (
         ["fedavg", "--out", "a" * 5000],
         [" ... ", "cannot be used (File name too long)", "another"],

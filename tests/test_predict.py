@@ -190,6 +190,13 @@ class TestFiles:
         assert told.exit_code == 2
         assert f"there is no folder {tmp_path / 'no'}" in told.stderr
 
+    @pytest.mark.parametrize("name", ["found.xlsx", "found.parquet"])
+    def test_are_not_written_as_what_they_are_not(self, name, home, tmp_path):
+        told = call("predict", home / "long", "--data", home / "stays.csv", "-o", tmp_path / name)
+        assert told.exit_code == 2
+        assert f"out is {tmp_path / name}, and predictions are written as .csv; name it" in told.stderr
+        assert not list(tmp_path.iterdir())
+
     def test_bad_rows_are_named_all_at_once(self, home, tmp_path):
         (tmp_path / "new.csv").write_text("age,sex\n40,f\nold,m\n50,x\n,m\n60,x\n")
         told = call("predict", home / "long", "--data", tmp_path / "new.csv", "--client", "wil")
