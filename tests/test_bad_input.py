@@ -136,7 +136,10 @@ WRONG = {
         ["nowhere.toml"],
         ["no experiment file nowhere.toml", "name an algorithm or an existing .toml file"],
     ),
-    "a missing folder": (["fedavg", "--data", "./nowhere"], ["nowhere is not a folder", "one that holds a .npz"]),
+    "a missing folder": (
+        ["fedavg", "--data", "./nowhere"],
+        ["there is no file or folder nowhere; name a folder that holds a .npz"],
+    ),
     "steps without end": (["fedavg", "--steps", HUGE], ["steps is 1e+30; it must be at most 1,000,000", "more rounds"]),
     "epochs without end": (["fedavg", "--epochs", HUGE], ["epochs is 1e+30; it must be at most 100,000"]),
     "a pass without end": (
@@ -248,7 +251,10 @@ WRONG = {
     "a name too long": (["fedavg", "--data", "a" * 5000], ["cannot be used (File name too long)", "name another path"]),
     "an experiment file too long": (["a" * 5000 + ".toml"], ["cannot read", "File name too long"]),
     "a word of a terminal's language": (["\x1b[31mfedavg"], ["cannot read '\\x1b[31mfedavg' at '\\x1b[31mfedavg'"]),
-    "a tag that closes nothing": (["fedavg", "--data", "[/x]"], ["error: [/x] is not a folder; name one that holds"]),
+    "a tag that closes nothing": (
+        ["fedavg", "--data", "[/x]"],
+        ["error: there is no file or folder [/x]; name a folder that holds"],
+    ),
     "a path of a terminal's language": (["fedavg", "--data", "./\x1b[2J\n.csv"], ["\\x1b[2J\\n.csv"]),
     "a name that is not UTF-8": (
         ["fedavg", "--data", "./\udcff.csv"],

@@ -18,7 +18,7 @@ from coterie.data import Federated, Schema, Split
 from coterie.data.apportion import stratified_split
 from coterie.data.given.arrays import as_array, as_numbers
 from coterie.data.tables.arrays import read_arrays
-from coterie.data.tables.files import open_table
+from coterie.data.tables.files import missing, open_table
 from coterie.data.tables.reading import Reading
 from coterie.data.tables.rows import read_constants
 from coterie.errors import DataError, FederationError, RunFolderError, UsageError
@@ -265,7 +265,7 @@ class Newcomer(NamedTuple):
 def read_newcomer(file: Path, folder: Path, schema: Path | None = None) -> Newcomer:
     """Read a newcomer's file: an ``.npz`` file, or a table with the schema of the run or another; labels may lack."""
     if not file.exists():
-        raise DataError(f"there is no file {file}; name the newcomer's .npz, .csv or .parquet file")
+        raise missing("file", file, "name the newcomer's .npz, .csv or .parquet file")
     if file.suffix == ".npz":
         return Newcomer(*read_arrays(file, tokens="vocabulary" in load_config(folder)["examples"]))
     found = schema or folder / SCHEMA

@@ -76,11 +76,11 @@ class Reading:
             raise DataError(f"test={self.test} must be between 0 and 1, such as 0.2")
         if not 0 <= self.validation < 1:
             raise DataError(f"validation={self.validation} must be between 0 and 1, such as 0.1")
-        named = [*self.roles, *self.ignore, *self.categorical]
+        named = [(option, name) for option, names in self._named().items() for name in names]
         for name in (*self.roles, *self.categorical):
-            if named.count(name) > 1:
-                what = f"column {name!r} is named twice among label, client, group, attribute, ignore and categorical"
-                raise DataError(f"{what}; name a column once")
+            options = [option for option, other in named if other == name]
+            if len(options) > 1:
+                raise DataError(f"column {name!r} is named twice, by {' and by '.join(options)}; name a column once")
 
     @classmethod
     def from_options(cls, options: Mapping[str, Any]) -> Reading:
@@ -116,9 +116,13 @@ class Reading:
 
     def option_of(self, name: str) -> str:
         """Return the option that names a column of these."""
-        if name in self.attribute:
-            return "attribute"
-        return "client" if name == self.client else "group" if name == self.group else "label"
+        return next(option for option, names in self._named().items() if name in names)
+
+    def _named(self) -> dict[str, tuple[str, ...]]:
+        """Return the columns that each option names."""
+        single = {option: getattr(self, option) for option in ("client", "group")}
+        own = {option: () if name is None else (name,) for option, name in single.items()}
+        return {"label": self.labels, **own, **{option: getattr(self, option) for option in LISTS}}
 
     @property
     def ignored(self) -> tuple[str, ...]:
