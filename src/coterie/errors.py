@@ -51,7 +51,7 @@ class UnknownName(UsageError):
     """
 
     def __init__(self, kind: str, name: str, known: Iterable[str]) -> None:
-        names = sorted(known)
+        names = sorted(set(known))
         super().__init__(
             f"unknown {kind} {name!r};{did_you_mean(name, names, 0.5)} known: {', '.join(names) or 'none'}"
         )

@@ -28,7 +28,7 @@ from coterie.experiments.placement import Placement, load_trained
 from coterie.experiments.records import facts_of
 from coterie.experiments.resuming import check_examples
 from coterie.experiments.run import Results, simulate
-from coterie.experiments.run_folder import CONFIG, load_labels, load_rounds, load_summary
+from coterie.experiments.run_folder import CONFIG, load_labels, load_rounds, load_summary, no_finished_run
 from coterie.experiments.served_run import ServedRun
 from coterie.experiments.session import Course, Progress, ShowRun, unseen
 from coterie.experiments.settings import Settings, in_words, load_settings
@@ -347,7 +347,7 @@ def load_run(path: str | Path, clients: Federated | None = None, model: Given = 
     trained = load_trained(folder, model)
     settings, summary = load_settings(folder / CONFIG, {}), load_summary(folder)
     if summary is None:
-        raise RunFolderError(f"{folder} holds no finished run; resume it first")
+        raise no_finished_run(folder)
     if clients is None:
         if not in_words(folder / CONFIG):
             raise RunFolderError(f"{folder} was run on data that Python made; give them as clients=")

@@ -148,13 +148,12 @@ def show(
     as_json: AsJson = False,
 ) -> None:
     """Show a finished run again: its scores, its clusters, and what sets them apart."""
-    from coterie.errors import RunFolderError
-    from coterie.experiments.run_folder import load_rounds, load_summary
+    from coterie.experiments.run_folder import load_rounds, load_summary, no_finished_run
     from coterie.experiments.summary import add_shown
 
     found = load_summary(run)
     if found is None:
-        raise RunFolderError(f"{run} holds no finished run; name the folder of one, or finish it with run --resume")
+        raise no_finished_run(run)
     summary = add_shown(found, load_rounds(run), last)
     if as_json:
         apart = _apart(run)

@@ -30,11 +30,10 @@ from coterie.experiments.run_folder import (
     CONFIG,
     SCHEMA,
     STATE,
-    SUMMARY,
-    check_finished,
     load_config,
     load_state,
     recorded_hashes,
+    require_finished,
 )
 from coterie.experiments.settings import load_settings
 from coterie.experiments.summary import load_rows
@@ -55,6 +54,9 @@ from coterie.typing import Array
 
 FEDERATION = "federation"
 """The name of the data in the settings of a federation's run."""
+
+LABELS = "y, or the labels in its file"
+"""What a newcomer needs where it is placed by labels: in Python, or on the command line."""
 
 HELD_OUT = 0.2
 """The share of a newcomer's examples on which a model is tested that is fine-tuned on the others."""
@@ -123,7 +125,9 @@ class Trained:
         Without labels nothing can be fine-tuned, nor chosen again.
         """
         if y is None and (self.algorithm.serve.fit or self.algorithm.serve.choose):
-            raise UsageError(f"{self.algorithm.name} trains or chooses before it serves, which needs labels; give y")
+            raise UsageError(
+                f"{self.algorithm.name} trains or chooses before it serves, which needs labels; give {LABELS}"
+            )
         federation = Simulator(self._client(x, y, attributes or {}), self.model, threads=1)
         state = self.state_with(self.place(federation, y is not None), federation)
         served = served_models(self.algorithm, federation, state, self.seed, np.array([0]))
@@ -133,7 +137,7 @@ class Trained:
         """Return the rule for newcomers whose examples have no labels; refuse them if there is none."""
         if self.algorithm.place_unlabelled is None:
             raise UsageError(
-                f"{self.algorithm.name} cannot place a newcomer without labels; give y, or train with flux or "
+                f"{self.algorithm.name} cannot place a newcomer without labels; give {LABELS}, or train with flux or "
                 "pacfl(by=all), which need none"
             )
         return self.algorithm.place_unlabelled
@@ -195,7 +199,7 @@ def without_labels(ask: Ask) -> Ask:
         report = task.report
         described = report.describe is not None and not find_client_function(report.describe.function)[0].labels
         if task.choose or task.fit or report.losses or report.evaluate_on or not described:
-            raise UsageError("a newcomer without labels was asked for what needs them; give y")
+            raise UsageError(f"a newcomer without labels was asked for what needs them; give {LABELS}")
         return ask(task, models, rows, clients, references)
 
     return asking
@@ -237,10 +241,7 @@ def misfit_warning(cluster: int, measure: str, served: float, members: Sequence[
 
 def load_trained(folder: Path, model: Given = None) -> Trained:
     """Load a finished run from its folder; ``model`` is its network, if no text names it."""
-    for name in (CONFIG, STATE, CLIENTS, SUMMARY):
-        if not (folder / name).exists():
-            raise RunFolderError(f"{folder} holds no finished run ({name} is missing); name a folder of coterie run")
-    check_finished(folder)
+    require_finished(folder, STATE, CLIENTS)
     settings, examples = load_settings(folder / CONFIG, {}), load_config(folder)["examples"]
     if "shape" not in examples:
         raise RunFolderError(f"{folder / CONFIG} has no shape of examples; run it again with this version")
