@@ -29,6 +29,8 @@ if TYPE_CHECKING:
 SUFFIXES = (".npz", ".csv", ".parquet")
 """The kinds of files that are read."""
 
+A_FOLDER = "name a folder that holds a .npz, .csv or .parquet file per client"
+
 ROWS = 1 << 17
 """Rows of a Parquet file or a frame that are read at a time."""
 
@@ -46,9 +48,9 @@ def folder_files(folder: Path, problems: Problems) -> list[Path]:
     """
     check_name(folder)
     if not folder.exists():
-        raise missing("file or folder", folder, "name a folder that holds a .npz, .csv or .parquet file per client")
+        raise missing("file or folder", folder, f"{A_FOLDER}, or one such file and --client")
     if not folder.is_dir():
-        raise DataError(f"{folder} is not a folder; name one that holds a .npz, .csv or .parquet file per client")
+        raise DataError(f"{folder} is not a folder; {A_FOLDER}")
     try:
         found = [file for file in folder.iterdir() if file.suffix.lower() in SUFFIXES and file.name[0] != "."]
     except OSError as error:
