@@ -210,7 +210,7 @@ class TestARun:
         with pytest.raises(UsageError, match=told):
             run_settings(Settings("fedavg", **SMALL, **given))
 
-    def test_what_happens_after_the_last_round_is_no_matter(self):
+    def test_to_leave_after_the_last_round_is_no_matter(self):
         assert run_settings(Settings("fedavg", **{**SMALL, "rounds": 1}, leave="1@3")).history[0]["there"] == 10
 
     @pytest.mark.parametrize("value", [3, {"client-001": "soon"}, True])

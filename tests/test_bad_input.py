@@ -136,7 +136,10 @@ WRONG = {
         ["nowhere.toml"],
         ["no experiment file nowhere.toml", "name an algorithm or an existing .toml file"],
     ),
-    "a missing folder": (["fedavg", "--data", "./nowhere"], ["nowhere is not a folder", "one that holds a .npz"]),
+    "a missing folder": (
+        ["fedavg", "--data", "./nowhere"],
+        ["there is no file or folder nowhere; name a folder that holds a .npz"],
+    ),
     "steps without end": (["fedavg", "--steps", HUGE], ["steps is 1e+30; it must be at most 1,000,000", "more rounds"]),
     "epochs without end": (["fedavg", "--epochs", HUGE], ["epochs is 1e+30; it must be at most 100,000"]),
     "a pass without end": (
@@ -220,6 +223,25 @@ WRONG = {
     ),
     "all dropped": (["fedavg", "--model", "tabular(dropout=1)"], ["dropout is 1; it must be in [0, 1)"]),
     "no kernel": (["fedavg", "--model", "cnn-joint(kernel=0)"], ["kernel is 0; it must be from 1 to 1000"]),
+    "an error of numbers on classes": (
+        ["fedavg", "--metric", "rmse"],
+        ["metric is rmse, and the data have 10 classes; take accuracy or"],
+    ),
+    "r2 on classes": (["fedavg", "--metric", "r2"], ["metric is r2, and the data have 10 classes; take accuracy or"]),
+    "a choice that nobody knows": (["wecfl", "--choose", "fast"], ["unknown choose 'fast'", "known: exact, race"]),
+    "a client that joins after the end": (
+        ["fedavg", "--join", "client-003@99"],
+        ["join is client-003@99, but the last round is 0", "name an earlier one, or raise rounds"],
+    ),
+    "a share that joins after the end": (
+        ["fedavg", "--join", "0.1@1"],
+        ["join is client-0", "@1, but the last round is 0"],
+    ),
+    "a goal out of range": (
+        ["fedavg", "--metric", "auroc", "--until", "auroc=2"],
+        ["until is 'auroc=2', and auroc is 0 to 1; give a number of that range"],
+    ),
+    "no model": (["fedavg", "--model", ""], ["model is ''; name one, such as mlp(64), or leave it out"]),
     "a path too long to write": (
         ["fedavg", "--out", "a" * 5000],
         [" ... ", "cannot be used (File name too long)", "another"],
@@ -229,7 +251,10 @@ WRONG = {
     "a name too long": (["fedavg", "--data", "a" * 5000], ["cannot be used (File name too long)", "name another path"]),
     "an experiment file too long": (["a" * 5000 + ".toml"], ["cannot read", "File name too long"]),
     "a word of a terminal's language": (["\x1b[31mfedavg"], ["cannot read '\\x1b[31mfedavg' at '\\x1b[31mfedavg'"]),
-    "a tag that closes nothing": (["fedavg", "--data", "[/x]"], ["error: [/x] is not a folder; name one that holds"]),
+    "a tag that closes nothing": (
+        ["fedavg", "--data", "[/x]"],
+        ["error: there is no file or folder [/x]; name a folder that holds"],
+    ),
     "a path of a terminal's language": (["fedavg", "--data", "./\x1b[2J\n.csv"], ["\\x1b[2J\\n.csv"]),
     "a name that is not UTF-8": (
         ["fedavg", "--data", "./\udcff.csv"],

@@ -351,9 +351,8 @@ class TestRuns:
     @pytest.mark.parametrize("text", ["wecfl", "pacfl", "ifca"])
     def test_a_method_that_needs_labels_says_so_in_one_line(self, text):
         whole, _, late = rotated()
-        with pytest.raises(
-            UsageError, match=f"^{text}.* cannot place a newcomer without labels; give y, or train with"
-        ):
+        told = f"^{text}.* cannot place a newcomer without labels; give y, or the labels in its file, or train with"
+        with pytest.raises(UsageError, match=told):
             trained(text).assign(whole.train.of(late[0])[0])
 
     def test_a_late_client_is_placed_by_its_train_data_whatever_its_test_data_are(

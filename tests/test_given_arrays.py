@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from inspect import signature
+
 import numpy as np
 import pytest
 import torch
@@ -334,4 +336,4 @@ def test_the_shares_are_those_of_files():
     defaults = Reading()
     for door in (ct.from_arrays, ct.from_datasets):
         for name in ("task", "test", "validation", "seed"):
-            assert door.__kwdefaults__[name] == getattr(defaults, name)
+            assert signature(door).parameters[name].default == getattr(defaults, name)

@@ -374,6 +374,30 @@ class TestOnTheCommandLine:
         wrong = call("assign", "r", "--data", "visits.csv", "--client", "thunn")
         assert "unknown client 'thunn'; did you mean 'thun'?" in wrong.output
 
+    @pytest.mark.parametrize(
+        "words", [["assign", "--data", "x.npz"], ["predict", "--data", "x.npz"], ["export", "--all"], ["show"]]
+    )
+    def test_a_run_that_is_not_finished_is_to_be_resumed_and_one_of_several_to_be_named(self, words, here):
+        early = rotated()[1]
+        ct.compare(["fedavg"], early, "mlp(4)", rounds=1, seeds=7, out=here / "all", local=False, threads=1)
+        told = call(words[0], "all", *words[1:])
+        assert told.exit_code == 2
+        runs = ", ".join(f"all/fedavg/seed-{seed}" for seed in range(1, 6))
+        assert f"all holds no finished run but several runs; name one of them: {runs} and 2 more" in told.stderr
+        (here / "all" / "fedavg" / "seed-1" / "summary.json").unlink()
+        told = call(words[0], "all/fedavg/seed-1", *words[1:])
+        resumed = "finish it with run --resume --out all/fedavg/seed-1"
+        assert f"seed-1 holds no finished run (summary.json is missing); {resumed}" in told.stderr
+        told = call(words[0], "nowhere", *words[1:])
+        assert "nowhere holds no finished run (config.toml is missing); name the folder of one" in told.stderr
+
+    def test_without_labels_the_remedy_is_in_words_of_the_command_line_too(self, here):
+        whole, early, late = rotated()
+        ct.run("wecfl(2)", early, model="mlp(4)", rounds=1, out=here / "r", threads=1)
+        np.savez("late.npz", x=whole.train.of(late[0])[0])
+        told = call("assign", "r", "--data", "late.npz")
+        assert "cannot place a newcomer without labels; give y, or the labels in its file, or train" in told.stderr
+
     def test_what_is_not_there_is_named(self, here):
         early = rotated()[1]
         with pytest.raises(RunFolderError, match="holds no finished run"):

@@ -182,9 +182,18 @@ class TestForANewcomer:
         told = call("predict", home / "long", "--data", tmp_path / "new.csv")
         assert told.exit_code == 2
         assert (
-            "names no client of the run, and ifca(2) places a newcomer by labels alone; name a client with"
+            "new.csv has no column 'site', which names clients, and ifca(2) places a newcomer by labels alone; name a "
             in told.stderr
         )
+
+    def test_a_misspelt_column_of_clients_is_named(self, home, tmp_path):
+        stays(4, sites=("wil",)).rename({"site": "Site"}).write_csv(tmp_path / "new.csv")
+        _, said = predicted(home / "long", "--data", tmp_path / "new.csv")
+        assert "new.csv has no column 'site', which names clients; did you mean 'Site'? placed as a newcomer" in said
+        stays(4, sites=("wil",)).rename({"site": "Site"}).drop("long").write_csv(tmp_path / "new.csv")
+        told = call("predict", home / "long", "--data", tmp_path / "new.csv")
+        assert "has no column 'site', which names clients, and ifca(2) places" in told.stderr
+        assert "did you mean 'Site'? name a client with --client" in told.stderr
 
     def test_without_labels_it_is_placed_by_a_method_that_can(self, home, tmp_path):
         stays(30, seed=4).drop("site", "long", "days").write_csv(tmp_path / "new.csv")
@@ -213,6 +222,13 @@ class TestFiles:
         told = call("predict", home / "long", "--data", home / "stays.csv", "-o", tmp_path / "no" / "found.csv")
         assert told.exit_code == 2
         assert f"there is no folder {tmp_path / 'no'}" in told.stderr
+
+    @pytest.mark.parametrize("name", ["found.xlsx", "found.parquet"])
+    def test_are_not_written_as_what_they_are_not(self, name, home, tmp_path):
+        told = call("predict", home / "long", "--data", home / "stays.csv", "-o", tmp_path / name)
+        assert told.exit_code == 2
+        assert f"out is {tmp_path / name}, and predictions are written as .csv; name it" in told.stderr
+        assert not list(tmp_path.iterdir())
 
     def test_bad_rows_are_named_all_at_once(self, home, tmp_path):
         (tmp_path / "new.csv").write_text("age,sex\n40,f\nold,m\n50,x\n,m\n60,x\n")

@@ -281,6 +281,21 @@ def test_a_pooled_npz_file_is_taken_as_it_is(tmp_path):
             r"has no column 'town' but hospital, age, sex, label; name another with client=",
         ),
         (
+            {"client": "Hospitl"},
+            DataError,
+            r"but hospital, age, sex, label; did you mean 'hospital'\? name another with --client",
+        ),
+        (
+            {"client": "hospital", "label": "labell"},
+            DataError,
+            r"has no column 'labell' .*; did you mean 'label'\? name another with --label",
+        ),
+        (
+            {"client": "hospital", "ignore": "agee"},
+            DataError,
+            r"has no column 'agee' .*; did you mean 'age'\? correct --ignore",
+        ),
+        (
             {"client": "hospital", "missing": "drop"},
             UnknownName,
             "unknown value of missing 'drop'; known: error, indicator, mean",
@@ -291,12 +306,12 @@ def test_a_pooled_npz_file_is_taken_as_it_is(tmp_path):
         (
             {"client": "label"},
             DataError,
-            "column 'label' is named twice among label, client, group, attribute, ignore and categorical",
+            "column 'label' is named twice, by label and by client; name a column once",
         ),
         (
             {"client": "hospital", "ignore": ["label"]},
             DataError,
-            "column 'label' is named twice among label, client, group, attribute, ignore and categorical",
+            "column 'label' is named twice, by label and by ignore; name a column once",
         ),
     ],
 )
@@ -305,11 +320,24 @@ def test_what_is_asked_for_must_make_sense(one, options, kind, complaint):
         load_own(one, **options)
 
 
+def test_many_columns_are_named_and_the_rest_are_counted(tmp_path):
+    names = [f"column {i}" for i in range(40)]
+    (tmp_path / "wide.csv").write_text(",".join(names) + "\n")
+    with pytest.raises(DataError, match=r"has no column 'town' but column 0, .* column 29 and 10 more; name another"):
+        load_own(tmp_path / "wide.csv", client="town", label="column 1")
+
+
 def test_a_path_that_leads_nowhere_says_so(tmp_path, one):
-    with pytest.raises(DataError, match=r"nowhere is not a folder; name one that holds"):
+    with pytest.raises(DataError, match=r"there is no file or folder .*nowhere; name a folder that"):
         load_own(tmp_path / "nowhere")
     with pytest.raises(DataError, match=r"there is no file .*nowhere\.csv; name a"):
         load_own(tmp_path / "nowhere.csv", client="hospital")
+    with pytest.raises(DataError, match=r"no file or folder .*al\.csv; did you mean 'all\.csv'\? name a folder"):
+        load_own(tmp_path / "al.csv")
+    with pytest.raises(DataError, match=r"there is no file .*ALL\.CSV; did you mean 'all\.csv'\? name a"):
+        load_own(tmp_path / "ALL.CSV", client="hospital")
+    with pytest.raises(DataError, match=r"there is no file .*new\.csv; name a"):
+        load_own(tmp_path / "new.csv", client="hospital")
     with pytest.raises(DataError, match=r"is a folder; name one file"):
         load_pooled(tmp_path)
     with pytest.raises(DataError, match=r"client=hospital is for data that come with clients"):

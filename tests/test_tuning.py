@@ -10,7 +10,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from coterie.errors import UsageError
+from coterie.errors import UnknownName, UsageError
 from coterie.experiments import tuning
 from coterie.experiments.building import build_data
 from coterie.experiments.run import run_settings
@@ -194,3 +194,11 @@ def test_every_argument_that_is_searched_changes_the_run(text, train, images, si
         texts = [tuning.settings_of(base, {name: value}).algorithm for value in (values[0], values[-1])]
         ends = [train(each, federation, 4)[-1].state.stack.params for each in texts]
         assert ends[0].shape != ends[1].shape or not np.allclose(*ends, atol=1e-7), name
+
+
+def test_a_name_that_is_a_setting_and_an_argument_is_listed_once():
+    with pytest.raises(UnknownName, match=r"search 'lrr'; did you mean 'lr'\? known: ") as caught:
+        tuning.ranges_for(Settings("wecfl"), ["lrr=0.1"])
+    known = str(caught.value).partition("known: ")[2].split(", ")
+    assert len(known) == len(set(known))
+    assert "clusters" in known

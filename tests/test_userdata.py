@@ -134,7 +134,8 @@ def test_a_file_that_is_cut_short_is_named(folder):
 
 def test_a_missing_or_empty_folder_names_the_remedy(tmp_path):
     with pytest.raises(
-        DataError, match=r"nowhere is not a folder; name one that holds a \.npz, \.csv or \.parquet file per client"
+        DataError,
+        match=r"there is no file or folder .*nowhere; name a folder that holds a \.npz, .* file per client",
     ):
         load_folder(tmp_path / "nowhere")
     with pytest.raises(DataError, match=r"holds no \.npz, \.csv or \.parquet file; put one per client there"):

@@ -28,6 +28,7 @@ from coterie.experiments.summary import load_rows
 from coterie.experiments.verdict import compare_scores, corrected_together, judge
 from coterie.experiments.worst import exact_interval, worst_client
 from coterie.target import Target
+from coterie.terminal import TOLD
 
 ACCURACY, RMSE = main_score(False), main_score(True)
 
@@ -298,6 +299,29 @@ class TestReferences:
             assert replace(same, references=None) == base
         assert list(reference_settings(Settings("fedavg"), 3)) == ["local"]
 
+    @pytest.mark.parametrize("quiet", [False, True])
+    def test_it_is_told_that_they_are_trained_unless_the_run_is_quiet(self, quiet, tmp_path, monkeypatch, caplog):
+        printed: list[str] = []
+        monkeypatch.setattr("coterie.reporting.progress.tell", printed.append)
+        words = [
+            "--rounds",
+            "1",
+            "--clients",
+            "4",
+            "--model",
+            "logistic",
+            "--references",
+            "--out",
+            str(tmp_path / "run"),
+        ]
+        with caplog.at_level("INFO", "coterie"):
+            assert CliRunner().invoke(app, ["run", "local", *words, *["--quiet"] * quiet]).exit_code == 0
+        told = "training fedavg to compare with; --no-references leaves it out"
+        assert printed.count(told) == (not quiet)
+        assert printed == [] or not quiet
+        logged = [each for each in caplog.records if "to compare with" in each.getMessage()]
+        assert [getattr(each, TOLD, False) for each in logged] == [True], "else the command prints it again"
+
     def test_one_that_fails_costs_the_run_nothing(self):
         def fail(*given):
             raise FederationError("nobody answered; ask again")
@@ -353,7 +377,7 @@ class TestRuns:
             assert [row[f"{which}_accuracy"] for row in beside] == [row["accuracy"] for row in theirs]
 
         (tmp_path / "run" / "summary.json").unlink()
-        monkeypatch.setattr("coterie.experiments.references._log.info", lambda *given: pytest.fail("trained again"))
+        monkeypatch.setattr("coterie.experiments.references._log.info", lambda *_, **__: pytest.fail("trained again"))
         again = CliRunner().invoke(app, [*words, "--resume"])
         assert again.exit_code == 0, again.output
         assert json.loads((tmp_path / "run" / "summary.json").read_text())["verdict"] == verdict

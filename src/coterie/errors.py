@@ -30,6 +30,19 @@ class UsageError(CoterieError):
     """A request that is wrong; the message names the value, the limit and the remedy."""
 
 
+def did_you_mean(name: str, known: Iterable[str], alike: float = 0.6) -> str:
+    """Return a question for the known name that is nearest to one, in letters of any case; empty if none is near.
+
+    ``alike``: from 0 to 1, how alike the two must be.
+
+    >>> did_you_mean("BRANCH", ["branch", "ward"]), did_you_mean("BRANCH", ["age"])
+    (" did you mean 'branch'?", '')
+    """
+    plain = {each.casefold(): each for each in known}
+    near = difflib.get_close_matches(name.casefold(), plain, n=1, cutoff=alike)
+    return f" did you mean {plain[near[0]]!r}?" if near else ""
+
+
 class UnknownName(UsageError):
     """A name that is in no catalogue; the message offers the nearest ones.
 
@@ -38,10 +51,10 @@ class UnknownName(UsageError):
     """
 
     def __init__(self, kind: str, name: str, known: Iterable[str]) -> None:
-        names = sorted(known)
-        near = difflib.get_close_matches(name, names, n=1, cutoff=0.5)
-        hint = f" did you mean {near[0]!r}?" if near else ""
-        super().__init__(f"unknown {kind} {name!r};{hint} known: {', '.join(names) or 'none'}")
+        names = sorted(set(known))
+        super().__init__(
+            f"unknown {kind} {name!r};{did_you_mean(name, names, 0.5)} known: {', '.join(names) or 'none'}"
+        )
         self.asked = (kind, name, names)
 
     def __reduce__(self) -> tuple[type[UnknownName], tuple[str, str, list[str]]]:

@@ -1,17 +1,19 @@
 """Typed settings: a frozen dataclass declares names, types, limits and help; a table of values becomes one of it.
 
 Whatever is wrong with a table is one ``UsageError`` that names the place, the value, the limit and the remedy.
-pydantic checks the types, strictly: ``"3"`` is no number, and neither is ``true``.
+pydantic checks the types, strictly: ``"3"`` is no number, and neither is ``true``. What Python gives is checked
+likewise by ``check_types``, and arguments of functions by ``coterie.arguments``.
 """
 
 from __future__ import annotations
 
 import reprlib
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import MISSING, Field, field, fields
+from dataclasses import MISSING, field, fields
 from functools import cache, reduce
 from math import inf
 from operator import or_
+from pathlib import Path
 from types import NoneType, UnionType
 from typing import TYPE_CHECKING, Annotated, Any, TypeVar, Union, get_args, get_origin, get_type_hints
 
@@ -30,7 +32,7 @@ Limit = Callable[[str, Any], None]
 COMMAND_LINE = "the command line"
 """The place of values that a user has just typed, so that a message about a limit need not repeat it."""
 
-_WORDS = {int: "a whole number", float: "a number", bool: "true or false", str: "a text"}
+_WORDS = {int: "a whole number", float: "a number", bool: "true or false", str: "a text", Path: "a path"}
 
 
 def option(default: Any, text: str = "", limit: Limit | None = None) -> Any:
@@ -115,11 +117,29 @@ def each_one_of(noun: str, *names: str) -> Limit:
 
 
 def check_limits(settings: DataclassInstance, joiner: str = "_") -> None:
-    """Refuse settings of which a value is beyond its limit; None is not given. ``joiner`` joins words in a name."""
+    """Refuse settings of which a value is of another type, or beyond its limit; None is not given.
+
+    ``joiner`` joins words in a name.
+    """
+    check_types(settings, joiner)
     for each in fields(settings):
         limit, value = each.metadata.get("limit"), getattr(settings, each.name)
         if limit is not None and value is not None:
             limit(each.name.replace("_", joiner), value)
+
+
+def check_types(settings: DataclassInstance, joiner: str = "_") -> None:
+    """Refuse settings of which a value is of another type than its field declares, where the type is plain.
+
+    Numbers of numpy become Python's. ``joiner`` joins words in a name.
+    """
+    hints = types_of(type(settings))
+    for each in fields(settings):
+        if is_plain(hints[each.name]):
+            value = getattr(settings, each.name)
+            found = typed_value(each.name.replace("_", joiner), value, hints[each.name], each.default)
+            if found is not value:
+                object.__setattr__(settings, each.name, found)
 
 
 def make(kind: type[Made], table: Mapping[str, Any], *, where: str, noun: str = "setting", **given: Any) -> Made:
@@ -131,7 +151,10 @@ def make(kind: type[Made], table: Mapping[str, Any], *, where: str, noun: str = 
     for name in table:
         if name not in known:
             raise UnknownName(f"{noun} in {where}", name, known)
-    values = {name: _checked(value, kind, known[name], where) for name, value in table.items()}
+    hints = types_of(kind)
+    values = {
+        name: typed_value(f"{where}: {name}", value, hints[name], known[name].default) for name, value in table.items()
+    }
     for name, each in known.items():
         if name not in table and each.default is MISSING and each.default_factory is MISSING:
             raise UsageError(f"{where} has no {name}; add {name} = {each.metadata.get('example', '...')}")
@@ -143,16 +166,53 @@ def make(kind: type[Made], table: Mapping[str, Any], *, where: str, noun: str = 
         raise UsageError(f"{where}: {error}") from None
 
 
-def _checked(value: Any, kind: type[DataclassInstance], each: Field[Any], where: str) -> Any:
-    """Return a value of the field's type; a list becomes a tuple where the field is one."""
+def typed_value(name: str, value: Any, hint: Any, default: Any = None) -> Any:
+    """Return a value of a type, or refuse it by its name; a list becomes a tuple where the type is one.
+
+    ``default`` is an example in the message. A number of numpy becomes one of Python.
+
+    >>> typed_value("cups", "3", int | None, 4)
+    Traceback (most recent call last):
+    coterie.errors.UsageError: cups is '3'; it must be a whole number, such as 4
+    """
     from pydantic import ValidationError  # takes a while to import, and a user who asks for help needs none of it
 
-    hint = types_of(kind)[each.name]
     try:
-        return _adapter(hint).validate_python(value)
+        return _adapter(hint).validate_python(value.item() if _is_scalar(value) else value)
     except ValidationError:
-        wanted = f"{in_words(hint)}{_example(each.default)}"
-        raise UsageError(f"{where}: {each.name} is {reprlib.repr(value)}; it must be {wanted}") from None
+        raise UsageError(f"{name} is {shown(value)}; it must be {in_words(hint)}{_example(default)}") from None
+
+
+def _is_scalar(value: Any) -> bool:
+    """Return whether a value is a number or word of numpy, or a tensor of one number."""
+    return hasattr(value, "item") and getattr(value, "shape", None) == ()
+
+
+def shown(value: Any) -> str:
+    """Return a value as a message shows it: shortened, on one line; by the name of its type where it has several.
+
+    >>> shown("x" * 50)
+    "'xxxxxxxxxxxx...xxxxxxxxxxxxx'"
+    """
+    text = reprlib.repr(value)
+    return text if text.isprintable() else f"a {type(value).__name__}"
+
+
+def is_plain(hint: Any) -> bool:
+    """Return whether a type is of what a text or a file can hold: numbers, texts, truth values, paths, lists of them.
+
+    >>> is_plain(int | str | None), is_plain(tuple[str, ...]), is_plain(Callable[[int], str])
+    (True, True, False)
+    """
+    kinds = [inner for each in members_of(hint) for inner in (_items(each) or (each,))]
+    return bool(kinds) and all(kind in _WORDS for kind in kinds)
+
+
+def _items(hint: Any) -> tuple[Any, ...]:
+    """Return the types of what a list or a table holds, none where a type is neither."""
+    origin = get_origin(hint)
+    holds = isinstance(origin, type) and issubclass(origin, tuple | Mapping)
+    return tuple(each for each in get_args(hint) if each is not ...) if holds else ()
 
 
 @cache

@@ -14,6 +14,9 @@ from coterie.server.assign import as_trained
 from coterie.server.contract import Algorithm, Serving, State, previous_models
 from coterie.server.start import farthest_first, random_labels, random_models, warn_if_equal
 
+CHOICES: dict[str, Callable[..., Score]] = {"exact": Loss, "race": Race}
+"""How clients choose, by the name of the setting."""
+
 
 @method
 @finds_number
@@ -37,9 +40,8 @@ def ifca(
     ``clusters=auto`` finds the number first (docs/choosing-clusters.md).
     """
     require(start in ("farthest", "random"), "start", repr(start), "farthest or random")
-    rules: dict[str, Score] = {"exact": Loss(examples=examples), "race": Race(examples)}
-    require(choose in rules, "choose", repr(choose), "exact or race")
-    scores, number = (rules[choose],), int(clusters)
+    require(choose in CHOICES, "choose", repr(choose), "exact or race")
+    scores, number = (CHOICES[choose](examples=examples),), int(clusters)
     return Algorithm(
         start=warn_if_equal(random_models(number) if start == "random" else farthest_first(number, fit)),
         task=always(Task(choose=scores, fit=(fit,))),

@@ -9,6 +9,7 @@ from dataclasses import dataclass, replace
 from typing import Any, TypeVar, cast
 
 from coterie.algorithms.auto import AUTO, found_by_probe
+from coterie.arguments import bound_arguments
 from coterie.errors import UsageError
 from coterie.protocol.task import Fit, Task
 from coterie.server.contract import Algorithm, State
@@ -30,9 +31,9 @@ def method(compose: Compose, name: str | None = None) -> Compose:
 
     @functools.wraps(compose)
     def build(*args: Any, **kwargs: Any) -> Algorithm:
-        bound = signature.bind(*args, **kwargs)
+        bound = bound_arguments(compose, called, args, kwargs)
         text = text_of(bound, called, leave_out=("fit",), keep=("clusters",))
-        made = compose(*args, **kwargs)
+        made = compose(*bound.args, **bound.kwargs)
         if not isinstance(made, Algorithm):
             raise UsageError(f"{text} gives a {type(made).__name__}; a method must return a coterie.Algorithm")
         fit = bound.arguments.get("fit", Fit()) if made.fit == Fit() else made.fit
@@ -81,9 +82,9 @@ def add_on(configure: Configure, name: str | None = None) -> Configure:
 
     @functools.wraps(configure)
     def build(*args: Any, **kwargs: Any) -> Named:
-        bound = inspect.signature(configure).bind(*args, **kwargs)
+        bound = bound_arguments(configure, called, args, kwargs)
         text = text_of(bound, called, leave_out=(), keep=())
-        change = configure(*args, **kwargs)
+        change = configure(*bound.args, **bound.kwargs)
         if not callable(change):
             raise UsageError(
                 f"{text} gives a {type(change).__name__}; an add-on must return a function from algorithm to algorithm"

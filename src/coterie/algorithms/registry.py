@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 from coterie.algorithms.add_ons import cks, con_cks, con_para, con_rep, finetune
 from coterie.algorithms.auto import AUTO
 from coterie.algorithms.cam import cam
-from coterie.algorithms.choosing import ifca, joint
+from coterie.algorithms.choosing import CHOICES, ifca, joint
 from coterie.algorithms.descriptions import flux, given, pacfl
 from coterie.algorithms.ensembles import fedavg_ensemble, fedprox_ensemble, soft_vote
 from coterie.algorithms.loss_clustering import clove
@@ -23,6 +23,7 @@ from coterie.limits import ADD_ONS, check_most
 from coterie.protocol.task import Fit
 from coterie.server.contract import Algorithm
 from coterie.textforms import Catalogue, Value, parse
+from coterie.typed import one_of
 
 
 @method
@@ -235,6 +236,8 @@ def spelled_out(text: str, clusters: int | str | None = None, fit: Fit = Fit(), 
             f"clusters is {AUTO}, but {first.name} has no number of clusters to find; leave it out, "
             "and ask with --advise whether one model is enough"
         )
+    if choose is not None and "choose" not in algorithms.arguments(first.name):
+        one_of(*CHOICES)("choose", choose)  # others of a comparison may take it, so it must be one that they can
     algorithm: Algorithm = algorithms.build(first, **given)
     for call in rest:
         algorithm = add_ons.build(call)(algorithm)

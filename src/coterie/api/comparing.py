@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from coterie.api.settings import OF_ALGORITHM, OF_TRAINING, python_settings, seeds_of
+from coterie.arguments import checked
 from coterie.data import Federated
 from coterie.errors import UsageError
 from coterie.experiments.baselines import check_baseline, given_source, run_baseline
@@ -28,6 +29,7 @@ Clients = Federated | Callable[[int], Federated]
 """The same clients for all seeds, or a function that draws those of a seed."""
 
 
+@checked
 def compare(
     algorithms: Sequence[Algorithm | str],
     clients: Clients,

@@ -21,7 +21,7 @@ from coterie.data.tables.files import Table, check_file, open_table
 from coterie.data.tables.problems import Problem, Problems, listed
 from coterie.data.tables.reading import Reading
 from coterie.data.tables.rows import read_constants
-from coterie.errors import DataError, UsageError
+from coterie.errors import DataError, UsageError, did_you_mean
 from coterie.experiments.networks import mean_network
 from coterie.experiments.served_run import ServedRun
 from coterie.exporting import table as tables
@@ -62,12 +62,13 @@ class Predictions:
 
 @dataclass(frozen=True)
 class Examples:
-    """The examples of a file: inputs, labels if all rows have one, and the words of columns that are kept."""
+    """The examples of a file: inputs, labels if all rows have one, the words of columns that are kept, all columns."""
 
     x: Array
     y: Array | None
     words: Mapping[str, list[str]]
     attributes: Mapping[str, str]
+    columns: tuple[str, ...] = ()
     notes: tuple[str, ...] = ()
 
 
@@ -122,18 +123,21 @@ def _by_client(run: ServedRun, x: Array, names: Sequence[str], outputs: Outputs)
 
 def _newcomer(run: ServedRun, file: Path, given: Examples) -> tuple[nn.Module, tuple[str, ...]]:
     """Return the network of a client that took no part, and where it was placed."""
-    trained = run.trained
+    trained, column = run.trained, run.settings.client
     if run.is_by_cluster and len(trained.state.stack) == 1:
         return mean_network(trained.model, trained.state, None), ("the run has one model, for everybody",)
+    unnamed, near = f"{file} names no client of the run", ""
+    if column is not None:
+        unnamed, near = f"{file} has no column {column!r}, which names clients", did_you_mean(column, given.columns)
     if given.y is None and not _places_unlabelled(run):
         raise UsageError(
-            f"{file} names no client of the run, and {run.settings.algorithm} places a newcomer by labels alone; name "
-            "a client with --client, add labels, or train with flux or pacfl(by=all), which need none"
+            f"{unnamed}, and {run.settings.algorithm} places a newcomer by labels alone;{near} name a client with "
+            "--client, add labels, or train with flux or pacfl(by=all), which need none"
         )
     placed = trained.assign(given.x, given.y, given.attributes)
     network = trained.network(given.x, given.y, given.attributes)
     by = "rows without labels" if given.y is None else "labelled rows"
-    said = f"placed as a newcomer in cluster {placed.cluster} by {len(given.x)} {by}"
+    said = f"{unnamed};{near} placed as a newcomer in cluster {placed.cluster} by {len(given.x)} {by}"
     return network, (said, *([f"warning: {placed.warning}"] if placed.warning else []))
 
 
@@ -187,7 +191,7 @@ class _TableReader:
             raise DataError(f"{self.file} holds no rows; add some")
         x, y = (np.concatenate([part[i] for part in parts]) for i in range(2))
         words = {name: [word for part in parts for word in part[2][name]] for name in self.beside}
-        return Examples(x, y if labelled else None, words, self._attributes(), self._notes())
+        return Examples(x, y if labelled else None, words, self._attributes(), self.table.columns, self._notes())
 
     def _block(self, block: Block, labelled: bool) -> tuple[Array, Array, dict[str, list[str]]]:
         x, y = self.schema.encode(str(self.file), block, self.problems, labelled)

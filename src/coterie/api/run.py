@@ -15,7 +15,9 @@ from torch import nn
 
 from coterie.api.exports import export_run
 from coterie.api.settings import given_data, python_settings
+from coterie.arguments import checked
 from coterie.data import Federated
+from coterie.data.given.arrays import as_numbers
 from coterie.errors import DataError, RunFolderError, UnknownName, UsageError
 from coterie.experiments import building
 from coterie.experiments.apart import Apart, find_apart
@@ -26,7 +28,7 @@ from coterie.experiments.placement import Placement, load_trained
 from coterie.experiments.records import facts_of
 from coterie.experiments.resuming import check_examples
 from coterie.experiments.run import Results, simulate
-from coterie.experiments.run_folder import CONFIG, load_labels, load_rounds, load_summary
+from coterie.experiments.run_folder import CONFIG, load_labels, load_rounds, load_summary, no_finished_run
 from coterie.experiments.served_run import ServedRun
 from coterie.experiments.session import Course, Progress, ShowRun, unseen
 from coterie.experiments.settings import Settings, in_words, load_settings
@@ -130,6 +132,7 @@ class Run:
         """Return the cluster of every client by name."""
         return dict(zip(self.data.names, self.labels.tolist(), strict=True))
 
+    @checked
     def model_for(self, client: int | str) -> nn.Module:
         """Return the network with which a client, given by position or name, was last tested, in evaluation mode.
 
@@ -142,6 +145,7 @@ class Run:
         """Return the network of a client without a cluster, the mean of the cluster models by their shares."""
         return mean_network(self.model, self.state, self.results.mix)
 
+    @checked
     def predict(self, x: Any, client: int | str, proba: bool = False) -> Array:
         """Return what the model of a client predicts for examples ``x``, an array or a data frame like the run's.
 
@@ -164,6 +168,7 @@ class Run:
         classes: Array = outputs.argmax(1).numpy()
         return np.array(self.data.class_names)[classes] if self.data.class_names else classes
 
+    @checked
     def export(
         self,
         path: str | Path,
@@ -193,6 +198,7 @@ class Run:
             find_data=self._find_data,
         )
 
+    @checked
     def client_models(self, round: int | None = None) -> dict[str, nn.Module]:
         """Return the models that clients sent in a round (0 is the first; None: the last), by client name.
 
@@ -239,6 +245,7 @@ class Run:
             score=score_of(self.summary),
         )
 
+    @checked
     def report(self, path: str | Path) -> Path:
         """Write the report of the run, one HTML page; the run must have been kept in a folder (``out=``)."""
         if self.folder is None:
@@ -265,10 +272,14 @@ class Run:
 
     def _examples(self, x: Any) -> torch.Tensor:
         """Return examples as the network takes them; rows of a table are turned into numbers by the run's schema."""
+        if isinstance(x, str | Path):
+            read = "read it, pandas.read_csv(...), or predict it on the command line: coterie predict RUN --data FILE"
+            raise DataError(f"x is {str(x)!r}; give an array of examples or a data frame. If it is a file, {read}")
         if not isinstance(x, np.ndarray | torch.Tensor | Sequence):
             x = given_data(x, self.data.schema)
         vocabulary = self.data.vocabulary
-        array = np.asarray(x, dtype=np.float32 if vocabulary is None else np.int64)
+        found = as_numbers(x, "x", "encode it as the run's examples are, or give a data frame like the run's")
+        array = found.astype(np.float32 if vocabulary is None else np.int64, copy=False)
         if tuple(array.shape[1:]) != self.data.shape:
             raise DataError(f"x has shape {array.shape}; the run's examples are of shape (n, {self.data.shape})")
         if vocabulary is not None and array.size and not (array.min() >= 0 and array.max() < vocabulary):
@@ -284,6 +295,7 @@ class Run:
         return Simulator(self.data, self.model, settings.threads, plan=settings.plan, device=settings.device)
 
 
+@checked
 def run(
     algorithm: Algorithm | str,
     clients: Federated,
@@ -308,6 +320,8 @@ def run(
     ``fit``: ``ct.wecfl(clusters=4, fit=ct.Fit(steps=20, lr=0.05))``.
     """
     built, network, settings = python_settings(algorithm, clients, model, {"rounds": rounds, "seed": seed, **options})
+    if resume and out is None:
+        raise UsageError("resume is True, but no folder is named; give that of the run as out=")
     folder = None if out is None else Path(out)
     with shown_with_references(settings, progress) as (report, show):
         return Run(simulate(built, clients, network, settings, folder, resume, report, show, track=track), folder)
@@ -322,6 +336,7 @@ def shown_with_references(
     return nullcontext((progress if callable(progress) else None, unseen))
 
 
+@checked
 def load_run(path: str | Path, clients: Federated | None = None, model: Given = None) -> Run:
     """Load a finished run from its folder, of Python or of the command line.
 
@@ -332,7 +347,7 @@ def load_run(path: str | Path, clients: Federated | None = None, model: Given = 
     trained = load_trained(folder, model)
     settings, summary = load_settings(folder / CONFIG, {}), load_summary(folder)
     if summary is None:
-        raise RunFolderError(f"{folder} holds no finished run; resume it first")
+        raise no_finished_run(folder)
     if clients is None:
         if not in_words(folder / CONFIG):
             raise RunFolderError(f"{folder} was run on data that Python made; give them as clients=")

@@ -95,21 +95,21 @@ def _as_tables(
     return (algorithm if algorithm.refitted is None else algorithm.refitted(Fit(**training))), model, given
 
 
-def _metric_text(options: Mapping[str, Any]) -> str | None:
-    """Return the metric as a text; a function of a module, also of a script or notebook, is given by its name."""
+def _metric_text(options: Mapping[str, Any]) -> Any:
+    """Return the metric as it is given, or by its name where it is a function of a module, a script or a notebook."""
     given = options.get("metric")
     if not callable(given):
-        return None if given is None else str(given)
+        return given
     module, name = getattr(given, "__module__", None), getattr(given, "__qualname__", "<object>")
     if module is None or "<" in name or "." in name:
         raise UsageError(f"metric is {name}, which has no name in a module; define it with def at the top of one")
     return f"{module}:{name}"
 
 
-def _track_text(options: Mapping[str, Any]) -> str | None:
-    """Return the trackers as one text."""
+def _track_text(options: Mapping[str, Any]) -> Any:
+    """Return the trackers as they are given, a text; those of a list as one text."""
     given = options.get("track")
-    return given if given is None or isinstance(given, str) else ",".join(map(str, given))
+    return ",".join(map(str, given)) if isinstance(given, list | tuple) else given
 
 
 def _local_training(fit: Fit) -> dict[str, Any]:
@@ -142,4 +142,4 @@ def seeds_of(seeds: int | Iterable[int] | str) -> list[int]:
 
     if isinstance(seeds, str):
         return parse_seeds(seeds)
-    return parse_seeds(f"1..{seeds}" if isinstance(seeds, int) else ",".join(map(str, seeds)))
+    return parse_seeds(",".join(map(str, seeds)) if isinstance(seeds, Iterable) else f"1..{seeds}")

@@ -13,8 +13,10 @@ from rich.console import Console
 
 from coterie.api.run import Run, run
 from coterie.api.settings import OF_ALGORITHM, OF_TRAINING, python_settings, seeds_of
+from coterie.arguments import checked
 from coterie.data import Federated
 from coterie.data.federated import with_validation
+from coterie.errors import UsageError
 from coterie.experiments import tuning
 from coterie.experiments.run import run_settings
 from coterie.experiments.session import Progress
@@ -26,6 +28,7 @@ from coterie.reporting.comparison import ranking
 from coterie.reporting.progress import watch_plan
 from coterie.textforms import Value
 from coterie.tracking.track import track
+from coterie.typed import shown
 
 Over = Mapping[str, Iterable[Value] | str]
 """By name the values to try: a list, or ``"0.001..0.1"`` for all numbers between two, with ``tries``."""
@@ -63,6 +66,7 @@ class Tuned:
         return run(self.settings.algorithm, self.clients, self.model, **{**given, **options})
 
 
+@checked
 def tune(
     algorithm: str,
     clients: Federated,
@@ -86,7 +90,7 @@ def tune(
     split = clients if clients.validation is not None else with_validation(clients, validation, 1)
     _, network, base = python_settings(algorithm, split, model, {"rounds": rounds, **options})
     base = Settings(**{**base.table(), "validation": validation})
-    ranges = ranges_for(base, [f"{name}={_words(values)}" for name, values in (over or {}).items()])
+    ranges = ranges_for(base, _ranges({} if over is None else over))
     points = tuning.candidates(ranges, tries)
 
     def make(settings: Settings, folder: Path | None, report: Progress | None) -> Made:
@@ -100,5 +104,14 @@ def tune(
     return Tuned(results, settings_of(base, results[0].candidate), clients, model)
 
 
-def _words(values: Iterable[Value] | str) -> str:
+def _ranges(over: Any) -> list[str]:
+    """Return the ranges of a mapping as texts, as the command line has them."""
+    if not isinstance(over, Mapping):
+        raise UsageError(f"over is {shown(over)}; give names with the values to try, such as {{'lr': [0.01, 0.1]}}")
+    return [f"{name}={_words(name, values)}" for name, values in over.items()]
+
+
+def _words(name: str, values: Any) -> str:
+    if not isinstance(values, Iterable):
+        raise UsageError(f"the values of {name} to try are {shown(values)}; give a list, such as [{shown(values)}]")
     return values if isinstance(values, str) else ",".join(map(str, values))

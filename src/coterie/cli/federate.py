@@ -18,7 +18,17 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from coterie.cli.options import AsJson, Earlier, Out, Quiet, guarded, settings_either_way, settings_from, with_settings
+from coterie.cli.options import (
+    AsJson,
+    Earlier,
+    Out,
+    Quiet,
+    at_ctrl_c,
+    guarded,
+    settings_either_way,
+    settings_from,
+    with_settings,
+)
 from coterie.cli.watch import watch_federation
 from coterie.deploy.order import ABOUT_DATA
 from coterie.errors import require
@@ -193,11 +203,9 @@ def run(
     if detach:
         say("the run goes on in the background; coterie federate status shows its progress")
         return
-    try:
+    goes_on = "the run goes on without you; coterie federate status shows its progress, stop ends it"
+    with at_ctrl_c(lambda: goes_on):
         summary = _watched(server, order, quiet)
-    except KeyboardInterrupt:
-        tell("the run goes on without you; coterie federate status shows its progress, stop ends it")
-        raise typer.Exit(130) from None
     if as_json:
         say_json(summary)
         return

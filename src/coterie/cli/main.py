@@ -28,6 +28,7 @@ from coterie.cli.options import (
     Quiet,
     each_settings_from,
     guarded,
+    resumed_by,
     settings_from,
     with_settings,
 )
@@ -125,7 +126,8 @@ def run(
     folder, begun = out or _fresh(settings, resume), None if earlier is None else load_earlier(Path(earlier))
     data = _own_data(settings, quiet)
     shown = with_rounds(settings, rounds_before(folder, resume, begun))
-    with watch_with_references(shown, quiet=quiet) as (progress, show):
+    resumed = resumed_by(f"the same command with --resume --out {folder}", folder)
+    with resumed, watch_with_references(shown, quiet=quiet) as (progress, show):
         result = run_settings(settings, folder, resume, progress, data, show=show, earlier=begun, track=track)
     if begun is not None:
         tell(begun.note(result.data.names))
@@ -146,13 +148,12 @@ def show(
     as_json: AsJson = False,
 ) -> None:
     """Show a finished run again: its scores, its clusters, and what sets them apart."""
-    from coterie.errors import RunFolderError
-    from coterie.experiments.run_folder import load_rounds, load_summary
+    from coterie.experiments.run_folder import load_rounds, load_summary, no_finished_run
     from coterie.experiments.summary import add_shown
 
     found = load_summary(run)
     if found is None:
-        raise RunFolderError(f"{run} holds no finished run; name the folder of one, or finish it with run --resume")
+        raise no_finished_run(run)
     summary = add_shown(found, load_rounds(run), last)
     if as_json:
         apart = _apart(run)
@@ -210,14 +211,14 @@ def compare(
     for settings in plan[: len(names)]:
         build_algorithm(settings)
     folder = out or Path("runs") / f"compare-{folder_name(base.data)}"
-    beside = None
-    if baseline is not None:
-        check_finished(plan, partial(folder_for, out=folder))
-        source = baselines.named_source(build_data)
-        beside = baselines.run_baseline(plan[:: len(names)], source, folder, partial(count_models, quiet=quiet))
-    with watch_plan(plan, quiet=quiet) as show_run:
-        show = with_plan(show_run, plan, folder)
-        done = list(run_all(plan, partial(folder_for, out=folder), show, from_settings(track)))
+    beside, folder_of = None, partial(folder_for, out=folder)
+    with resumed_by(f"the same command with --out {folder}", folder):
+        if baseline is not None:
+            check_finished(plan, folder_of)
+            source = baselines.named_source(build_data)
+            beside = baselines.run_baseline(plan[:: len(names)], source, folder, partial(count_models, quiet=quiet))
+        with watch_plan(plan, quiet=quiet) as show_run:
+            done = list(run_all(plan, folder_of, with_plan(show_run, plan, folder), from_settings(track)))
     found = compared(done, last, folder, beside)
     found.save(folder)
     if as_json:
@@ -261,9 +262,9 @@ def tune(
     folder = out or Path("runs") / f"tune-{folder_name(base.data)}-{slug(base.algorithm)}"
     ranges = tuning.ranges_for(base, over or ())
     points = tuning.candidates(ranges, tries)
-    results = tuning.search(
-        base, points, parse_seeds(seeds), folder, show=partial(watch_plan, quiet=quiet), make=from_settings(track)
-    )
+    numbers, shown = parse_seeds(seeds), partial(watch_plan, quiet=quiet)
+    with resumed_by(f"the same command with --out {folder}", folder):
+        results = tuning.search(base, points, numbers, folder, show=shown, make=from_settings(track))
     best = tuning.write_best(base, results[0].candidate, folder)
     if as_json:
         say_json([{**result.candidate, "scores": result.scores} for result in results])

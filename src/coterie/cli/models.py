@@ -40,6 +40,8 @@ def predict(
 
     if out is not None and not out.parent.is_dir():
         raise UsageError(f"{out} cannot be written: there is no folder {out.parent}; make it first, or name another")
+    if out is not None and out.suffix.lower() not in ("", ".csv"):
+        raise UsageError(f"out is {out}, and predictions are written as .csv; name it {out.with_suffix('.csv')}")
     kept = tuple(name.strip() for name in keep.split(",") if name.strip())
     try:
         by = None if schema is None else Schema.load(schema)

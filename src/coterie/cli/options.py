@@ -5,7 +5,8 @@ from __future__ import annotations
 import functools
 import inspect
 import os
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import AbstractContextManager, contextmanager
 from dataclasses import fields
 from pathlib import Path
 from typing import Annotated, Any
@@ -30,11 +31,36 @@ Earlier = Annotated[
     typer.Option("--from", help="begin with the models and clusters of this finished run; clients may have changed"),
 ]
 
+INTERRUPTED = 130
+"""The exit code of a command that Ctrl-C ended, as a shell gives it."""
+
 CLOSED = 141
 """The exit code of a command when nobody reads its output any more, as a shell gives it."""
 
 PAPER = f"{AS}_"
 """The flag that names a paper, as a name that Python allows."""
+
+
+@contextmanager
+def at_ctrl_c(said: Callable[[], str]) -> Iterator[None]:
+    """Say at Ctrl-C what is true then, and end the command with the exit code of it."""
+    try:
+        yield
+    except KeyboardInterrupt:
+        tell(said())
+        raise typer.Exit(INTERRUPTED) from None
+
+
+def resumed_by(command: str, folder: Path) -> AbstractContextManager[None]:
+    """Say at Ctrl-C whether rounds are saved in a folder, or in those within it, and what goes on from there."""
+    from coterie.experiments.run_folder import STATE
+
+    def said() -> str:
+        if any(folder.rglob(STATE)):
+            return f"stopped; finished rounds are saved in {folder}: {command} goes on from there"
+        return "stopped before a round was saved; give the same command again to begin anew"
+
+    return at_ctrl_c(said)
 
 
 def guarded(command: Callable[..., None]) -> Callable[..., None]:
@@ -43,10 +69,8 @@ def guarded(command: Callable[..., None]) -> Callable[..., None]:
     @functools.wraps(command)
     def call(*args: Any, **kwargs: Any) -> None:
         try:
-            command(*args, **kwargs)
-        except KeyboardInterrupt:
-            tell("stopped; finished rounds are saved: run --resume, or the same compare, goes on from there")
-            raise typer.Exit(130) from None
+            with at_ctrl_c(lambda: "stopped; there is nothing to resume"):
+                command(*args, **kwargs)
         except CoterieError as error:
             tell(f"error: {error}", "red")
             raise typer.Exit(2 if isinstance(error, UsageError) else 1) from None

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from coterie.cli.options import Quiet, guarded
+from coterie.cli.options import Quiet, guarded, resumed_by
 from coterie.errors import UsageError
 from coterie.terminal import console, say
 
@@ -108,7 +108,7 @@ def _run(plan: Plan, out: Path, jobs: int, quiet: bool) -> None:
     from coterie.reproducing.results import collect
     from coterie.reproducing.running import run_all
 
-    with overall(quiet or not plan.cells) as report:
+    with resumed_by("the same command", out), overall(quiet or not plan.cells) as report:
         wrong = run_all(plan.runs(), out, jobs, report)
     found = collect(plan, out, wrong)
     path = save_page(make_page(plan, found, draw(plan, found, out)), plan, out)

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from coterie.cli.options import guarded
+from coterie.cli.options import at_ctrl_c, guarded
 from coterie.terminal import say, tell
 
 if TYPE_CHECKING:
@@ -19,8 +19,12 @@ Port = Annotated[int | None, typer.Option(min=0, max=65535, help="the port of th
 Open = Annotated[bool, typer.Option("--open", help="open the page in your browser")]
 LOOPBACK = "127.0.0.1"
 
+ends_with_the_page = at_ctrl_c(lambda: "the page has ended; what it showed goes on")
+"""Ctrl-C is how such a command is ended, also while it begins: nothing else stops."""
+
 
 @guarded
+@ends_with_the_page
 def watch(
     run: Annotated[Path, typer.Argument(metavar="RUN", help="the folder of a run or a comparison; it may come later")],
     host: Host = LOOPBACK,
@@ -38,6 +42,7 @@ def watch(
 
 
 @guarded
+@ends_with_the_page
 def watch_federation(
     folder: Annotated[Path, typer.Option(help="the folder of the server, or of a site")] = Path(),
     host: Host = LOOPBACK,
@@ -72,8 +77,4 @@ def show_live(watched: Watched, name: str, host: str, port: int | None, open_pag
             webbrowser.open(address)
 
     check_loopback(host)
-    try:
-        serve(watched, port, ready)
-    except KeyboardInterrupt:
-        tell("the page has ended; what it showed goes on")
-        raise typer.Exit(130) from None
+    serve(watched, port, ready)

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from coterie.arguments import checked
 from coterie.data.federated import Federated, Split, with_validation
 from coterie.data.partitions.base import Partition, Shares
 from coterie.data.partitions.registry import parse_partition
@@ -78,6 +79,7 @@ class Dataset:
         """What is predicted of an example."""
         return Target(self.classes, self.columns)
 
+    @checked
     def only(self, classes: str) -> Dataset:
         """Return the examples of some classes, given by name or number: ``a..j``, ``1,3,7``, ``coat,bag``.
 
@@ -112,6 +114,7 @@ class Dataset:
             words=None if self.words is None else {**self.words, "classes": classes},
         )
 
+    @checked
     def partition(
         self,
         how: str | Partition | None = None,

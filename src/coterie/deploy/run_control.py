@@ -30,7 +30,7 @@ from coterie.deploy.status import (
 )
 from coterie.errors import FederationError, RunFolderError, UsageError
 from coterie.experiments import building
-from coterie.experiments.run_folder import CONFIG, SUMMARY, load_rounds, load_summary
+from coterie.experiments.run_folder import CONFIG, SUMMARY, load_rounds, load_summary, no_finished_run
 from coterie.experiments.session import Progress
 from coterie.experiments.settings import Settings, load_settings
 from coterie.experiments.sweep import slug
@@ -136,7 +136,7 @@ def _finished_run(server: ServerFolder, run: str | None) -> Path:
     named = server.runs / run if run is not None else Path(str(last))
     folder = (named if run is None or named.is_dir() else Path(run)).resolve()
     if not (folder / SUMMARY).exists():
-        raise RunFolderError(f"{folder} holds no finished run; name the folder of one, or finish it with run --resume")
+        raise no_finished_run(folder)
     return folder
 
 

@@ -338,6 +338,18 @@ def find_metric(text: str) -> tuple[Metric, Call]:
     return METRICS[call.name], call
 
 
+def metric_for(text: str, target: Target) -> tuple[Metric, Call]:
+    """Return the metric that a text names, with its arguments; refuse one that these data do not have.
+
+    >>> metric_for("rmse", Target(2))  # doctest: +ELLIPSIS
+    Traceback (most recent call last):
+    coterie.errors.UsageError: metric is rmse, and the data have 2 classes; take accuracy or balanced_accuracy or ...
+    """
+    metric, call = find_metric(text)
+    metric.check(target)
+    return metric, call
+
+
 def reported_shape(text: str | None, target: Target) -> tuple[int, ...]:
     """Return the shape of what leaves a client where a report names this metric, or none."""
     return () if text is None else find_metric(text)[0].shape(target)

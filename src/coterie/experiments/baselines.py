@@ -26,7 +26,7 @@ from coterie.data.named import is_own
 from coterie.data.tables.files import own_hash
 from coterie.engine.client_columns import table as metrics_table
 from coterie.engine.evaluation import predicted
-from coterie.engine.metrics import Metric, find_metric
+from coterie.engine.metrics import Metric, metric_for
 from coterie.errors import UnknownName, UsageError
 from coterie.experiments.building import about_data
 from coterie.experiments.main_score import SPLIT
@@ -259,7 +259,7 @@ def _scored(name: str, outputs: Array, data: Federated, settings: Settings, seco
 
 def _reported(text: str, outputs: Array, data: Federated) -> tuple[Metric, Array]:
     """Return the metric that the user named, and what each client would report of it."""
-    metric, call = find_metric(text)
+    metric, call = metric_for(text, data.target)
     parts = np.split(outputs, data.test.offsets[1:-1])
     return metric, np.stack([metric.reported(own, data.test.of(i)[1], call) for i, own in enumerate(parts)])
 

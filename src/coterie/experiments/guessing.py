@@ -10,7 +10,7 @@ import torch
 from coterie.data import Federated
 from coterie.engine.client_columns import table
 from coterie.engine.evaluation import predicted
-from coterie.engine.metrics import find_metric
+from coterie.engine.metrics import metric_for
 from coterie.target import Target
 from coterie.typing import Array
 
@@ -71,6 +71,6 @@ def _scores(data: Federated, constants: Array, clients: Array) -> Array:
 
 def _named_scores(data: Federated, constants: Array, metric: str) -> Array:
     """Return the metric that the user named at every client; infinite where it is not defined."""
-    (found, call), truths = find_metric(metric), [data.test.of(i)[1] for i in range(len(data))]
+    (found, call), truths = metric_for(metric, data.target), [data.test.of(i)[1] for i in range(len(data))]
     pairs = ((np.repeat(row[None], len(y), axis=0), y) for row, y in zip(constants, truths, strict=True))
     return np.array([found.of(outputs, y, call) for outputs, y in pairs])

@@ -16,9 +16,10 @@ from torch import nn
 
 from coterie.data import Federated, Schema, Split
 from coterie.data.apportion import stratified_split
+from coterie.data.given.arrays import as_array, as_numbers
 from coterie.data.tables.arrays import read_arrays
 from coterie.data.tables.cells import Vocabulary
-from coterie.data.tables.files import Table, open_table
+from coterie.data.tables.files import Table, missing, open_table
 from coterie.data.tables.problems import Problems, listed
 from coterie.data.tables.reading import Reading
 from coterie.data.tables.rows import MOST_CLIENTS, read_constants, rows_with
@@ -33,11 +34,10 @@ from coterie.experiments.run_folder import (
     CONFIG,
     SCHEMA,
     STATE,
-    SUMMARY,
-    check_finished,
     load_config,
     load_state,
     recorded_hashes,
+    require_finished,
 )
 from coterie.experiments.settings import load_settings
 from coterie.experiments.summary import load_rows
@@ -58,6 +58,9 @@ from coterie.typing import Array
 
 FEDERATION = "federation"
 """The name of the data in the settings of a federation's run."""
+
+LABELS = "y, or the labels in its file"
+"""What a newcomer needs where it is placed by labels: in Python, or on the command line."""
 
 HELD_OUT = 0.2
 """The share of a newcomer's examples on which a model is tested that is fine-tuned on the others."""
@@ -135,7 +138,9 @@ class Trained:
         Without labels nothing can be fine-tuned, nor chosen again.
         """
         if y is None and (self.algorithm.serve.fit or self.algorithm.serve.choose):
-            raise UsageError(f"{self.algorithm.name} trains or chooses before it serves, which needs labels; give y")
+            raise UsageError(
+                f"{self.algorithm.name} trains or chooses before it serves, which needs labels; give {LABELS}"
+            )
         federation = Simulator(self._client(x, y, attributes or {}), self.model, threads=1)
         state = self.state_with(self.place(federation, y is not None), federation)
         served = served_models(self.algorithm, federation, state, self.seed, np.array([0]))
@@ -145,7 +150,7 @@ class Trained:
         """Return the rule for newcomers whose examples have no labels; refuse them if there is none."""
         if self.algorithm.place_unlabelled is None:
             raise UsageError(
-                f"{self.algorithm.name} cannot place a newcomer without labels; give y, or train with flux or "
+                f"{self.algorithm.name} cannot place a newcomer without labels; give {LABELS}, or train with flux or "
                 "pacfl(by=all), which need none"
             )
         return self.algorithm.place_unlabelled
@@ -186,12 +191,13 @@ class Trained:
         Where there are no labels zeros take their places, and nobody may read them (``without_labels``).
         """
         target, shape, tokens = self.model.target, self.model.shape, self.model.vocabulary
-        y = np.zeros((len(x), *target.y_shape), np.int64) if y is None else y
-        if len(x) != len(y) or tuple(x.shape[1:]) != tuple(shape) or tuple(y.shape[1:]) != target.y_shape:
+        x = as_numbers(x, "x")
+        y = np.zeros((len(x) if x.ndim else 0, *target.y_shape), np.int64) if y is None else as_array(y, "y")
+        if x.shape[:1] != y.shape[:1] or tuple(x.shape[1:]) != tuple(shape) or tuple(y.shape[1:]) != target.y_shape:
             wanted = f"(n, {shape}) and (n,{target.columns or ''})"
             raise DataError(f"x has shape {x.shape} and y {y.shape}; the run's model needs {wanted}")
-        if target.one_of is not None and np.asarray(y).dtype.kind not in "iu":
-            raise DataError(f"y holds {np.asarray(y).dtype}; the run has {target}: give whole numbers")
+        if target.one_of is not None and y.dtype.kind not in "iu":
+            raise DataError(f"y holds {y.dtype}; the run has {target}: give whole numbers")
         x = x.astype(np.float32 if tokens is None else np.int64)
         y = y.astype(np.float32 if target.one_of is None else np.int64)
         keep = test = np.arange(len(y))
@@ -210,7 +216,7 @@ def without_labels(ask: Ask) -> Ask:
         report = task.report
         described = report.describe is not None and not find_client_function(report.describe.function)[0].labels
         if task.choose or task.fit or report.losses or report.evaluate_on or not described:
-            raise UsageError("a newcomer without labels was asked for what needs them; give y")
+            raise UsageError(f"a newcomer without labels was asked for what needs them; give {LABELS}")
         return ask(task, models, rows, clients, references)
 
     return asking
@@ -252,16 +258,13 @@ def misfit_warning(cluster: int, score: Score, served: float, members: Sequence[
 
 def load_trained(folder: Path, model: Given = None) -> Trained:
     """Load a finished run from its folder; ``model`` is its network, if no text names it."""
-    for name in (CONFIG, STATE, CLIENTS, SUMMARY):
-        if not (folder / name).exists():
-            raise RunFolderError(f"{folder} holds no finished run ({name} is missing); name a folder of coterie run")
-    check_finished(folder)
+    require_finished(folder, STATE, CLIENTS)
     settings, examples = load_settings(folder / CONFIG, {}), load_config(folder)["examples"]
     if "shape" not in examples:
         raise RunFolderError(f"{folder / CONFIG} has no shape of examples; run it again with this version")
     algorithm = building.build_algorithm(settings)
     kind = (examples.get(name) for name in ("classes", "columns", "vocabulary"))
-    network = as_model(model or settings.model, tuple(examples["shape"]), *kind)
+    network = as_model(settings.model if model is None else model, tuple(examples["shape"]), *kind)
     if network.text != settings.model:
         raise RunFolderError(f"{folder} was run with the model {settings.model!r}, not {network.text!r}; give that one")
     check_frozen(folder, network.frozen)
@@ -287,7 +290,7 @@ def read_newcomer(file: Path, folder: Path, schema: Path | None = None, client: 
     ``client``: only the rows of a table that the run's column of clients gives to this one.
     """
     if not file.exists():
-        raise DataError(f"there is no file {file}; name the newcomer's .npz, .csv or .parquet file")
+        raise missing("file", file, "name the newcomer's .npz, .csv or .parquet file")
     if file.suffix == ".npz":
         if client is not None:
             raise UsageError(f"client is {client!r}, and {file} is of arrays, which name no clients; leave it out")

@@ -16,6 +16,7 @@ from coterie.experiments.session import Progress, ShowRun
 from coterie.experiments.settings import Settings
 from coterie.experiments.summary import Row, load_rows, scores_by_name
 from coterie.experiments.verdict import GUESS, LOCAL, ONE_MODEL
+from coterie.terminal import TOLD
 
 _log = logging.getLogger(__name__)
 
@@ -66,7 +67,7 @@ def reference_rows(
             if folder is not None and finished_summary(settings, folder) is not None:
                 found[which] = load_rows(folder)
                 continue
-            _log.info("training %s to compare with; --no-references leaves it out", settings.algorithm)
+            _log.info("training %s to compare with", settings.algorithm, extra={TOLD: True})
             with show(settings) as progress:
                 found[which] = make(settings, folder, progress)
         except CoterieError as error:

@@ -188,6 +188,31 @@ def load_summary(folder: Path) -> dict[str, Any] | None:
     return summary
 
 
+NAMED = 5
+"""Runs of a folder that are named where one of them is meant."""
+
+
+def require_finished(folder: Path, *names: str) -> None:
+    """Refuse a folder without a finished run, or without one of these files, and a finished run that was changed."""
+    if not all((folder / name).exists() for name in (CONFIG, *names, SUMMARY)):
+        raise no_finished_run(folder, *names)
+    check_finished(folder)
+
+
+def no_finished_run(folder: Path, *names: str) -> RunFolderError:
+    """Return the error of a folder without a finished run: what it holds instead, and what to do."""
+    lacking = [name for name in (CONFIG, *names, SUMMARY) if not (folder / name).exists()]
+    within = [] if CONFIG not in lacking else sorted(str(path.parent) for path in folder.glob(f"*/*/{CONFIG}"))
+    if within:
+        more = f" and {len(within) - NAMED} more" if len(within) > NAMED else ""
+        what, remedy = "but several runs", f"name one of them: {', '.join(within[:NAMED])}{more}"
+    elif CONFIG in lacking:
+        what, remedy = f"({CONFIG} is missing)", "name the folder of one"
+    else:
+        what, remedy = f"({lacking[0]} is missing)", f"finish it with run --resume --out {folder}"
+    return RunFolderError(f"{folder} holds no finished run {what}; {remedy}")
+
+
 def check_finished(folder: Path) -> None:
     """Refuse a finished run with a file that does not have its recorded hash; runs without hashes are accepted."""
     hashes = recorded_hashes(folder)

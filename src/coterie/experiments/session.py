@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from coterie.algorithms import advised, keeping_momentum
-from coterie.engine.metrics import find_metric
+from coterie.engine.metrics import metric_for
 from coterie.engine.plan import available_cores
 from coterie.errors import CoterieError
 from coterie.experiments.apart import Apart, find_apart
@@ -127,19 +127,20 @@ class Session:
 
         # How rounds are recorded. Models that each client fine-tunes have no common test.
         judge = None if algorithm.serve.fit else partial(self.clients.judge, mix=self.mix)
-        self.metric = None if settings.metric is None else find_metric(settings.metric)[0]
+        target = Target(facts.classes, facts.columns)
+        self.metric = None if settings.metric is None else metric_for(settings.metric, target)[0]
         self.recorder = RoundRecorder(facts, judge, settings.rounds, settings.weigh_by, self.metric)
         self.epochs = Epochs(algorithm.fit, facts.train, self._asked, facts.names)
 
         # Refuse before the first round what would fail in a later one.
         changes = [0] if self.attendance is None else self.attendance.changes()
+        if self.attendance is not None:
+            self.attendance.check(settings.rounds)
         check_enough(settings, self.federation, changes, algorithm)
         for fit in (fit for each in (algorithm, *algorithm.members) for fit in (each.fit, *each.serve.fit)):
             fit.check(int(facts.train.max()))
         if self.goal is not None:
             self.goal.check(facts)
-        if self.metric is not None:
-            self.metric.check(Target(facts.classes, facts.columns))
         if settings.diagnose:
             check_gradients(facts.train, self.model.layout)
 

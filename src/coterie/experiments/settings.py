@@ -121,10 +121,22 @@ def read_goal(text: str, metric: str | None = None) -> Goal:
     if name == named:
         if not math.isfinite(value):
             raise UsageError(f"until is {text!r}; the number must be finite")
+        _check_range(text, value, str(metric))
         return Goal(name, value, metric)
     if not 0 < value <= (math.inf if name in OF_TARGETS else 1) or math.isinf(value):
         raise UsageError(f"until is {text!r}; the number must be {'> 0' if name in OF_TARGETS else 'in (0, 1]'}")
     return Goal(name, value)
+
+
+def _check_range(text: str, value: float, metric: str) -> None:
+    """Refuse a value that a metric never has; what a user's own may have is not known."""
+    if is_outside(metric):
+        return
+    from coterie.engine.metrics import find_metric
+
+    named, _ = find_metric(metric)
+    if named.low is not None and named.high is not None and not named.low <= value <= named.high:
+        raise UsageError(f"until is {text!r}, and {named.name} is {named.range}; give a number of that range")
 
 
 def _refuse_score(text: str, name: str, scores: Sequence[str]) -> NoReturn:

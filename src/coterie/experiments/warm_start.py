@@ -19,11 +19,10 @@ from coterie.experiments.run_folder import (
     CONFIG,
     SCHEMA,
     STATE,
-    SUMMARY,
-    check_finished,
     load_checked,
     load_config,
     recorded_hashes,
+    require_finished,
 )
 from coterie.experiments.settings import BEGAN, Settings, load_settings
 from coterie.experiments.summary import load_clusters
@@ -84,12 +83,7 @@ class Earlier:
 
 def load_earlier(folder: Path) -> Earlier:
     """Load the last state of a finished run."""
-    for name in (CONFIG, STATE, SUMMARY):
-        if not (folder / name).exists():
-            raise RunFolderError(
-                f"{folder} holds no finished run ({name} is missing); name the folder of one, or go on with --resume"
-            )
-    check_finished(folder)
+    require_finished(folder, STATE)
     state, _, digest = load_checked(folder / STATE, recorded_hashes(folder))
     return Earlier(folder.resolve(), state, tuple(load_clusters(folder)), digest)
 

@@ -150,7 +150,10 @@ def build_model(
     >>> build_model("mlp(32)", (8, 8), 10).layout.size
     2410
     """
-    text = text or ("bag" if vocabulary else default_for(shape))
+    if text is None:
+        text = "bag" if vocabulary else default_for(shape)
+    if not text.strip():
+        raise ModelError(f"model is {text!r}; name one, such as mlp(64), or leave it out")
     outputs = Target(classes, columns).width
     call = parse_one(text)
     recipe = _users(call, vocabulary) if is_outside(call.name) else _recipe(call, vocabulary)

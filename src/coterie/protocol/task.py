@@ -14,6 +14,7 @@ import numpy as np
 from coterie.errors import require as _require
 from coterie.limits import BATCH, EPOCHS, LARGEST, PASS, ROUNDS, STEPS, check_most
 from coterie.protocol.report import Report
+from coterie.typed import check_types
 from coterie.typing import Array
 
 
@@ -186,6 +187,7 @@ class Fit:
     keeps: str | None = None
 
     def __post_init__(self) -> None:
+        check_types(self, "-")
         _require(self.steps is None or self.steps >= 1, "steps", self.steps, "at least 1")
         _require(self.epochs is None or self.epochs >= 1, "epochs", self.epochs, "at least 1")
         _require(self.batch >= 1, "batch", self.batch, "at least 1")

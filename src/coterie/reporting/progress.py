@@ -115,6 +115,8 @@ def watch_with_references(settings: Settings, quiet: bool = False) -> Iterator[t
 
         def show_reference(other: Settings) -> AbstractContextManager[Progress]:
             bars.close()
+            if not quiet:
+                tell(f"training {other.algorithm} to compare with; --no-references leaves it out")
             return watch(other, f"reference {other.algorithm}", quiet=quiet)
 
         yield bars.enter_context(watch(settings, quiet=quiet)), show_reference

@@ -59,6 +59,13 @@ class Attendance:
         """Return the rounds in which the clients that are there change, and round 0."""
         return sorted({0, *self.joins.values(), *self.leaves.values()})
 
+    def check(self, rounds: int) -> None:
+        """Refuse clients that join after the last round and so never take part; to leave after it is no matter."""
+        for name, number in self.joins.items():
+            if number >= rounds:
+                last = f"the last round is {rounds - 1}, as rounds count from 0"
+                raise UsageError(f"join is {name}@{number}, but {last}; name an earlier one, or raise rounds")
+
 
 class Attended:
     """A federation with clients that come and go: those that are absent are missing from exchanges, with the reason."""

@@ -31,6 +31,7 @@ from typing import Any, NamedTuple, Protocol, TypeVar
 
 import numpy as np
 
+from coterie.errors import UsageError
 from coterie.models.model import Model
 from coterie.protocol.federation import Federation
 from coterie.protocol.replies import Replies
@@ -311,4 +312,10 @@ class Algorithm:
 
     def __add__(self, add_on: Callable[[Algorithm], Algorithm]) -> Algorithm:
         """Return the algorithm with an add-on, as a text names it: ``wecfl(clusters=4) + cks(strength=0.1)``."""
-        return add_on(self)
+        changed = add_on(self) if callable(add_on) else None
+        if not isinstance(changed, Algorithm):
+            raise UsageError(
+                f"what is added to {self.name} is a {type(add_on).__name__}; add an add-on, such as "
+                f"ct.cks(strength=0.1), or give all in one text, '{self.name}+cks(strength=0.1)'"
+            )
+        return changed

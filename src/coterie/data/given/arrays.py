@@ -9,6 +9,7 @@ from typing import Any
 
 import numpy as np
 
+from coterie.arguments import checked
 from coterie.data.apportion import stratified_split
 from coterie.data.federated import Federated, Split, with_validation
 from coterie.data.given.labels import (
@@ -33,6 +34,7 @@ Pair = tuple[Array, Array]
 PARTS = ("train", "test", "validation")
 
 
+@checked
 def from_arrays(
     clients: Mapping[Any, Any],
     *,
@@ -114,10 +116,22 @@ def as_array(values: Any, what: str) -> Array:
     return array
 
 
+def as_numbers(values: Any, what: str, remedy: str = "give an array of numbers") -> Array:
+    """Return numbers or a tensor as an array; refuse words.
+
+    >>> as_numbers("new.csv", "x")
+    Traceback (most recent call last):
+    coterie.errors.DataError: x holds <U7, not numbers; give an array of numbers
+    """
+    array = as_array(values, what)
+    if array.dtype.kind not in "biuf":
+        raise DataError(f"{what} holds {array.dtype}, not numbers; {remedy}")
+    return array
+
+
 def checked_pair(x: Array, y: Array, where: str, tokens: bool = False) -> Pair:
     """Return examples, float32, bytes or int64 tokens, and labels; refuse those that no model can be trained on."""
-    if x.dtype.kind not in "biuf":
-        raise DataError(f"x of {where} holds {x.dtype}, not numbers; encode it as numbers, or use ct.from_frame")
+    as_numbers(x, f"x of {where}", "encode it as numbers, or use ct.from_frame")
     if x.ndim < 2 or not fits_labels(y):
         shapes = "(n, ...) and (n,), or (n, k) for k labels or targets"
         raise DataError(f"{where} has x of shape {x.shape} and y of {y.shape}; reshape them to {shapes}")

@@ -8,6 +8,7 @@ from typing import Any
 
 import numpy as np
 
+from coterie.arguments import checked
 from coterie.data.federated import Federated
 from coterie.data.given.arrays import PARTS, Pair, as_array, checked_pair, make_federated, read_clients
 from coterie.data.tables.reading import Reading
@@ -19,6 +20,7 @@ LABEL_KEYS = ("y", "label", "labels", "target")
 """The keys that are looked for in rows that are mappings, in this order."""
 
 
+@checked
 def from_datasets(
     datasets: Any,
     *,

@@ -15,6 +15,7 @@ from typing import Any
 
 import numpy as np
 
+from coterie.arguments import checked
 from coterie.data.apportion import stratified_split
 from coterie.data.dataset import Dataset
 from coterie.data.sources import decoding as decode
@@ -192,6 +193,7 @@ naturally_federated = frozenset({"femnist", "hapt", "fars"})
 """The data sets that come with clients."""
 
 
+@checked
 def load(text: str) -> Dataset:
     """Load the data set of this name from the cache, or fetch and keep it.
 

@@ -16,6 +16,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
+from coterie.arguments import checked
 from coterie.data.dataset import Dataset
 from coterie.data.federated import Federated, Split
 from coterie.data.tables.arrays import check_arrays, load_arrays
@@ -54,6 +55,7 @@ _FRAME_DATA = "frame"
 
 
 @with_reading_options
+@checked
 def load_own(path: str | Path, *, schema: Schema | None = None, **options: Any) -> Federated:
     """Load a folder with one file per client, or one table in which the column ``client`` names the clients.
 
@@ -97,6 +99,7 @@ def from_frame(frame: Any, *, schema: Schema | None = None, **options: Any) -> F
     return _load_frame(frame, reading, schema)
 
 
+@checked
 def load_folder(path: str | Path, seed: int = 1, test: float = 0.2, validation: float = 0.0) -> Federated:
     """Load a folder with one file per client; ``load_own`` has more options."""
     return load_own(path, seed=seed, test=test, validation=validation)
@@ -136,6 +139,7 @@ def read_pooled(path: Any, *, schema: Schema | None = None, **options: Any) -> D
 
 
 @with_reading_options
+@checked
 def load_client(path: str | Path, name: str, *, schema: Schema | None = None, **options: Any) -> Federated:
     """Load the file of one client; the options are those of ``load_own`` for a folder.
 

@@ -18,6 +18,7 @@ from coterie.data.tables.problems import BadFile, Problem, Problems
 from coterie.data.tables.reading import Reading
 from coterie.data.tables.spellings import spelt
 from coterie.data.tables.sums import Dates, RunningMoments, Sums
+from coterie.errors import did_you_mean
 from coterie.limits import COLUMNS
 from coterie.typing import Array
 
@@ -35,6 +36,9 @@ MOST_COUNTS, ROWS_EACH = 32, 100
 
 MOST_VALUES = 1000
 """Different words for which a category has an input each; one with more must be declared, and shares inputs."""
+
+SHOWN = 30
+"""Columns that are named where one is missing."""
 
 FEW = 3
 """Columns with missing values that are noted one by one."""
@@ -92,8 +96,11 @@ def require_roles(table: Table, reading: Reading) -> None:
 
 def absent(name: str, columns: Sequence[str], remedy: str) -> tuple[str, str]:
     """Return the problem of a column that a table does not have, and the remedy."""
-    shown = ", ".join(columns[:10]) + (", ..." if len(columns) > 10 else "")
-    return f"has no column {name!r} but {shown}", remedy
+    more = f" and {len(columns) - SHOWN} more" if len(columns) > SHOWN else ""
+    return (
+        f"has no column {name!r} but {', '.join(columns[:SHOWN])}{more}",
+        f"{did_you_mean(name, columns)} {remedy}".strip(),
+    )
 
 
 def _check_same(file: str, own: Sequence[str], features: Sequence[str], first: str) -> None:

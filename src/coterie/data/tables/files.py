@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from functools import partial
 from itertools import pairwise
@@ -20,7 +20,7 @@ from coterie.data.tables.columns import column_names
 from coterie.data.tables.csv import csv_blocks, csv_columns
 from coterie.data.tables.frames import as_frame, is_frame
 from coterie.data.tables.problems import FRAME, BadFile, Problems
-from coterie.errors import DataError
+from coterie.errors import DataError, did_you_mean
 from coterie.limits import inflated
 
 if TYPE_CHECKING:
@@ -29,8 +29,13 @@ if TYPE_CHECKING:
 SUFFIXES = (".npz", ".csv", ".parquet")
 """The kinds of files that are read."""
 
+A_FOLDER = "name a folder that holds a .npz, .csv or .parquet file per client"
+
 ROWS = 1 << 17
 """Rows of a Parquet file or a frame that are read at a time."""
+
+ALIKE = 0.75
+"""How alike names of files are that may be meant: all have the same few suffixes."""
 
 CELL = 4
 """Bytes that a cell of a table takes as a number."""
@@ -42,8 +47,10 @@ def folder_files(folder: Path, problems: Problems) -> list[Path]:
     Hidden files and files of other kinds are passed over. Nothing outside the folder is read.
     """
     check_name(folder)
+    if not folder.exists():
+        raise missing("file or folder", folder, f"{A_FOLDER}, or one such file and --client")
     if not folder.is_dir():
-        raise DataError(f"{folder} is not a folder; name one that holds a .npz, .csv or .parquet file per client")
+        raise DataError(f"{folder} is not a folder; {A_FOLDER}")
     try:
         found = [file for file in folder.iterdir() if file.suffix.lower() in SUFFIXES and file.name[0] != "."]
     except OSError as error:
@@ -61,9 +68,17 @@ def check_file(path: Path) -> None:
     if path.is_dir():
         raise DataError(f"{path} is a folder; name one file, or leave the client column out to take a client per file")
     if not path.is_file():
-        raise DataError(f"there is no file {path}; name a .npz, .csv or .parquet file")
+        raise missing("file", path, "name a .npz, .csv or .parquet file")
     if path.suffix.lower() not in SUFFIXES:
         raise DataError(f"{path} is of a kind that is not read; save it as .csv, .parquet or .npz")
+
+
+def missing(what: str, path: Path, remedy: str) -> DataError:
+    """Return the error of a path where there is nothing: with the nearest name that is there, and the remedy."""
+    beside: list[str] = []
+    with suppress(OSError):
+        beside = [each.name for each in path.parent.iterdir()]
+    return DataError(f"there is no {what} {path};{did_you_mean(path.name, beside, ALIKE)} {remedy}")
 
 
 def check_name(path: Path) -> None:

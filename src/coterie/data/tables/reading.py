@@ -13,6 +13,7 @@ from inspect import Parameter, signature
 from typing import Any, TypeVar
 
 from coterie.errors import DataError, UnknownName
+from coterie.typed import check_types
 
 Function = TypeVar("Function", bound=Callable[..., Any])
 
@@ -63,7 +64,8 @@ class Reading:
     def __post_init__(self) -> None:
         for listed in LISTS:
             object.__setattr__(self, listed, _names(getattr(self, listed)))
-        object.__setattr__(self, "label", self.label if isinstance(self.label, str) else ",".join(map(str, self.label)))
+        object.__setattr__(self, "label", _joined(self.label))
+        check_types(self)
         for option in fields(self):
             value, choices = getattr(self, option.name), option.metadata["choices"]
             if choices and value not in (option.default, *choices):
@@ -74,11 +76,11 @@ class Reading:
             raise DataError(f"test={self.test} must be between 0 and 1, such as 0.2")
         if not 0 <= self.validation < 1:
             raise DataError(f"validation={self.validation} must be between 0 and 1, such as 0.1")
-        named = [*self.roles, *self.ignore, *self.categorical]
+        named = [(option, name) for option, names in self._named().items() for name in names]
         for name in (*self.roles, *self.categorical):
-            if named.count(name) > 1:
-                what = f"column {name!r} is named twice among label, client, group, attribute, ignore and categorical"
-                raise DataError(f"{what}; name a column once")
+            options = [option for option, other in named if other == name]
+            if len(options) > 1:
+                raise DataError(f"column {name!r} is named twice, by {' and by '.join(options)}; name a column once")
 
     @classmethod
     def from_options(cls, options: Mapping[str, Any]) -> Reading:
@@ -114,9 +116,13 @@ class Reading:
 
     def option_of(self, name: str) -> str:
         """Return the option that names a column of these."""
-        if name in self.attribute:
-            return "attribute"
-        return "client" if name == self.client else "group" if name == self.group else "label"
+        return next(option for option, names in self._named().items() if name in names)
+
+    def _named(self) -> dict[str, tuple[str, ...]]:
+        """Return the columns that each option names."""
+        single = {option: getattr(self, option) for option in ("client", "group")}
+        own = {option: () if name is None else (name,) for option, name in single.items()}
+        return {"label": self.labels, **own, **{option: getattr(self, option) for option in LISTS}}
 
     @property
     def ignored(self) -> tuple[str, ...]:
@@ -136,8 +142,14 @@ def with_reading_options(function: Function) -> Function:
     return function
 
 
-def _names(columns: Iterable[str]) -> tuple[str, ...]:
-    """Return the names of columns, given one by one or as one text with commas."""
+def _joined(columns: Any) -> Any:
+    """Return the names of columns as one text with commas; what is no names stays as it is."""
+    names = columns if isinstance(columns, str) else _names(columns)
+    return ",".join(names) if isinstance(names, tuple) and all(isinstance(name, str) for name in names) else names
+
+
+def _names(columns: Any) -> Any:
+    """Return the names of columns, given one by one or as one text with commas; what is no names stays as it is."""
     if isinstance(columns, str):
         return tuple(name.strip() for name in columns.split(",") if name.strip())
-    return tuple(columns)
+    return tuple(columns) if isinstance(columns, Iterable) else columns
