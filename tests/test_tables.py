@@ -283,17 +283,17 @@ def test_a_pooled_npz_file_is_taken_as_it_is(tmp_path):
         (
             {"client": "Hospitl"},
             DataError,
-            r"but hospital, age, sex, label; did you mean 'hospital'\? name another with --client",
+            r"but hospital, age, sex, label; did you mean 'hospital'\? name another with client=",
         ),
         (
             {"client": "hospital", "label": "labell"},
             DataError,
-            r"has no column 'labell' .*; did you mean 'label'\? name another with --label",
+            r"has no column 'labell' .*; did you mean 'label'\? name another with label=",
         ),
         (
             {"client": "hospital", "ignore": "agee"},
             DataError,
-            r"has no column 'agee' .*; did you mean 'age'\? correct --ignore",
+            r"has no column 'agee' .*; did you mean 'age'\? correct ignore=",
         ),
         (
             {"client": "hospital", "missing": "drop"},
