@@ -59,7 +59,7 @@ KEEPING_NOTHING = {
     "predict": ("coterie.api.predictions.predict_file", ["predict", "run", "--data", "new.csv"]),
     "export": ("coterie.experiments.served_run.load_served_run", ["export", "run"]),
     "report": ("coterie.reporting.report.collecting.collect", ["report", "run"]),
-    "data check": ("coterie.data.check_own", ["data", "check", "."]),
+    "data check": ("coterie.data.check_files", ["data", "check", "."]),
 }
 
 
