@@ -6,12 +6,24 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
+from typer.testing import CliRunner
 
+from coterie.cli.main import app
+from coterie.cli.options import settings_from
 from coterie.data import load
 from coterie.errors import CoterieError, RunFolderError, UsageError
 from coterie.experiments.building import build_algorithm
 from coterie.experiments.run import run_settings
-from coterie.experiments.run_folder import LABELS, PREVIOUS, STATE, SUMMARY, load_config, load_rounds, load_state
+from coterie.experiments.run_folder import (
+    CONFIG,
+    LABELS,
+    PREVIOUS,
+    STATE,
+    SUMMARY,
+    load_config,
+    load_rounds,
+    load_state,
+)
 from coterie.experiments.settings import Settings, load_settings
 from coterie.experiments.warm_start import load_earlier
 from coterie.protocol.stack import UNPLACED
@@ -84,6 +96,16 @@ def test_an_interrupted_warm_start_resumes_to_the_same_numbers(data, earlier, tm
         (tmp_path / "cut" / name).unlink(missing_ok=True)
     run_settings(settings, tmp_path / "cut", True, data=data)
     np.testing.assert_array_equal(load_state(tmp_path / "cut" / STATE).stack.params, whole.stack.params)
+
+
+def test_the_config_of_a_warm_start_resumes_it_to_the_rounds_that_were_ordered(data, earlier, tmp_path):
+    """Its rounds are with those of the earlier run: added to them once more, it went on too far."""
+    own = run_settings(replace(SHORT, rounds=2), tmp_path / "own", data=data, earlier=load_earlier(earlier))
+    assert own.state.round == load_settings(tmp_path / "own" / CONFIG, {}).rounds == 5
+    assert settings_from(str(tmp_path / "own" / CONFIG), {}).rounds == 2
+    told = CliRunner().invoke(app, ["run", str(tmp_path / "own" / CONFIG), "--resume", "--out", str(tmp_path / "own")])
+    assert told.exit_code == 0, told.output
+    assert load_state(tmp_path / "own" / STATE).round == 5
 
 
 @pytest.mark.parametrize(

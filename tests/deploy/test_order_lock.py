@@ -14,10 +14,10 @@ import pytest
 
 from coterie.deploy import run_control
 from coterie.deploy.order_lock import ordering
-from coterie.deploy.run_control import check_not_lost, is_starting, make_order, resume_interrupted, submit
+from coterie.deploy.run_control import check_not_lost, follow, is_starting, make_order, resume_interrupted, stop, submit
 from coterie.deploy.server_folder import ServerFolder
-from coterie.deploy.status import DONE, RUNNING, StatusBoard
-from coterie.errors import FederationError, UsageError
+from coterie.deploy.status import DONE, RUNNING, STOPPED, StatusBoard, read_board
+from coterie.errors import FederationError, RunFolderError, UsageError
 from coterie.experiments.settings import Settings
 
 SHORT = Settings("fedavg", model="mlp(4)", rounds=1)
@@ -117,6 +117,77 @@ def test_an_interrupted_run_goes_on_although_its_order_is_young(begun):
     resume_interrupted(place)
     assert asked == ["run", "run"]
     assert json.loads(place.order.read_text())["resume"] is True
+
+
+@pytest.fixture
+def interrupted(begun):
+    """A server whose run lost its process."""
+    place, asked = begun
+    order = make_order(place, SHORT)
+    submit(place, order)
+    board = StatusBoard(place.board, order.run, order.out, order.sites)
+    board.status["process"] = [2**22 + 1, "1"]
+    board.update(state=RUNNING)
+    return place, order, asked
+
+
+def test_an_order_does_not_take_the_place_of_an_interrupted_run(interrupted):
+    """It would make the server forget that run, which it resumes when it is started again."""
+    place, order, asked = interrupted
+    with pytest.raises(UsageError, match=r"run fedavg-seed-1 was interrupted, .* to give it up, coterie federate stop"):
+        make_order(place, replace(SHORT, seed=2))
+    with pytest.raises(UsageError, match="was interrupted"):
+        submit(place, replace(order, out=str(place.runs / "other")))
+    assert read_board(place.board)["state"] == RUNNING
+    submit(place, replace(order, resume=True))
+    assert asked == ["run", "run"]
+
+
+def test_an_interrupted_run_can_be_given_up(interrupted):
+    place, _, asked = interrupted
+    stop(place)
+    assert read_board(place.board)["state"] == STOPPED
+    resume_interrupted(place)
+    assert asked == ["run"]
+    submit(place, make_order(place, replace(SHORT, seed=2)))
+
+
+def test_an_order_that_no_server_takes_leaves_what_was_there(interrupted, monkeypatch):
+    place, order, _ = interrupted
+    stop(place)
+    before = place.board.read_bytes(), place.number.read_bytes()
+
+    def nobody(_, command):
+        raise FederationError("the server does not answer")
+
+    monkeypatch.setattr(ServerFolder, "ask", nobody)
+    with pytest.raises(FederationError, match="does not answer"):
+        submit(place, replace(order, out=str(place.runs / "other")))
+    assert (place.board.read_bytes(), place.number.read_bytes()) == before
+    assert not place.order.exists()
+
+
+def test_a_folder_without_a_run_is_not_resumed(begun):
+    with pytest.raises(RunFolderError, match="typo holds no run to resume; correct --out"):
+        make_order(begun[0], SHORT, begun[0].runs / "typo", resume=True)
+
+
+def test_for_what_a_run_waits_is_told_while_it_is_followed(begun, monkeypatch):
+    place, _ = begun
+    board = StatusBoard(place.board, "r", str(place.runs / "r"), ("bern",))
+    said, news = [], iter(["for sites: 0 of 1 are ready", "for sites: 0 of 1 are ready", "for sites: 1 of 1 are ready"])
+
+    def go_on(seconds):
+        told = next(news, None)
+        if told is None:
+            board.update(state=STOPPED)
+        else:
+            board.update(awaited=told)
+
+    monkeypatch.setattr(run_control.time, "sleep", go_on)
+    with pytest.raises(FederationError, match="stopped"):
+        follow(place, lambda record: None, said.append)
+    assert said == ["waiting for sites: 0 of 1 are ready", "waiting for sites: 1 of 1 are ready"]
 
 
 def test_a_server_that_was_killed_while_it_started_leaves_no_lock(tmp_path):

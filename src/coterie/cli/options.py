@@ -180,7 +180,7 @@ def _given(target: str, given: dict[str, Any]) -> tuple[dict[str, Any], str]:
 
 def _table(target: str, given: dict[str, Any]) -> dict[str, Any]:
     """Return the table of settings in an experiment file; what is given on the command line overrides it."""
-    table = {**read_table(Path(target)), **given}
+    table = {**read_table(Path(target), ordered=True), **given}
     if "data" not in given and not in_words(Path(target)):
         raise UsageError(
             f"{target} is of a run begun in Python on data that no setting names; repeat it or go on there: ct.run"

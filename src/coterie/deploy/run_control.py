@@ -17,11 +17,13 @@ from coterie.deploy.deployment import SCHEMA
 from coterie.deploy.order import DELIVER, DRIFT, Order
 from coterie.deploy.order_lock import ordering
 from coterie.deploy.processes import wait_until
+from coterie.deploy.run_names import find_run
 from coterie.deploy.server_folder import HISTORY, ServerFolder
 from coterie.deploy.status import (
     DONE,
     LONGEST_ERROR,
     LONGEST_NAME,
+    WAITING,
     Status,
     is_alive,
     is_over,
@@ -66,10 +68,14 @@ def make_order(
     ``earlier`` is the folder of a finished run whose models and clusters this one begins with; ``tables`` are the
     settings if the sites turn out to have tables, where that is not known yet.
     """
-    check_free(server)
     folder = (out or server.runs / f"{slug(settings.algorithm)}-seed-{settings.seed}").resolve()
+    check_free(server, folder if resume else None)
     if (folder / CONFIG).exists() and not resume:
-        raise RunFolderError(f"{folder} already holds a run; continue it with --resume, or give another --out")
+        raise RunFolderError(
+            f"{folder} already holds a run; continue it with --resume, give another --out, or a --name for a schedule"
+        )
+    if resume and not (folder / CONFIG).exists():
+        raise RunFolderError(f"{folder} holds no run to resume; correct --out, or leave --resume out to begin one")
     schema = server.folder / SCHEMA
     order = replace(
         new_order(server, settings, folder),
@@ -133,26 +139,34 @@ def _finished_run(server: ServerFolder, run: str | None) -> Path:
     last = read_ledger(server.ledger).get("run") if status is None else status["out"]
     if run is None and not isinstance(last, str):
         raise UsageError(f"{server.folder} has no run to deliver; name its folder, or order one with federate run")
-    named = server.runs / run if run is not None else Path(str(last))
-    folder = (named if run is None or named.is_dir() else Path(run)).resolve()
+    folder = (Path(str(last)) if run is None else find_run(server.runs, run)).resolve()
     if not (folder / SUMMARY).exists():
         raise no_finished_run(folder)
     return folder
 
 
-def check_free(server: ServerFolder) -> None:
-    """Refuse to order anything while a run goes on, or is about to begin."""
+def check_free(server: ServerFolder, resumed: Path | None = None) -> None:
+    """Refuse to order anything while a run goes on, is about to begin, or was interrupted, unless that is ``resumed``.
+
+    An order in the place of an interrupted run would make the server forget it.
+    """
     if is_starting(server):
         raise UsageError("an order was given a moment ago; wait until it begins: coterie federate status shows it")
     now = current_run(server)
     if now is not None:
         raise UsageError(f"run {line(now['run'], 100)} goes on; wait for it, or stop it with coterie federate stop")
+    past = interrupted_run(server)
+    if past is not None and (resumed is None or Path(past["out"]).resolve() != resumed):
+        raise UsageError(
+            f"run {line(past['run'], 100)} was interrupted, and goes on when the server is started again: coterie "
+            "federate server; to give it up, coterie federate stop"
+        )
 
 
 def submit(server: ServerFolder, order: Order) -> None:
     """Have Flower carry out an order, if none goes on; its file stays until the run is over."""
     with ordering(server.home):
-        check_free(server)
+        check_free(server, Path(order.out).resolve() if order.resume else None)
         _begin(server, order)
 
 
@@ -162,6 +176,8 @@ def _begin(server: ServerFolder, order: Order) -> None:
     app.mkdir(exist_ok=True)
     for name, text in flower.bundle().items():
         (app / name).write_text(text)
+    files = (server.board, server.number, server.order)
+    before = {path: path.read_bytes() for path in files if path.exists()}
     for past in (server.board, server.number):
         past.unlink(missing_ok=True)
     order.save(server.order)
@@ -170,8 +186,17 @@ def _begin(server: ServerFolder, order: Order) -> None:
     except FederationError:
         if not order.resume:
             server.order.unlink()
+            for path, content in before.items():
+                write_atomically(path, content)
         raise
     write_atomically(server.number, json.dumps({"run": str(answer["run-id"])}).encode())
+
+
+def interrupted_run(server: ServerFolder) -> Status | None:
+    """Return the status of a run that has neither a process nor an end; None if there is none."""
+    status = read_board(server.board)
+    lost = server.order.exists() and status is not None and not is_over(status) and not is_alive(status)
+    return status if lost else None
 
 
 def resume_interrupted(server: ServerFolder) -> None:
@@ -217,7 +242,7 @@ def _has_ended(server: ServerFolder) -> bool:
 
 def follow(server: ServerFolder, progress: Progress, tell: Callable[[str], None] = lambda note: None) -> dict[str, Any]:
     """Wait for the submitted run; pass each round to ``progress`` and each note to ``tell``, return the summary."""
-    rounds, notes, until = 0, 0, time.monotonic() + SILENCE
+    rounds, notes, waited, until = 0, 0, None, time.monotonic() + SILENCE
     while True:
         status = read_board(server.board)
         if status is not None:
@@ -226,6 +251,9 @@ def follow(server: ServerFolder, progress: Progress, tell: Callable[[str], None]
                 progress(record)
             for note in status["notes"][notes:]:
                 tell(note)
+            if status.get("awaited") not in (None, waited) and status["state"] == WAITING:
+                waited = status["awaited"]
+                tell(f"waiting {waited}")
             rounds, notes = max(rounds, len(records)), max(notes, len(status["notes"]))
             if is_over(status):
                 return _summary(status)
@@ -261,7 +289,11 @@ def _summary(status: Status) -> dict[str, Any]:
 
 
 def stop(server: ServerFolder) -> None:
-    """Stop the run that goes on; its last checkpoint stays, and a restarted server does not resume it."""
+    """Stop the run that goes on, or that was interrupted; its last checkpoint stays, and no server resumes it."""
+    if interrupted_run(server) is not None:
+        server.order.unlink(missing_ok=True)
+        mark_stopped(server.board)
+        return
     if current_run(server) is None:
         raise UsageError("no run goes on; coterie federate status shows what there was")
     server.order.unlink(missing_ok=True)

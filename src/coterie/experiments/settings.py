@@ -301,10 +301,11 @@ def load_settings(path: Path, given: Mapping[str, Any]) -> Settings:
     return make_settings({**read_table(path), **given}, str(path))
 
 
-def read_table(path: Path) -> dict[str, Any]:
+def read_table(path: Path, ordered: bool = False) -> dict[str, Any]:
     """Read the table of settings in an experiment file or a run's config.toml.
 
-    A run that was begun without a number of steps took the general one, whatever its data.
+    A run that was begun without a number of steps took the general one, whatever its data. ``ordered``: the rounds are
+    those that a person asked for, without those of an earlier run with which this one began.
     """
     from coterie.protocol.task import Fit
 
@@ -315,6 +316,8 @@ def read_table(path: Path) -> dict[str, Any]:
     except (OSError, ValueError) as error:
         why = getattr(error, "strerror", None) or error
         raise UsageError(f"cannot read {path}: {why}; it must be a TOML file of settings") from None
+    if ordered and BEGAN in table:
+        table["rounds"] -= table[BEGAN]["round"]
     begun = {} if "made_by" not in table or {"steps", "epochs"} & table.keys() else {"steps": Fit().minibatches(0)}
     return begun | {name: value for name, value in table.items() if name not in NOT_SETTINGS}
 
