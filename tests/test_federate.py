@@ -475,9 +475,12 @@ class TestCommands:
         done = CliRunner().invoke(app, ["federate", "init", "new", "--sites", "bern, chur"])
         assert done.exit_code == 0, done.output
         assert "a federation of 2 sites is in new" in done.output
+        monkeypatch.setattr("coterie.deploy.server_folder.is_listening", lambda port: False)
         shown = CliRunner().invoke(app, ["federate", "status", "--folder", "new/server"])
         assert shown.exit_code == 1
-        assert "is the server of" in " ".join(shown.output.split())
+        said = " ".join(shown.output.split())
+        assert "the server is not running: nothing listens at 127.0.0.1:8000; start it: coterie federate server" in said
+        assert "Flower" not in said
 
 
 def test_sites_may_count_by_their_train_examples(data, near, order, board):

@@ -13,8 +13,9 @@ from dataclasses import replace
 import pytest
 
 from coterie.deploy import run_control
-from coterie.deploy.order_lock import ordering
+from coterie.deploy.order_lock import ordering, the_only_server
 from coterie.deploy.run_control import check_not_lost, follow, is_starting, make_order, resume_interrupted, stop, submit
+from coterie.deploy.server import serving
 from coterie.deploy.server_folder import ServerFolder
 from coterie.deploy.status import DONE, RUNNING, STOPPED, StatusBoard, read_board
 from coterie.errors import FederationError, RunFolderError, UsageError
@@ -45,6 +46,17 @@ def test_no_order_is_taken_while_the_server_starts(begun):
     assert asked == []
     submit(place, order)
     assert asked == ["run"]
+
+
+def test_a_folder_has_one_server(begun):
+    """Two of them, on other ports, would write to one database, and Flower's commands ask the later one."""
+    place, _ = begun
+    with (
+        the_only_server(place.home),
+        pytest.raises(UsageError, match=r"another server runs on .*server; stop it"),
+        serving(place.folder, proxy=False),
+    ):
+        pass
 
 
 def test_of_two_orders_made_at_the_same_time_one_begins(begun):

@@ -1,4 +1,7 @@
-"""One order at a time: the right to give one, which a server holds while it starts and goes on with an old one."""
+"""One server for a folder, and one order at a time.
+
+The right to give an order is held by a server while it starts and goes on with an old one.
+"""
 
 from __future__ import annotations
 
@@ -9,18 +12,31 @@ from pathlib import Path
 
 from coterie.errors import UsageError
 
-LOCK = "orders.lock"
-"""The file that is locked; the system frees it when the program that holds it ends, however it ends."""
+LOCK, SERVER_LOCK = "orders.lock", "server.lock"
+"""The files that are locked; the system frees them when the program that holds them ends, however it ends."""
 
 
 @contextmanager
 def ordering(home: Path) -> Iterator[None]:
     """Hold the right to give orders during the block; refuse if another program holds it."""
-    home.mkdir(mode=0o700, exist_ok=True)
-    with (home / LOCK).open("w") as file:
+    what = "the server is starting, or another order is being given"
+    with _locked(home / LOCK, f"{what}; try again once the server says that it serves its sites"):
+        yield
+
+
+@contextmanager
+def the_only_server(home: Path) -> Iterator[None]:
+    """Hold the right to serve a folder during the block: two servers would write to the same database."""
+    with _locked(home / SERVER_LOCK, f"another server runs on {home.parent}; stop it first"):
+        yield
+
+
+@contextmanager
+def _locked(path: Path, refusal: str) -> Iterator[None]:
+    path.parent.mkdir(mode=0o700, exist_ok=True)
+    with path.open("w") as file:
         try:
             fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except OSError:
-            what = "the server is starting, or another order is being given"
-            raise UsageError(f"{what}; try again once the server says that it serves its sites") from None
+            raise UsageError(refusal) from None
         yield

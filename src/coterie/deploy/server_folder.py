@@ -13,6 +13,7 @@ from typing import Any
 from coterie.deploy import flower
 from coterie.deploy.config import ServerConfig, load_server
 from coterie.deploy.delivery import LEDGER
+from coterie.deploy.processes import is_listening
 from coterie.errors import FederationError
 from coterie.terminal import line
 
@@ -101,6 +102,11 @@ class ServerFolder:
         except ValueError:
             answer = {}
         if done.returncode or not answer.get("success", False):
+            if not is_listening(self.config.inner):
+                raise FederationError(
+                    f"the server is not running: nothing listens at 127.0.0.1:{self.config.inner}; start it: coterie "
+                    f"federate server --folder {self.folder}"
+                )
             words = line(answer.get("error-message") or (done.stderr or done.stdout).strip()[-300:])
             raise FederationError(f"{' '.join(command[1:3])} failed: {words}; is the server of {self.folder} running?")
         return answer
