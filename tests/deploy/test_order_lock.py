@@ -11,11 +11,12 @@ import time
 from dataclasses import replace
 
 import pytest
+from typer.testing import CliRunner
 
+from coterie.cli.main import app
 from coterie.deploy import run_control
 from coterie.deploy.order_lock import ordering, the_only_server
 from coterie.deploy.run_control import check_not_lost, follow, is_starting, make_order, resume_interrupted, stop, submit
-from coterie.deploy.server import serving
 from coterie.deploy.server_folder import ServerFolder
 from coterie.deploy.status import DONE, RUNNING, STOPPED, StatusBoard, read_board
 from coterie.errors import FederationError, RunFolderError, UsageError
@@ -51,12 +52,10 @@ def test_no_order_is_taken_while_the_server_starts(begun):
 def test_a_folder_has_one_server(begun):
     """Two of them, on other ports, would write to one database, and Flower's commands ask the later one."""
     place, _ = begun
-    with (
-        the_only_server(place.home),
-        pytest.raises(UsageError, match=r"another server runs on .*server; stop it"),
-        serving(place.folder, proxy=False),
-    ):
-        pass
+    with the_only_server(place.home):
+        done = CliRunner().invoke(app, ["federate", "server", "--folder", str(place.folder), "--no-proxy"])
+    assert done.exit_code == 2
+    assert f"another server runs on {place.folder}; stop it first" in done.stderr.replace("\n", "")
 
 
 def test_of_two_orders_made_at_the_same_time_one_begins(begun):

@@ -111,6 +111,7 @@ def server(
     """Run the server until Ctrl-C; resume a run that was interrupted."""
     from coterie.deploy.logs import log_to, telling
     from coterie.deploy.monitoring import monitored
+    from coterie.deploy.order_lock import the_only_server
     from coterie.deploy.processes import stop_on_signals
     from coterie.deploy.server import serving, tend, watch_returns
     from coterie.deploy.server_folder import ServerFolder
@@ -118,7 +119,8 @@ def server(
 
     ended, place, said = threading.Event(), ServerFolder.of(folder), telling(tell, __name__)
     config = place.config
-    with log_to(config.folder / "logs" / "server.jsonl"), serving(config.folder, proxy) as programs:
+    log, alone = log_to(config.folder / "logs" / "server.jsonl"), the_only_server(place.home)
+    with alone, log, serving(config.folder, proxy) as programs:
         stop_on_signals(ended)
         warn_of_expiry(config.folder)
         said(f"serving {len(config.sites)} sites at {config.address if proxy else f'127.0.0.1:{config.inner}'}")

@@ -14,7 +14,7 @@ from pathlib import Path
 from coterie.deploy import flower
 from coterie.deploy.delivery import read_ledger, waiting
 from coterie.deploy.logs import rotate
-from coterie.deploy.order_lock import ordering, the_only_server
+from coterie.deploy.order_lock import ordering
 from coterie.deploy.processes import Program, is_listening, running, wait_until
 from coterie.deploy.proxy import WORKING, nginx_command
 from coterie.deploy.run_control import current_run, is_starting, make_delivery, resume_interrupted, submit
@@ -36,17 +36,12 @@ TEND = 0.5
 def serving(folder: Path, proxy: bool = True) -> Iterator[list[Program]]:
     """Run the server during the block: register the sites, open the proxy, and resume an interrupted run."""
     server = ServerFolder.of(folder)
-    with the_only_server(server.home):
-        yield from _serving(server, proxy)
-
-
-def _serving(server: ServerFolder, proxy: bool) -> Iterator[list[Program]]:
-    """Start the programs of the only server of a folder, yield them, and stop them."""
     config = server.config
     for port in (config.inner, config.port)[: 1 + proxy]:
         if is_listening(port):
             raise UsageError(f"port {port} is taken; stop what listens there, or change it in federation.toml")
     nginx = nginx_command(config.folder) if proxy else None
+    server.home.mkdir(mode=0o700, exist_ok=True)
     (server.home / "config.toml").write_text(flower.connection(config.inner, config.folder / "ca.crt"))
     if not server.database.exists():
         server.nodes.unlink(missing_ok=True)
