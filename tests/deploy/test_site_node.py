@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import socket
 import subprocess
 import sys
 import threading
@@ -240,3 +241,20 @@ def test_a_site_that_does_not_reach_its_server_is_not_healthy(own):
     with running("x", ["sleep", "60"], os.environ, own / "x.log", own) as program:
         assert "cannot reach it" not in node_health(config, program).problems
         assert "cannot reach it" in node_health(config, program, "cannot reach it").problems
+
+
+def test_a_port_that_another_program_has_is_named_and_not_taken_for_the_nodes_own(own, monkeypatch):
+    config = config_with(own, monkeypatch, "60")
+    monkeypatch.setattr(site_node.wait_for_port, "__defaults__", (0.3,))
+    with (
+        socket.create_server(("127.0.0.1", config.port)),
+        pytest.raises(FederationError, match=rf"port {config.port} is taken.*`port` in site.toml"),
+    ):
+        site_node.keep_node(config, threading.Event(), print)
+
+
+def test_an_earlier_node_that_is_ending_is_waited_for():
+    (port,) = free_ports(1)
+    held = socket.create_server(("127.0.0.1", port))
+    threading.Timer(0.5, held.close).start()
+    site_node.wait_for_port(port)

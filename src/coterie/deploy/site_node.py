@@ -20,7 +20,7 @@ from coterie.deploy.config import SiteConfig
 from coterie.deploy.health import node_health
 from coterie.deploy.logs import log_to, rotate, telling
 from coterie.deploy.monitoring import monitored
-from coterie.deploy.processes import Program, is_listening, running, stop_on_signals, wait_until
+from coterie.deploy.processes import GRACE, Program, is_listening, running, stop_on_signals, wait_until
 from coterie.deploy.reach import Reach
 from coterie.errors import FederationError
 
@@ -90,7 +90,21 @@ def node(config: SiteConfig, reach: Reach) -> Iterator[Program]:
     write_private(secret, secrets.token_bytes(32))
     (home / CARRIED).unlink(missing_ok=True)
     environment = flower.environment(home) | {flower.AGENT: str(config.socket_path)}
+    wait_for_port(config.port)
     with running("supernode", command, environment, folder / LOG, folder) as program:
         wait_until(lambda: is_listening(config.port), [program], f"the SuperNode does not answer on port {config.port}")
         with monitored(config.monitor, lambda: node_health(config, program, reach.problem)):
             yield program
+
+
+def wait_for_port(port: int, seconds: float = GRACE) -> None:
+    """Wait until nothing listens on the port of the node, as an earlier node that is ending; raise an error if not.
+
+    Another program's port would be taken for the node's own, which then cannot listen.
+    """
+    until = time.monotonic() + seconds
+    while is_listening(port):
+        if time.monotonic() > until:
+            what = "another program listens there, perhaps another site's node"
+            raise FederationError(f"port {port} is taken: {what}; set `port` in site.toml to a free one, or end it")
+        time.sleep(0.1)
