@@ -154,6 +154,21 @@ def test_a_node_that_refuses_the_certificate_is_started_again_until_it_is_renewe
     ]
 
 
+def test_another_end_after_a_refused_certificate_is_told_too(own, monkeypatch):
+    code = EXPIRED.replace("SuperNode ID: 1", "nothing").replace("time.sleep(60)", "raise SystemExit('key in use')")
+    config, stop, told = config_with(own, monkeypatch, "0", code), threading.Event(), []
+
+    def tell(text):
+        told.append(text)
+        if len(told) == 2:
+            stop.set()
+
+    threading.Timer(20, stop.set).start()
+    site_node.keep_node(config, stop, tell)
+    assert "its certificate has expired" in told[0]
+    assert "key in use" in told[1]
+
+
 LINGERS = """
 import sys, threading, time
 sys.path.insert(0, sys.argv[1])

@@ -32,8 +32,8 @@ CAUSES = {
 class Reach:
     """Follows the log of a site's node; tells the operator once that the server is not reached, once that it is again.
 
-    ``problem`` is what is wrong now, None if nothing is known to be; ``refused`` is whether the site refuses the
-    server's certificate, after which Flower's node ends.
+    ``problem`` is what is wrong now, None if nothing is known to be; ``refused`` is whether this node refused
+    the server's certificate, after which it ends; who starts another one resets it.
     """
 
     def __init__(self, server: str, log: Path, tell: Callable[[str], None]) -> None:

@@ -56,6 +56,7 @@ def keep_node(config: SiteConfig, stop: threading.Event, tell: Tell) -> None:
     reach = Reach(config.server, config.folder / LOG, tell)
     while True:
         began = time.monotonic()
+        reach.refused = False
         try:
             with node(config, reach) as program:
                 has_listened = True
