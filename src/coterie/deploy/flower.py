@@ -7,10 +7,12 @@ top, so that the programs load Flower and little of coterie, above all not torch
 from __future__ import annotations
 
 import gc
+import logging
 import os
 import sys
 import time
-from collections.abc import Mapping
+import traceback
+from collections.abc import Callable, Mapping
 from functools import partial
 from importlib import metadata
 from pathlib import Path
@@ -292,7 +294,23 @@ def run_supernode() -> None:
     shorten_retries()
     shorten_reconnection()
     spare_collections()
-    flower_supernode()
+    end_with(flower_supernode)
+
+
+def end_with(program: Callable[[], None]) -> None:
+    """Run one of Flower's programs, and end this process with it, also while a thread of it still runs.
+
+    After an error that it does not retry, as with an expired certificate, Flower's node logs it and returns; its HTTP
+    thread would keep the process alive, which then does nothing, for ever. A signal ends it by SystemExit, as before.
+    """
+    try:
+        program()
+    except Exception:
+        traceback.print_exc()
+    logging.shutdown()
+    sys.stdout.flush()
+    sys.stderr.flush()
+    os._exit(1)
 
 
 def main() -> None:

@@ -34,9 +34,13 @@ def days_left(folder: Path) -> list[Measure]:
     return [Measure("certificate_days", text, days, {"file": name}) for name, days in left.items()]
 
 
-def node_health(config: SiteConfig, program: Program) -> Health:
-    """Return how the node of a site is: Flower's node, the agent behind it, the messages it carried."""
+def node_health(config: SiteConfig, program: Program, unreached: str | None = None) -> Health:
+    """Return how the node of a site is: Flower's node, the agent behind it, the messages it carried.
+
+    ``unreached`` says why the server is not reached, None if it is.
+    """
     problems, measures = of_programs([program])
+    problems += [] if unreached is None else [unreached]
     carried = read_counts(config.folder / "flower" / CARRIED)
     answers = agent_answers(config.socket_path)
     problems += [] if answers else [f"the agent does not answer at {config.socket_path}; start it"]
