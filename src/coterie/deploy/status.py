@@ -153,7 +153,9 @@ def model_text(entry: Mapping[str, Any]) -> str:
     """Return which version a site has, and whether it uses another or waits for one."""
     version = str(entry.get("version", ""))
     used = version if entry.get("current", True) else f"{version}, not in use"
-    late = f"waits for a{' newer' * bool(version)} one" if entry.get("away") else ""
+    waits = entry.get("away") or entry.get("silent")
+    late = f"waits for a{' newer' * bool(version)} one" if waits else ""
+    late += f", tried again at {entry.get('next')}" if entry.get("silent") else ""
     return "; ".join(filter(None, (used, late))) or str(entry.get("missing", ""))
 
 
