@@ -26,7 +26,7 @@ from coterie.deploy.policy import Policy
 from coterie.deploy.server_run import carry_out
 from coterie.deploy.site_answers import Site
 from coterie.deploy.site_programs import build_site, load_data, with_columns
-from coterie.deploy.status import StatusBoard
+from coterie.deploy.status import StatusBoard, read_board
 from coterie.errors import DataError, FederationError, UsageError
 from coterie.experiments.run import run_settings
 from coterie.experiments.run_folder import STATE, load_state
@@ -175,6 +175,11 @@ def test_a_site_whose_table_does_not_fit_is_told_every_problem_and_the_server_no
     assert "does not fit the schema" in sites.told["genf"][0]
     assert "secret-ward" in "".join(sites.told["genf"])
     assert not (tmp_path / "homes" / "genf" / "schema.json").exists()
+    why = "its table does not fit the schema: column 'ward', column 'dose'; its console lists the rows"
+    assert done.history[0]["missing"]["genf"] == why
+    status = read_board(tmp_path / "status.json")
+    assert f"the run begins without genf: {why}" in status["notes"]
+    assert status["sites"]["genf"]["now"] == why
     with pytest.raises(
         FederationError, match=r"2 sites fit the schema, 3 are needed; genf: its table does not"
     ) as error:
