@@ -224,9 +224,36 @@ def test_a_table_that_lacks_values_says_so_at_the_start_in_the_words_of_site_tom
     write(home, {"own": hospital(1, gaps=[None, 2.5, 7.0] * 20, others=[None] + [1.0] * 59)})
     with pytest.raises(DataError) as error:
         build_site(replace(load_site(home), data="own.csv"))
-    assert "lacks values of 'gaps' in 20 rows, 'others' in 1 row; fill them in" in str(error.value)
+    assert "lacks values of 'gaps' in 20 rows, 'others' in 1 row (words such as" in str(error.value)
     assert 'missing = "indicator" or missing = "mean" in site.toml, the same at all sites' in str(error.value)
     assert build_site(replace(load_site(home), data="own.csv", missing="indicator")).site.unread is not None
+
+
+@pytest.mark.parametrize("missing", ["error", "mean"])
+def test_a_class_that_counts_as_missing_is_named_at_the_start_with_the_label(tmp_path, missing):
+    write_deployment(tmp_path / "f", ("bern",), "localhost", reading={"label": "outcome"})
+    home = tmp_path / "f" / "sites" / "bern"
+    write(home, {"own": hospital(1, outcome=["none", "severe", "none"] * 20)})
+    site = replace(load_site(home), data="own.csv", missing=missing)
+    with pytest.raises(DataError) as error:
+        build_site(site)
+    assert (
+        "lacks values of the label 'outcome' in 40 rows (words such as none, NA and ? count as missing); fill them in, "
+        "or leave rows without a label out with drop_missing_labels = true in site.toml, the same at all sites"
+    ) in str(error.value)
+
+
+def test_a_class_that_counts_as_missing_is_said_where_too_few_are_left(tmp_path):
+    outcomes = ["none", "severe", "none"] * 20
+    write(tmp_path / "all", {name: hospital(i, outcome=outcomes) for i, name in enumerate(NAMES)})
+    sites = TableSites(tmp_path, label="outcome", drop_missing_labels=True)
+    assert sites.told["bern"] == [
+        "40 rows without a label are left out (words such as none, NA and ? count as missing)"
+    ]
+    with pytest.raises(
+        FederationError, match=r"name 1 class of 'outcome'; at least 2.*none, NA and \? count as"
+    ):
+        run(tmp_path, sites)
 
 
 def test_sites_that_read_gaps_in_another_way_than_the_schema_are_told_how_to_agree_again(tmp_path):
