@@ -202,7 +202,8 @@ def agree_on_schema(told: Mapping[str, Facts], sums: Mapping[str, Sums], kinds: 
     for name, words in merged.categories.items():
         if not words and counts[name].values:
             what = f"column {name!r} has no word that a site has in enough rows to name it"
-            problems.add(Problem(_ALL, None, what, "leave it out with ignore in site.toml, or lower least_count there"))
+            remedy = "leave it out with ignore in site.toml if it is an id or free text, or join its words to fewer"
+            problems.add(Problem(_ALL, None, what, remedy))
     problems.refuse(_ALL)
     classes = None
     if kinds.are_classes:
