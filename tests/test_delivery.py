@@ -31,11 +31,11 @@ from coterie.deploy.policy import Policy
 from coterie.deploy.server_folder import ONLINE
 from coterie.deploy.server_run import carry_out, deliver_again
 from coterie.deploy.site_delivery import card_text, guessing
-from coterie.deploy.status import RUNNING, StatusBoard, headline, model_text, read_board, status_table
+from coterie.deploy.status import RUNNING, StatusBoard, clusters_of, headline, model_text, read_board, status_table
 from coterie.errors import RunFolderError
 from coterie.experiments.run_folder import load_rounds, load_summary
 from coterie.experiments.settings import Settings
-from coterie.experiments.summary import load_rows
+from coterie.experiments.summary import load_clusters, load_rows
 from coterie.exporting.folder import WEIGHTS, read_network
 from coterie.protocol.report import Report
 from coterie.terminal import console
@@ -238,6 +238,10 @@ def test_a_site_that_joined_after_the_run_is_placed_and_served(data, few, tmp_pa
     like = int(done.state.labels[alike])
     entry = read_ledger(tmp_path / LEDGER)["sites"][late]
     assert entry["cluster"] == like
+    status, ledger = read_board(tmp_path / "status.json"), read_ledger(tmp_path / LEDGER)
+    assert clusters_of(status, ledger) == {**load_clusters(tmp_path / "run"), late: like}
+    assert late not in clusters_of(status, {**ledger, "run": "another"}), "of another run"
+    assert str(status_table(status, {}, ledger).columns[4]._cells[data.names.index(late)]) == str(like)
     kept, theirs = (load_file(sites.store(name).folder / CURRENT / WEIGHTS) for name in (late, few.names[alike]))
     assert all(np.array_equal(kept[name], theirs[name]) for name in kept)
     card = json.loads((sites.store(late).folder / CURRENT / CARD).read_text())
@@ -272,7 +276,7 @@ def test_who_fails_keeps_the_version_that_it_had(few, tmp_path):
     assert entry["version"] == had
     assert "no folder for models" in entry["missing"]
     with console.capture() as shown:
-        console.print(status_table(None, {few.names[0]: "online"}, {few.names[0]: entry}))
+        console.print(status_table(None, {few.names[0]: "online"}, {"sites": {few.names[0]: entry}}))
     assert had in shown.get()
 
 

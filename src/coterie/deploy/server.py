@@ -114,7 +114,7 @@ def deliver_to_returned(server: ServerFolder) -> list[str]:
     connections = online(server)
     back = [name for name in absent if connections.get(name) == ONLINE]
     if back:
-        order = replace(make_delivery(server, ledger["run"]), only=tuple(back))
+        order = replace(make_delivery(server, ledger.get("run")), only=tuple(back))
         count_try(server.ledger, back, now)
         submit(server, order)
     return back
@@ -128,8 +128,8 @@ def watch_returns(server: ServerFolder, ended: threading.Event, tell: Callable[[
             ledger = read_ledger(server.ledger)
             silent = {name for name in waiting(ledger) if ledger["sites"][name].get("silent")}
             for name in sorted(silent):
-                if (name, ledger["version"]) not in said:
-                    said.add((name, ledger["version"]))
+                if (name, str(ledger.get("version"))) not in said:
+                    said.add((name, str(ledger.get("version"))))
                     entry = ledger["sites"][name]
                     why = line(entry.get("missing"), LONGEST_WHY)
                     tell(f"{line(name)} has not received its model: {why}{when_again(entry)}")
