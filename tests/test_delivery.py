@@ -6,8 +6,10 @@ import io
 import json
 import subprocess
 import sys
+import time
 from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
 
 import numpy as np
 import polars as pl
@@ -20,18 +22,20 @@ from typer.testing import CliRunner
 from coterie.cli.main import app
 from coterie.client_functions import HERE
 from coterie.data import load, load_own
+from coterie.deploy import server
 from coterie.deploy.audit import read_audit
 from coterie.deploy.delivery import LEDGER, delivery_notes, read_ledger, version_of, waiting
 from coterie.deploy.model_store import CARD, CURRENT
 from coterie.deploy.order import DELIVER, Order
 from coterie.deploy.policy import Policy
+from coterie.deploy.server_folder import ONLINE
 from coterie.deploy.server_run import carry_out, deliver_again
 from coterie.deploy.site_delivery import card_text, guessing
-from coterie.deploy.status import RUNNING, StatusBoard, headline, read_board, status_table
+from coterie.deploy.status import RUNNING, StatusBoard, clusters_of, headline, model_text, read_board, status_table
 from coterie.errors import RunFolderError
 from coterie.experiments.run_folder import load_rounds, load_summary
 from coterie.experiments.settings import Settings
-from coterie.experiments.summary import load_rows
+from coterie.experiments.summary import load_clusters, load_rows
 from coterie.exporting.folder import WEIGHTS, read_network
 from coterie.protocol.report import Report
 from coterie.terminal import console
@@ -123,9 +127,9 @@ def test_a_site_that_was_away_gets_its_model_later_and_nobody_twice(few, tmp_pat
     carry(order, leaving, tmp_path)
     ledger = read_ledger(tmp_path / LEDGER)
     assert waiting(ledger) == [away]
-    assert ledger["sites"][away]["missing"] == "no answer within 1 s"
+    assert ledger["sites"][away]["missing"] == "not connected"
     notes = read_board(tmp_path / "status.json")["notes"]
-    assert notes[1].startswith("client-002 has not received its model: no answer within 1 s; it gets")
+    assert notes[1].startswith("client-002 has not received its model: not connected; it gets")
     assert sites.store(away).versions() == []
     sites.away.clear()
     asked = sites.asked
@@ -151,6 +155,78 @@ def test_a_site_that_refuses_is_named_and_not_asked_again_by_itself(few, tmp_pat
     assert sites.store(few.names[1]).versions() == []
 
 
+def waiting_server(few, folder, monkeypatch, names):
+    """Return a server whose ledger is that of a run, and the orders that are given to it."""
+    given = []
+    monkeypatch.setattr(server, "online", lambda place: dict.fromkeys(names, ONLINE))
+    monkeypatch.setattr(server, "make_delivery", lambda place, run: make_order(folder, few.names, job=DELIVER))
+    monkeypatch.setattr(server, "submit", lambda place, order: given.append(order))
+    board = folder / "status.json"
+    return SimpleNamespace(ledger=folder / LEDGER, board=board, order=folder / "order.json"), given
+
+
+def test_a_site_that_is_connected_and_gives_no_answer_is_tried_again_after_growing_pauses(few, tmp_path, monkeypatch):
+    """Beside it one refuses and one is away: neither is asked when it is tried."""
+    mute, _, away, _ = few.names
+    sites = KeepingSites(few, tmp_path, mute=[mute], away=[away])
+    sites.sites[1].policy = Policy(keep_models=False)
+    carry(make_order(tmp_path, few.names), sites, tmp_path)
+    ledger = read_ledger(tmp_path / LEDGER)
+    assert waiting(ledger) == [mute, away]
+    assert "and is tried again at 20" in "".join(delivery_notes(ledger))
+    assert "tried again at 20" in model_text(ledger["sites"][mute])
+    place, given = waiting_server(few, tmp_path, monkeypatch, few.names[:2])
+    assert server.deliver_to_returned(place) == [], "its pause is not over"
+    clock, pauses = time.time(), []
+    for _ in range(9):
+        began = clock
+        while not given:
+            clock += 20.0
+            monkeypatch.setattr(time, "time", lambda now=clock: now)
+            server.deliver_to_returned(place)
+        pauses.append(clock - began)
+        order, heard = given.pop(), []
+        assert order.only == (mute,)
+
+        def hear(requests, heard=heard):
+            heard += requests
+            return sites(requests)
+
+        hear.connected = sites.connected
+        carry(order, hear, tmp_path, deliver_again)
+        assert set(heard) == {few.names.index(mute)}
+    assert pauses[0] <= 60
+    assert pauses[:7] == sorted(set(pauses[:7])), "each is longer than the one before"
+    assert all(3560 <= pause <= 3640 for pause in pauses[7:]), "up to an hour"
+    sites.mute.clear()
+    carry(replace(order, only=()), sites, tmp_path, deliver_again)
+    assert waiting(read_ledger(tmp_path / LEDGER)) == [away]
+    assert "tries" not in read_ledger(tmp_path / LEDGER)["sites"][mute]
+
+
+def test_a_site_that_was_not_connected_is_delivered_to_at_once_when_it_is(few, tmp_path, monkeypatch):
+    away = few.names[2]
+    sites = KeepingSites(few, tmp_path, away=[away])
+    carry(make_order(tmp_path, few.names), sites, tmp_path)
+    place, given = waiting_server(few, tmp_path, monkeypatch, [])
+    assert server.deliver_to_returned(place) == []
+    place, given = waiting_server(few, tmp_path, monkeypatch, [away])
+    assert server.deliver_to_returned(place) == [away]
+    assert given[0].only == (away,)
+    assert server.deliver_to_returned(place) == [], "a delivery that never ends well is not ordered again at once"
+
+
+def test_a_server_says_once_that_a_site_gives_no_answer(few, tmp_path, monkeypatch):
+    sites = KeepingSites(few, tmp_path, mute=few.names[:1])
+    carry(make_order(tmp_path, few.names), sites, tmp_path)
+    place, _ = waiting_server(few, tmp_path, monkeypatch, few.names)
+    monkeypatch.setattr(server, "LOOK", 0.001)
+    looks, told = iter([False] * 3 + [True]), []
+    server.watch_returns(place, SimpleNamespace(wait=lambda seconds: next(looks)), told.append)
+    (said,) = told
+    assert said.startswith("client-000 has not received its model: no answer within 1 s; it is connected and gives no")
+
+
 def test_a_site_that_joined_after_the_run_is_placed_and_served(data, few, tmp_path):
     """Its model is that of a client that is turned as it is, though it was in no round."""
     sites = KeepingSites(data, tmp_path, away=[data.names[4]])
@@ -162,6 +238,10 @@ def test_a_site_that_joined_after_the_run_is_placed_and_served(data, few, tmp_pa
     like = int(done.state.labels[alike])
     entry = read_ledger(tmp_path / LEDGER)["sites"][late]
     assert entry["cluster"] == like
+    status, ledger = read_board(tmp_path / "status.json"), read_ledger(tmp_path / LEDGER)
+    assert clusters_of(status, ledger) == {**load_clusters(tmp_path / "run"), late: like}
+    assert late not in clusters_of(status, {**ledger, "run": "another"}), "of another run"
+    assert str(status_table(status, {}, ledger).columns[4]._cells[data.names.index(late)]) == str(like)
     kept, theirs = (load_file(sites.store(name).folder / CURRENT / WEIGHTS) for name in (late, few.names[alike]))
     assert all(np.array_equal(kept[name], theirs[name]) for name in kept)
     card = json.loads((sites.store(late).folder / CURRENT / CARD).read_text())
@@ -196,7 +276,7 @@ def test_who_fails_keeps_the_version_that_it_had(few, tmp_path):
     assert entry["version"] == had
     assert "no folder for models" in entry["missing"]
     with console.capture() as shown:
-        console.print(status_table(None, {few.names[0]: "online"}, {few.names[0]: entry}))
+        console.print(status_table(None, {few.names[0]: "online"}, {"sites": {few.names[0]: entry}}))
     assert had in shown.get()
 
 

@@ -294,6 +294,17 @@ class TestTheScript:
         assert np.allclose(chances, expected, atol=1e-5)
         assert run_script(path, tmp_path / "new.csv", "onnxruntime").returncode == 1, "the block blocks nothing"
 
+    def test_ends_quietly_where_only_the_first_lines_are_read(self, tmp_path):
+        path = trained().export(tmp_path / "bern", "bern", format="safetensors")
+        code = "import numpy as np; from table import write; write(np.full((100_000, 2), 0.5))"
+        with subprocess.Popen(
+            [sys.executable, "-c", code], cwd=path, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
+        ) as script:
+            assert script.stdout.readline().startswith("prediction")
+            script.stdout.close()
+            assert script.stderr.read() == ""
+        assert script.returncode == 1
+
     def test_names_every_bad_row_with_its_line(self, tmp_path):
         path = trained().export(tmp_path / "bern", "bern", format="safetensors")
         (tmp_path / "bad.csv").write_text('age,sex\n40,f\n"4\n0",m\n,f\n50,x\n')

@@ -26,7 +26,7 @@ from coterie.deploy.policy import Policy
 from coterie.deploy.server_run import carry_out
 from coterie.deploy.site_answers import Site
 from coterie.deploy.site_programs import build_site, load_data, with_columns
-from coterie.deploy.status import StatusBoard
+from coterie.deploy.status import StatusBoard, read_board
 from coterie.errors import DataError, FederationError, UsageError
 from coterie.experiments.run import run_settings
 from coterie.experiments.run_folder import STATE, load_state
@@ -175,6 +175,11 @@ def test_a_site_whose_table_does_not_fit_is_told_every_problem_and_the_server_no
     assert "does not fit the schema" in sites.told["genf"][0]
     assert "secret-ward" in "".join(sites.told["genf"])
     assert not (tmp_path / "homes" / "genf" / "schema.json").exists()
+    why = "its table does not fit the schema: column 'ward', column 'dose'; its console lists the rows"
+    assert done.history[0]["missing"]["genf"] == why
+    status = read_board(tmp_path / "status.json")
+    assert f"the run begins without genf: {why}" in status["notes"]
+    assert status["sites"]["genf"]["now"] == why
     with pytest.raises(
         FederationError, match=r"2 sites fit the schema, 3 are needed; genf: its table does not"
     ) as error:
@@ -219,9 +224,34 @@ def test_a_table_that_lacks_values_says_so_at_the_start_in_the_words_of_site_tom
     write(home, {"own": hospital(1, gaps=[None, 2.5, 7.0] * 20, others=[None] + [1.0] * 59)})
     with pytest.raises(DataError) as error:
         build_site(replace(load_site(home), data="own.csv"))
-    assert "lacks values of 'gaps' in 20 rows, 'others' in 1 row; fill them in" in str(error.value)
+    assert "lacks values of 'gaps' in 20 rows, 'others' in 1 row (words such as" in str(error.value)
     assert 'missing = "indicator" or missing = "mean" in site.toml, the same at all sites' in str(error.value)
     assert build_site(replace(load_site(home), data="own.csv", missing="indicator")).site.unread is not None
+
+
+@pytest.mark.parametrize("missing", ["error", "mean"])
+def test_a_class_that_counts_as_missing_is_named_at_the_start_with_the_label(tmp_path, missing):
+    write_deployment(tmp_path / "f", ("bern",), "localhost", reading={"label": "outcome"})
+    home = tmp_path / "f" / "sites" / "bern"
+    write(home, {"own": hospital(1, outcome=["none", "severe", "none"] * 20)})
+    site = replace(load_site(home), data="own.csv", missing=missing)
+    with pytest.raises(DataError) as error:
+        build_site(site)
+    assert (
+        "lacks values of the label 'outcome' in 40 rows (words such as none, NA and ? count as missing); fill them in, "
+        "or leave rows without a label out with drop_missing_labels = true in site.toml, the same at all sites"
+    ) in str(error.value)
+
+
+def test_a_class_that_counts_as_missing_is_said_where_too_few_are_left(tmp_path):
+    outcomes = ["none", "severe", "none"] * 20
+    write(tmp_path / "all", {name: hospital(i, outcome=outcomes) for i, name in enumerate(NAMES)})
+    sites = TableSites(tmp_path, label="outcome", drop_missing_labels=True)
+    assert sites.told["bern"] == [
+        "40 rows without a label are left out (words such as none, NA and ? count as missing)"
+    ]
+    with pytest.raises(FederationError, match=r"name 1 class of 'outcome'; at least 2.*none, NA and \? count as"):
+        run(tmp_path, sites)
 
 
 def test_sites_that_read_gaps_in_another_way_than_the_schema_are_told_how_to_agree_again(tmp_path):
@@ -257,8 +287,12 @@ def test_a_column_that_identifies_rows_is_named_and_its_words_do_not_leave(tmp_p
     ids = {name: [f"patient-{i}-{j}" for j in range(60)] for i, name in enumerate(NAMES)}
     write(tmp_path / "all", {name: hospital(i, id=ids[name]) for i, name in enumerate(NAMES)})
     sites = TableSites(tmp_path, policy=Policy(least_examples=1))
-    with pytest.raises(FederationError, match=r"column 'id' has no word that a site has in enough rows.*leave it out"):
+    with pytest.raises(
+        FederationError, match=r"column 'id' has no word that a site has in enough rows.*leave it out"
+    ) as error:
         run(tmp_path, sites)
+    assert "least_count" not in str(error.value), "lowered, it would put the ids into everybody's schema.json"
+    assert "if it is an id or free text, or join its words to fewer" in str(error.value)
     with pytest.raises(FederationError, match=r"column 'id' has 180 different words in 180 rows; leave it out"):
         run(tmp_path, TableSites(tmp_path), out=str(tmp_path / "open"))
 

@@ -10,7 +10,7 @@ from coterie.deploy.audit import Audit
 from coterie.deploy.model_store import MODELS, ModelStore
 from coterie.deploy.policy import Policy
 from coterie.deploy.site_answers import Site
-from coterie.wire.remote import PackedReplies
+from coterie.wire.remote import NOT_CONNECTED, PackedReplies
 
 
 class LocalSites:
@@ -30,7 +30,8 @@ class LocalSites:
         """The replies of all that answer."""
         self.asked += 1
         received = {i: r for i, r in requests.items() if self.names[i] not in self.away | self.mute}
-        missing = {i: "no answer within 1 s" for i in requests if i not in received}
+        why = {i: NOT_CONNECTED if self.names[i] in self.away else "no answer within 1 s" for i in requests}
+        missing = {i: why[i] for i in requests if i not in received}
         return PackedReplies({i: self.sites[i].answer(request) for i, request in received.items()}, missing)
 
 

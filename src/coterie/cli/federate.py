@@ -263,7 +263,7 @@ def status(
     if as_json:
         say_json({"run": run_status, "online": connections, "models": models, "warnings": warnings})
         return
-    console.print(status_table(run_status, connections, models.get("sites", {}), warnings))
+    console.print(status_table(run_status, connections, models, warnings))
 
 
 federate_app.command("watch")(watch_federation)

@@ -33,7 +33,7 @@ from coterie.server.contract import State
 from coterie.server.serving import serve, with_clients
 from coterie.terminal import line
 from coterie.wire import codec
-from coterie.wire.remote import Exchange, PackedReplies, Remote
+from coterie.wire.remote import NOT_CONNECTED, WENT_AWAY, Exchange, PackedReplies, Remote
 from coterie.wire.requests import Parcel, Receipt, pack_delivery, read_part
 
 LEDGER = "deliveries.json"
@@ -51,23 +51,29 @@ Entries = dict[str, dict[str, Any]]
 Ledger = Mapping[str, Any]
 """The content of ``deliveries.json``: the folder of the run, its version, and an entry for each site."""
 
+AWAY = (NOT_CONNECTED, WENT_AWAY)
+"""Why a site was not reached that gets its model as soon as it returns."""
+
+FIRST_PAUSE, LONGEST_PAUSE = 30.0, 3600.0
+"""Seconds until a site is tried again that is connected and gives no answer: the first time, and at most."""
+
 NO_SIZES: Mapping[str, Sizes] = {}
 
 
 @dataclass(frozen=True)
 class Among:
-    """An exchange with the sites at some ``positions``, numbered from 0; ``away`` fills with who cannot be reached."""
+    """An exchange with sites at some ``positions``, from 0; ``unreached`` fills with why some of them give no reply."""
 
     exchange: Exchange
     positions: Sequence[int]
-    away: dict[int, str] = field(default_factory=dict)
+    unreached: dict[int, str] = field(default_factory=dict)
 
     def __call__(self, requests: Mapping[int, bytes]) -> PackedReplies:
         """Exchange messages with these sites."""
         place = {position: at for at, position in enumerate(self.positions)}
         packed = self.exchange({self.positions[at]: content for at, content in requests.items()})
         missing = {place[position]: why for position, why in packed.missing.items()}
-        self.away.update(missing)
+        self.unreached.update(missing)
         return PackedReplies({place[position]: reply for position, reply in packed.answers.items()}, missing)
 
 
@@ -106,7 +112,7 @@ def hand_over(
     """
     version = version_of(order.run, trained.state)
     ledger = read_ledger(ledger_of(order))
-    lacking = [at for at, name in enumerate(order.sites) if order.again or not has_version(ledger, name, version)]
+    lacking = [at for at, name in enumerate(order.sites) if _is_due(order, ledger, name, version)]
     known, new = _known_and_new(order, trained, names, lacking)
     here = _HandOver(order, trained, sites, version, sizes)
     seats = np.array([names.index(order.sites[at]) for at in known], np.int64)
@@ -116,8 +122,18 @@ def hand_over(
     for at in new:
         entries |= here.place_and_deliver(at)
     before = ledger.get("sites", {})
-    failed = {name: {**before.get(name, {}), **entry} for name, entry in entries.items() if "missing" in entry}
+    tries = {name: before.get(name, {}).get("tries", 0) if ledger.get("version") == version else 0 for name in entries}
+    failed = {
+        name: _paused({**before.get(name, {}), **entry}, tries[name])
+        for name, entry in entries.items()
+        if "missing" in entry
+    }
     return save_ledger(order, version, {**before, **entries, **failed})
+
+
+def _is_due(order: Order, ledger: Ledger, name: str, version: str) -> bool:
+    """Return whether a delivery is for this site."""
+    return (order.again or not has_version(ledger, name, version)) and (not order.only or name in order.only)
 
 
 def _known_and_new(
@@ -150,7 +166,7 @@ class _HandOver:
         delivering = Delivering(reached, parcels)
         replies = serve(self.trained.algorithm, self._remote(names, delivering), state, self.trained.seed)
         return {
-            name: _entry(parcels[at], delivering.receipts.get(at), replies.missing.get(name), at in reached.away)
+            name: _entry(parcels[at], delivering.receipts.get(at), replies.missing.get(name), reached.unreached.get(at))
             for at, name in enumerate(names)
         }
 
@@ -161,8 +177,8 @@ class _HandOver:
         try:
             state = self.trained.state_with(self.trained.place(remote), remote)
         except CoterieError as error:
-            why = next(iter(reached.away.values()), str(error))
-            return {name: {"missing": line(why, codec.LONGEST_PROBLEM), "away": bool(reached.away)}}
+            unreached = next(iter(reached.unreached.values()), None)
+            return {name: _missing(unreached or str(error), unreached)}
         return self.deliver([position], state)
 
     def _remote(self, names: Sequence[str], exchange: Exchange) -> Remote:
@@ -183,12 +199,51 @@ class _HandOver:
         )
 
 
-def _entry(parcel: Parcel, receipt: Receipt | None, why: str | None, is_away: bool) -> dict[str, Any]:
+def _entry(parcel: Parcel, receipt: Receipt | None, why: str | None, unreached: str | None) -> dict[str, Any]:
     """Return what the ledger says of a site that was asked to keep a model."""
     if receipt is None or why is not None:
-        return {"missing": line(why or "sent no receipt", codec.LONGEST_PROBLEM), "away": is_away}
+        return _missing(why or "sent no receipt", unreached)
     when = time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime())
     return {"version": receipt.version, "current": receipt.current, "cluster": parcel.cluster, "when": when}
+
+
+def _missing(why: str, unreached: str | None) -> dict[str, Any]:
+    """Return what the ledger says of a site without its model; ``unreached``: why it gave no reply, if it gave none.
+
+    It is ``away``, or ``silent`` though it is connected; a site that replied has refused and is not asked again.
+    """
+    is_away = unreached in AWAY
+    said = line(why, codec.LONGEST_PROBLEM)
+    return {"missing": said, "away": is_away, "silent": unreached is not None and not is_away}
+
+
+def _paused(entry: dict[str, Any], tries: int, now: float | None = None) -> dict[str, Any]:
+    """Add to the entry of a site that waits when it is tried again, after so many ``tries`` by the server itself."""
+    if not _waits(entry):
+        return {**entry, "tries": 0, "next": None}
+    at_once = entry.get("away") and tries == 0
+    pause = 0.0 if at_once else min(FIRST_PAUSE * 2.0 ** min(tries, 20), LONGEST_PAUSE)
+    moment = time.gmtime((time.time() if now is None else now) + pause)
+    return {**entry, "tries": tries, "next": time.strftime("%Y-%m-%dT%H:%M:%SZ", moment)}
+
+
+def _waits(entry: Mapping[str, Any]) -> bool:
+    return entry.get("away") is True or entry.get("silent") is True
+
+
+def due(ledger: Ledger, now: float) -> list[str]:
+    """Return the sites that wait for their model and whose pause is over; each gets it once it is connected."""
+    moment = time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime(now))
+    return [name for name in waiting(ledger) if str(ledger["sites"][name].get("next") or "") <= moment]
+
+
+def count_try(path: Path, names: Sequence[str], now: float) -> None:
+    """Record that the server tries these sites again, before it does, so that the next pause is longer in any case."""
+    ledger = read_ledger(path)
+    sites = dict(ledger.get("sites", {}))
+    for name in names:
+        sites[name] = _paused(sites[name], int(sites[name].get("tries") or 0) + 1, now)
+    write_atomically(path, (json.dumps({**ledger, "sites": sites}, indent=2) + "\n").encode())
 
 
 def version_of(run: str, state: State) -> str:
@@ -232,23 +287,34 @@ def has_version(ledger: Ledger, name: str, version: str) -> bool:
 
 
 def waiting(ledger: Ledger) -> list[str]:
-    """Return the sites that could not be reached, and are asked again when they are back."""
-    return [name for name, entry in ledger.get("sites", {}).items() if entry.get("away") is True]
+    """Return the sites that could not be reached: away, and asked when they are back, or silent, and tried again."""
+    return [name for name, entry in ledger.get("sites", {}).items() if _waits(entry)]
 
 
 def delivery_notes(ledger: Ledger) -> list[str]:
     """Return a line for each site that has not received its model, and one on how many have."""
     sites = ledger["sites"]
     there = sum(has_version(ledger, name, ledger["version"]) for name in sites)
-    late = "; it gets the model when it is back"
     return [
         f"{there} of {len(sites)} sites have the model {ledger['version']}",
         *(
-            f"{name} has not received its model: {entry['missing']}{late if entry.get('away') else ''}"
+            f"{name} has not received its model: {entry['missing']}{when_again(entry)}"
             for name, entry in sites.items()
             if "missing" in entry
         ),
     ]
+
+
+def when_again(entry: Mapping[str, Any]) -> str:
+    """Return when a site that lacks its model gets it, for the end of a line; nothing if it is not asked again."""
+    if entry.get("away"):
+        return "; it gets the model when it is back"
+    if entry.get("silent"):
+        return (
+            f"; it is connected and gives no answer, and is tried again at {line(entry.get('next'), 30)}, then after "
+            "pauses that grow to an hour; coterie federate deliver tries it at once"
+        )
+    return ""
 
 
 def _scores(folder: Path) -> dict[str, float]:

@@ -49,7 +49,8 @@ def look_for_drift(order: Order, sites: Sites, board: StatusBoard) -> list[Line]
     assert order.history is not None, "an order to look for drift names it"
     with board.recording_end():
         trained = load_trained(Path(order.out))
-        descriptions = with_data(order, sites, wait_for_sites(order, sites, board))
+        descriptions, misfits = with_data(order, sites, wait_for_sites(order, sites, board))
+        board.sites(misfits)
         board.update(state=RUNNING, rounds=trained.state.round)
         sizes = reported_sizes(order, descriptions)
         remote = Remote(order.sites, trained.model, sites, run=order.run, sizes=sizes)

@@ -40,7 +40,7 @@ from coterie.errors import FederationError
 from coterie.terminal import line
 from coterie.wire import codec
 from coterie.wire.envelope import HEAD, Channel
-from coterie.wire.remote import PackedReplies
+from coterie.wire.remote import NOT_CONNECTED, WENT_AWAY, PackedReplies
 
 MOST_PARTS = 8
 """The most parts of a reply; an honest one has three: the message, its record, and the content of the record."""
@@ -263,7 +263,7 @@ class FlowerExchange:
         """
         connected = self.connected()
         waiting, heads = dict[str, int](), dict[int, bytes]()
-        missing = {client: "not connected" for client in requests if self.names[client] not in connected}
+        missing = {client: NOT_CONNECTED for client in requests if self.names[client] not in connected}
         asked = {client: content for client, content in requests.items() if client not in missing}
         for part in _parts(asked):
             numbers, sealed = self._send_part(part, connected)
@@ -338,7 +338,7 @@ def envelope_of(reply: Message | FederationError) -> bytes:
     if reply.has_error():
         lost = reply.error.code == LOST
         why = line(reply.error.reason or reply.error.code, codec.LONGEST_PROBLEM)
-        raise FederationError("went away while it was asked" if lost else f"failed: {why}")
+        raise FederationError(WENT_AWAY if lost else f"failed: {why}")
     try:
         content = reply.content[RECORD][REPLY]
     except KeyError:

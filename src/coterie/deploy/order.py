@@ -31,12 +31,13 @@ class Order:
     """An experiment, where its results go, and which sites it is for.
 
     A run begins once ``minimum`` sites are ready, or after ``patience`` seconds with those who are, if they are
-    ``quorum`` or more (0: as many as ``minimum``). An exchange waits ``timeout`` seconds for answers. ``schema`` is
-    the file that says how the sites' tables become arrays, where the server has it. ``job`` is to train, or only to
-    deliver the models of a run that is over, or to look for drift; after training they are delivered if ``deliver`` is
-    set, and only to sites that lack them unless it is done ``again``. ``earlier`` is the folder of a finished run whose
-    models and clusters this one begins with. ``history`` is the file to which a look for drift is added. ``tables`` are
-    the settings if the sites turn out to have tables, whose training has defaults of its own; None: the same.
+    ``quorum`` or more (0: as many as ``minimum``). An exchange waits ``timeout`` seconds for answers. ``schema`` is the
+    file that says how the sites' tables become arrays, where the server has it. ``job`` is to train, or only to deliver
+    the models of a run that is over, or to look for drift; after training they are delivered if ``deliver`` is set, and
+    only to sites that lack them unless it is done ``again``, and of these to those in ``only`` if it names any.
+    ``earlier`` is the folder of a finished run whose models and clusters this one begins with. ``history`` is the file
+    to which a look for drift is added. ``tables`` are the settings if the sites turn out to have tables, whose training
+    has defaults of its own; None: the same.
     """
 
     settings: dict[str, Any]
@@ -53,6 +54,7 @@ class Order:
     job: str = TRAIN
     deliver: bool = True
     again: bool = False
+    only: tuple[str, ...] = ()
     earlier: str | None = None
     history: str | None = None
     tables: dict[str, Any] | None = None

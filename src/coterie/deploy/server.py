@@ -6,13 +6,15 @@ import json
 import logging
 import subprocess
 import threading
+import time
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack, contextmanager
+from dataclasses import replace
 from pathlib import Path
 
 from coterie.deploy import flower
-from coterie.deploy.delivery import read_ledger, waiting
+from coterie.deploy.delivery import count_try, due, read_ledger, waiting, when_again
 from coterie.deploy.logs import rotate
 from coterie.deploy.order_lock import ordering
 from coterie.deploy.processes import Program, is_listening, running, wait_until
@@ -27,6 +29,9 @@ _log = logging.getLogger(__name__)
 
 LOOK = 20.0
 """Seconds between two looks for sites that wait for a model and are back."""
+
+LONGEST_WHY = 300
+"""The most letters said of why a site has not received its model."""
 
 TEND = 0.5
 """Seconds between two looks at the programs."""
@@ -100,24 +105,36 @@ def tend(programs: Sequence[Program], ended: threading.Event, folder: Path) -> N
             rotate(log)
 
 
-def deliver_to_returned(server: ServerFolder) -> bool:
-    """Order a delivery if a site is back that could not be reached when models were handed over; return whether."""
-    ledger = read_ledger(server.ledger)
-    absent = waiting(ledger)
+def deliver_to_returned(server: ServerFolder) -> list[str]:
+    """Order a delivery to the connected sites that wait for their model and whose pause is over; return their names."""
+    ledger, now = read_ledger(server.ledger), time.time()
+    absent = due(ledger, now)
     if not absent or is_starting(server) or current_run(server) is not None:
-        return False
+        return []
     connections = online(server)
-    if not any(connections.get(name) == ONLINE for name in absent):
-        return False
-    submit(server, make_delivery(server, ledger["run"]))
-    return True
+    back = [name for name in absent if connections.get(name) == ONLINE]
+    if back:
+        order = replace(make_delivery(server, ledger.get("run")), only=tuple(back))
+        count_try(server.ledger, back, now)
+        submit(server, order)
+    return back
 
 
 def watch_returns(server: ServerFolder, ended: threading.Event, tell: Callable[[str], None]) -> None:
     """Deliver to sites that come back, until ``ended`` is set; look only while a site waits for its model."""
+    said = set[tuple[str, str]]()
     while not ended.wait(LOOK):
         try:
-            if deliver_to_returned(server):
-                tell("a site is back that has not received its model; it is delivered now")
+            ledger = read_ledger(server.ledger)
+            silent = {name for name in waiting(ledger) if ledger["sites"][name].get("silent")}
+            for name in sorted(silent):
+                if (name, str(ledger.get("version"))) not in said:
+                    said.add((name, str(ledger.get("version"))))
+                    entry = ledger["sites"][name]
+                    why = line(entry.get("missing"), LONGEST_WHY)
+                    tell(f"{line(name)} has not received its model: {why}{when_again(entry)}")
+            back = [name for name in deliver_to_returned(server) if name not in silent]
+            if back:
+                tell(f"{line(', '.join(back))} is back and has not received its model; it is delivered now")
         except (CoterieError, OSError, subprocess.SubprocessError) as error:
             _log.warning("cannot see whether a site is back (%s); trying again", line(error))

@@ -81,7 +81,8 @@ def carry_out(order: Order, sites: Sites, board: StatusBoard) -> Finished:
     with board.recording_end():
         out, earlier = Path(order.out), order.begins_with()
         before = rounds_before(out, order.resume, earlier)
-        descriptions = with_data(order, sites, wait_for_sites(order, sites, board))
+        descriptions, misfits = with_data(order, sites, wait_for_sites(order, sites, board))
+        board.sites(misfits)
         class_names = next(iter(descriptions.values())).class_names
         known = with_schema(agree_on_data(order, descriptions), class_names, schema_file(order))
         settings = with_rounds(order.experiment(tables=known.schema is not None), before)
@@ -96,7 +97,8 @@ def carry_out(order: Order, sites: Sites, board: StatusBoard) -> Finished:
             board.update(state=RUNNING, record=record)
             _log.info("round %d is done", record["round"] + 1, extra={FACTS: {"run": order.run, "record": record}})
 
-        notes = bounded_weights(descriptions, settings.weight_bound or 0)
+        notes = [f"the run begins without {name}: {why}" for name, why in misfits.items()]
+        notes += bounded_weights(descriptions, settings.weight_bound or 0)
         notes += [] if earlier is None else [earlier.note(order.sites)]
         board.update(state=RUNNING, rounds=settings.rounds, notes=notes)
 
@@ -142,11 +144,16 @@ JOBS: Mapping[str, Callable[[Order, Sites, StatusBoard], object]] = {TRAIN: carr
 """How each kind of order is carried out."""
 
 
-def with_data(order: Order, sites: Sites, greeted: Mapping[str, Greeting]) -> dict[str, SiteDescription]:
-    """Return the descriptions of sites, after those whose tables had no schema have agreed on one."""
+def with_data(
+    order: Order, sites: Sites, greeted: Mapping[str, Greeting]
+) -> tuple[dict[str, SiteDescription], dict[str, str]]:
+    """Return the descriptions of sites, after those whose tables had no schema have agreed on one.
+
+    With them comes the problem of each site that did not: which columns do not fit, or that it gave no answer.
+    """
     described = {name: about for name, about in greeted.items() if isinstance(about, SiteDescription)}
     if len(described) == len(greeted):
-        return described
+        return described, {}
     wanting = [at for at, name in enumerate(order.sites) if name in greeted and name not in described]
     if described and not schema_file(order).is_file():
         have, lacks = next(iter(described)), order.sites[wanting[0]]
@@ -158,11 +165,11 @@ def with_data(order: Order, sites: Sites, greeted: Mapping[str, Greeting]) -> di
     fitting = [at for at in wanting if order.sites[at] not in agreement.problems]
     found, problems = ask_descriptions(order, sites, fitting)
     described |= {name: about for name, about in found.items() if isinstance(about, SiteDescription)}
-    needed = order.quorum or order.minimum
+    needed, problems = order.quorum or order.minimum, {**agreement.problems, **problems}
     if len(described) < needed:
-        why = "; ".join(f"{name}: {each}" for name, each in list({**agreement.problems, **problems}.items())[:3])
+        why = "; ".join(f"{name}: {each}" for name, each in list(problems.items())[:3])
         raise FederationError(f"the tables of {len(described)} sites fit the schema, {needed} are needed; {why}")
-    return {name: described[name] for name in order.sites if name in described}
+    return {name: described[name] for name in order.sites if name in described}, problems
 
 
 def wait_for_sites(order: Order, sites: Sites, board: StatusBoard, pause: float = 0.5) -> dict[str, Greeting]:

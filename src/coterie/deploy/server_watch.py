@@ -172,8 +172,9 @@ class Federation:
         usual, late = self.usual(), self.late()
         records: Sequence[Record] = () if self.standing is None else self.standing.records
         missed = [name for record in records for name in missing_of(record)]
-        clusters = {} if self.status is None else clusters_of(self.status)
-        models = read_ledger(self.server.ledger).get("sites", {})
+        ledger = read_ledger(self.server.ledger)
+        models = ledger.get("sites", {})
+        clusters = {} if self.status is None else clusters_of(self.status, ledger)
         rows: list[tuple[Words, ...]] = []
         for name in sorted({*self.server.config.sites, *self._sites()}):
             site = self._sites().get(name, {})

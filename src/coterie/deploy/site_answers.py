@@ -82,6 +82,7 @@ class Site:
     ) -> None:
         self.name, self.policy, self.audit, self.threads = name, policy, audit, threads
         self.store, self.tell = store, tell
+        self.misfit: str | None = None  # why its table did not fit the schema that it was sent
         self.unread = data if isinstance(data, UnreadTable) else None
         if isinstance(data, Federated):
             self._read(data)
@@ -202,7 +203,12 @@ class Site:
 
     def _answer_schema(self, packed: codec.Packed, entry: AuditLine) -> _Reply:
         entry["asked"] = "whether the table fits the schema"
-        self._read(self._table().take(packed.header.get("schema")))
+        try:
+            data = self._table().take(packed.header.get("schema"))
+        except FederationError as error:
+            self.misfit = str(error)
+            raise
+        self._read(data)
         return _Reply({}, {})
 
     def _table(self) -> UnreadTable:
@@ -217,7 +223,8 @@ class Site:
     def _open_task(self, packed: codec.Packed, entry: AuditLine) -> Asked:
         """Return the task of a message and the engine that does it, after all checks."""
         if self.unread is not None:
-            raise FederationError("this site's table has no schema yet; the next run that begins agrees on one")
+            unknown = "this site's table has no schema yet; the next run that begins agrees on one"
+            raise FederationError(self.misfit or unknown)
         header = packed.header
         task = codec.read_as(Task, header.get("task"), "task")
         key = Key(*codec.read_as(tuple[int, int], header.get("key"), "key"))

@@ -17,6 +17,7 @@ from typing import Any
 
 from coterie.data import Federated, Schema, check_files, load_client
 from coterie.data.tables.agreement import OwnTable
+from coterie.data.tables.cells import COUNTS_AS_MISSING
 from coterie.data.tables.problems import Problem
 from coterie.data.tables.reading import Reading
 from coterie.deploy.deployment import SCHEMA
@@ -49,10 +50,17 @@ class UnreadTable:
         own = self._own()
         assert own.features, "a table without features is refused when it is read"
         gaps = own.gaps() if own.reading.missing == REFUSED else {}
-        if gaps:
-            named = ", ".join(f"{name!r} in {count} row{'s' * (count > 1)}" for name, count in gaps.items())
-            what = f"{self.file} lacks values of {named}"
-            raise DataError(f"{what}; fill them in, or use --missing indicator or --missing mean")
+        labels = own.unlabelled()
+        if gaps or labels:
+            every = {repr(name): count for name, count in gaps.items()}
+            every |= {f"the label {name!r}": count for name, count in labels.items()}
+            named = ", ".join(f"{name} in {count} row{'s' * (count > 1)}" for name, count in every.items())
+            what = f"{self.file} lacks values of {named} ({COUNTS_AS_MISSING})"
+            ways = ["use --missing indicator or --missing mean"] if gaps else []
+            ways += ["leave rows without a label out with --drop-missing-labels"] if labels else []
+            raise DataError(f"{what}; fill them in, or {', and '.join(ways)}")
+        for note in own.notes:
+            self.tell(f"{note} ({COUNTS_AS_MISSING})")
 
     def columns(self, policy: Policy) -> dict[str, Any]:
         """Return what this site tells of its columns."""

@@ -124,13 +124,14 @@ def _start_time(number: int) -> str | None:
 def status_table(
     status: Status | None,
     online: Mapping[str, str],
-    models: Mapping[str, Mapping[str, Any]] | None = None,
+    ledger: Mapping[str, Any] | None = None,
     warnings: Sequence[str] = (),
 ) -> Table:
     """Return a table of the sites, with connection, last news, cluster and model of each; below it notes and warnings.
 
-    ``models`` are the entries of the ledger of deliveries, by site.
+    ``ledger`` is that of deliveries.
     """
+    models = (ledger or {}).get("sites", {})
     notes = [*([] if status is None else status["notes"]), *warnings]
     table = Table(
         title=None if status is None else cell(headline(status)),
@@ -141,9 +142,9 @@ def status_table(
     for title in ("site", "connection", "last", "when", "cluster", "model"):
         table.add_column(title)
     sites = {} if status is None else status["sites"]
-    clusters = {} if status is None else clusters_of(status)
+    clusters = {} if status is None else clusters_of(status, ledger or {})
     for name in sorted({*online, *sites}):
-        last, model = sites.get(name, {}), (models or {}).get(name, {})
+        last, model = sites.get(name, {}), models.get(name, {})
         cells = (online.get(name, "unknown"), last.get("now", ""), last.get("when", ""), str(clusters.get(name, "")))
         table.add_row(*map(cell, (name, *cells, model_text(model))))
     return table
@@ -153,7 +154,9 @@ def model_text(entry: Mapping[str, Any]) -> str:
     """Return which version a site has, and whether it uses another or waits for one."""
     version = str(entry.get("version", ""))
     used = version if entry.get("current", True) else f"{version}, not in use"
-    late = f"waits for a{' newer' * bool(version)} one" if entry.get("away") else ""
+    waits = entry.get("away") or entry.get("silent")
+    late = f"waits for a{' newer' * bool(version)} one" if waits else ""
+    late += f", tried again at {entry.get('next')}" if entry.get("silent") else ""
     return "; ".join(filter(None, (used, late))) or str(entry.get("missing", ""))
 
 
@@ -171,10 +174,20 @@ def headline(status: Status) -> str:
     return f"run {line(status['run'], LONGEST_NAME)} {state}{at}{line(problem, LONGEST_ERROR)}"
 
 
-def clusters_of(status: Status) -> dict[str, int]:
-    """Return the cluster of each site after the last saved round."""
+def clusters_of(status: Status, ledger: Mapping[str, Any]) -> dict[str, int]:
+    """Return the cluster of each site after the last saved round, or in which a delivery of the run placed it later."""
     out = Path(status["out"])
     if (out / "clients.csv").exists():
-        return load_clusters(out)
+        return {**load_clusters(out), **_placed(status, ledger)}
     labels = load_labels(out)
-    return dict(zip(status["sites"], labels[-1].tolist(), strict=True)) if len(labels) else {}
+    if not len(labels):
+        return {}
+    return dict(zip(status["sites"], labels[-1].tolist(), strict=True))
+
+
+def _placed(status: Status, ledger: Mapping[str, Any]) -> dict[str, int]:
+    """Return the cluster of each site that has the version of the ledger, where this is one of the run's."""
+    if ledger.get("run") != status["out"]:
+        return {}
+    entries = {name: each for name, each in ledger["sites"].items() if each.get("version") == ledger.get("version")}
+    return {name: each["cluster"] for name, each in entries.items() if isinstance(each.get("cluster"), int)}

@@ -51,5 +51,5 @@ def tables(server: ServerFolder) -> Iterator[Table]:
     with ThreadPoolExecutor(1) as background:
         connections = Connections(server, background, CONNECTIONS)
         while True:
-            models = read_ledger(server.ledger).get("sites", {})
-            yield status_table(read_board(server.board), connections.known(), models, warnings)
+            ledger = read_ledger(server.ledger)
+            yield status_table(read_board(server.board), connections.known(), ledger, warnings)

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import csv
 import json
+import os
 import re
 import sys
 import zipfile
@@ -94,11 +95,16 @@ def _read_table(file: str | Path, schema: Mapping[str, Any]) -> Any:
 
 
 def write(answers: Any, folder: Path = FOLDER) -> None:
-    """Print the answers of the model as a .csv table."""
+    """Print the answers of the model as a .csv table; end quietly where the reader of the output has read enough."""
     output = load_schema(folder)["output"]
     writer = csv.writer(sys.stdout, lineterminator="\n")
-    writer.writerow(header(output))
-    writer.writerows(rows(answers, output))
+    try:
+        writer.writerow(header(output))
+        writer.writerows(rows(answers, output))
+        sys.stdout.flush()
+    except BrokenPipeError:
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())  # else Python complains when it closes it
+        sys.exit(1)
 
 
 def load_schema(folder: Path) -> dict[str, Any]:

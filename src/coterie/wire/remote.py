@@ -32,6 +32,10 @@ MOST_BYTES = 1 << 30
 """The most bytes of different messages that are packed before they are sent; further messages wait."""
 
 
+NOT_CONNECTED, WENT_AWAY = "not connected", "went away while it was asked"
+"""The reasons for a missing reply of a client that is not there; it may come back."""
+
+
 class PackedReplies(NamedTuple):
     """The packed replies of an exchange by client, and the reason for each client that sent none."""
 

@@ -20,7 +20,7 @@ from typing import Any
 
 import numpy as np
 
-from coterie.data.tables.cells import canonical
+from coterie.data.tables.cells import COUNTS_AS_MISSING, canonical
 from coterie.data.tables.columns import ColumnCounts, Profile, check_columns, kinds_of, profile, usable_tables
 from coterie.data.tables.files import open_table
 from coterie.data.tables.labels import LabelFacts, are_flags, are_targets, class_names, label_facts, label_numbers
@@ -65,35 +65,46 @@ class OwnTable:
         self.file, self.name, self.reading = file, name, reading
 
     @cached_property
-    def _read(self) -> tuple[Rows, tuple[str, ...]]:
-        """The rows of the table, with their labels, and the names of its features."""
+    def _read(self) -> tuple[Rows, tuple[str, ...], tuple[str, ...]]:
+        """The rows of the table, with their labels, the names of its features, and what was left out."""
         problems = Problems()
         tables, features = usable_tables([open_table(self.file, self.name)], self.reading, problems)
-        rows = read_rows(with_labels(tables, self.reading)[0], self.reading, problems)
+        labelled, notes = with_labels(tables, self.reading)
+        rows = read_rows(labelled, self.reading, problems)
         problems.refuse(self.file)
-        return rows, features
+        return rows, features, notes
 
     @property
     def features(self) -> tuple[str, ...]:
         """The columns to learn from."""
         return self._read[1]
 
+    @property
+    def notes(self) -> tuple[str, ...]:
+        """How many rows are left out, as they have no label."""
+        return self._read[2]
+
     def facts(self, least: int = 1) -> Facts:
         """Return what this client tells of its columns; of one with fewer than ``least`` values, that it has none."""
-        rows, _ = self._read
+        rows = self._read[0]
         own = self._profile(np.zeros(len(rows.owners), bool), None).counts
         counts = {name: each if each.values >= least else ColumnCounts() for name, each in own.items()}
         return Facts(counts, tuple(map(label_facts, rows.labels)))
 
     def gaps(self) -> dict[str, int]:
         """Return in how many rows each column lacks a value, for those that do in any."""
-        rows, _ = self._read
+        rows = self._read[0]
         counts = self._profile(np.zeros(len(rows.owners), bool), None).counts
         return {name: each.missing for name, each in counts.items() if each.missing}
 
+    def unlabelled(self) -> dict[str, int]:
+        """Return in how many rows each label column lacks a value, for those that do in any."""
+        labels = zip(self.reading.labels, self._read[0].labels, strict=True)
+        return {name: count for name, own in labels if (count := len(own.codes) - own.present)}
+
     def sums(self, kinds: Kinds, least: int = 1) -> Sums:
         """Return the sums of this client's train rows, and the words that ``least`` rows or more have."""
-        rows, _ = self._read
+        rows = self._read[0]
         classes, problems = None, Problems()
         if kinds.are_classes:
             words = rows.labels[0].words
@@ -107,7 +118,7 @@ class OwnTable:
         return self._withheld(sums, least)
 
     def _profile(self, train: Array, targets: Array | None) -> Profile:
-        rows, features = self._read
+        rows, features, _ = self._read
         owners = np.zeros(len(rows.owners), np.int64)
         return profile(rows.tables[0], features, owners=owners, train=train, clients=1, targets=targets)
 
@@ -191,13 +202,15 @@ def agree_on_schema(told: Mapping[str, Facts], sums: Mapping[str, Sums], kinds: 
     for name, words in merged.categories.items():
         if not words and counts[name].values:
             what = f"column {name!r} has no word that a site has in enough rows to name it"
-            problems.add(Problem(_ALL, None, what, "leave it out with ignore in site.toml, or lower least_count there"))
+            remedy = "leave it out with ignore in site.toml if it is an id or free text, or join its words to fewer"
+            problems.add(Problem(_ALL, None, what, remedy))
     problems.refuse(_ALL)
     classes = None
     if kinds.are_classes:
         classes = class_names(_ALL, reading.label, merged.classes, kinds.labels == NUMBERS)
         if len(classes) < 2:
-            raise DataError(f"the sites name {len(classes)} classes of {reading.label!r}; at least 2 are needed")
+            few = f"the sites name {len(classes)} class{'es' * (len(classes) != 1)} of {reading.label!r}"
+            raise DataError(f"{few}; at least 2 are needed ({COUNTS_AS_MISSING}: give such a class another name)")
     return make_schema(merged, list(counts), classes, reading, flags=kinds.labels == FLAGS)
 
 

@@ -21,6 +21,9 @@ if TYPE_CHECKING:
 MISSING = ("", "na", "n/a", "nan", "null", "none", "?")
 """Words, in small or capital letters, that stand for a missing value."""
 
+COUNTS_AS_MISSING = "words such as none, NA and ? count as missing"
+"""What is said where such words may have been meant as values."""
+
 LARGEST = 1e100
 """Numbers of a larger magnitude count as infinite."""
 
