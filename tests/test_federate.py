@@ -16,7 +16,7 @@ import pytest
 from local_sites import LocalSites
 from typer.testing import CliRunner
 
-from coterie.cli import federate
+from coterie.cli import following
 from coterie.cli.main import app
 from coterie.data import from_arrays, load, load_own
 from coterie.deploy.deployment import write_deployment
@@ -459,7 +459,7 @@ class TestCommands:
         stand_ins = {
             "deploy.run_control.make_order": lambda *_, **__: None,
             "deploy.run_control.submit": print,
-            "cli.federate._watched": interrupted,
+            "cli.federate.watched": interrupted,
         }
         for name, stand_in in stand_ins.items():
             monkeypatch.setattr(f"coterie.{name}", stand_in)
@@ -551,7 +551,7 @@ def test_the_progress_of_a_run_counts_the_rounds_that_it_turned_out_to_have(near
         return load_summary(Path(order.out))
 
     monkeypatch.setattr("coterie.deploy.run_control.follow", follow)
-    summary = federate._watched(None, given, quiet=False)
+    summary = following.watched(None, given, quiet=False)
     assert summary["rounds"] == 2
     assert "round 2/2" in capsys.readouterr().err
 
